@@ -1,0 +1,39 @@
+# make demo: set up, train the default model on the built-in corpus, show what came of it
+# make test: set up, run the tests      make check: format, lint, types      make nightly AREA=name
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+
+.PHONY: demo test check nightly benchmark setup format clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing the pinned packages into .venv (a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python -m transformer_norms.demo
+
+test: setup
+	@$(BIN)/python -m pytest
+
+nightly: setup
+	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/areas.py"; exit 2; }
+	@$(BIN)/python -m pytest --nightly $(AREA)
+
+check: setup
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+format: setup
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+benchmark: setup
+	@$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf .venv

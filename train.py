@@ -1,0 +1,8 @@
+"""python train.py norm=rmsnorm placement=pre      trains one; -m norm=a,b or sweep=NAME trains many."""
+
+import sys
+
+from transformer_norms.command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,32 @@
+"""A Transformer whose block is assembled from config choices, to compare norms and placements.
+
+from transformer_norms import compose, build_model, train, load, runs
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_norms.building import build_model as build_model
+    from transformer_norms.config import compose as compose
+    from transformer_norms.errors import ConfigError as ConfigError
+    from transformer_norms.loading import load as load
+    from transformer_norms.loading import runs as runs
+    from transformer_norms.run import train as train
+
+_HOMES = {
+    "compose": "config",
+    "ConfigError": "errors",
+    "build_model": "building",
+    "train": "run",
+    "load": "loading",
+    "runs": "loading",
+}
+__all__ = ["ConfigError", "build_model", "compose", "load", "runs", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Each name is imported when it is first used: a wrong config is answered without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'transformer_norms' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"transformer_norms.{_HOMES[name]}"), name)

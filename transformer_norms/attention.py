@@ -1,0 +1,146 @@
+"""Causal self-attention, with a site for a norm wherever one was ever put."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.initialization import Linear
+from transformer_norms.norms import nothing
+
+Stream = Float[Tensor, "batch time width"]
+Heads = Float[Tensor, "batch time heads head_dim"]
+
+
+class Attention(nn.Module):
+    """W_o ctx(head_scale * head_norm(softmax(q(W_q x) k(W_k x)^T / sqrt(head_dim)) v(W_v x)))
+
+    q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first four act on
+    [batch, time, heads, head_dim], ctx on the heads side by side. Fewer `kv_heads` than `heads` are
+    shared by groups of queries. `rotate` turns q and k by the model's angles, after their norms.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        dropout: float,
+        attend: Callable[..., Any],
+        rotate: Callable[..., Any],
+        q: Callable[..., Any] = nothing,
+        k: Callable[..., Any] = nothing,
+        v: Callable[..., Any] = nothing,
+        head_norm: Callable[..., Any] = nothing,
+        head_scale: Callable[..., Any] = nothing,
+        ctx: Callable[..., Any] = nothing,
+    ) -> None:
+        super().__init__()
+        self.query = Linear(width, heads * head_dim, bias=bias)
+        self.key = Linear(width, kv_heads * head_dim, bias=bias)
+        self.value = Linear(width, kv_heads * head_dim, bias=bias)
+        self.output = Linear(heads * head_dim, width, bias=bias)
+        self.head_dim, self.groups, self.dropout = head_dim, heads // kv_heads, dropout
+        self.attend, self.rotate = attend, rotate
+        self.q, self.k, self.v = q, k, v
+        self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
+
+    def forward(self, x: Stream, angles: Any = None, cache: Any = None) -> Stream:
+        q = self.rotate(self.q(self.split(self.query(x))), angles)
+        k = self.rotate(self.k(self.split(self.key(x))), angles)
+        v = self.v(self.split(self.value(x)))
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        context = self.head_scale(self.head_norm(self.mix(q, k, v)))
+        return self.output(self.ctx(context.flatten(2)))
+
+    def split(self, x: Stream) -> Heads:
+        return x.unflatten(-1, (-1, self.head_dim))
+
+    def mix(self, q: Heads, k: Heads, v: Heads) -> Heads:
+        if self.groups > 1:
+            k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
+        new, known = q.shape[2], k.shape[2]
+        mask = None
+        if 1 < new < known:  # several new tokens after cached ones: token i sees known - new + i
+            mask = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
+        dropout = self.dropout if self.training else 0.0
+        causal = new == known
+        return self.attend(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal).transpose(
+            1, 2
+        )
+
+
+class Capped:
+    """Attention whose logits s are bounded: cap * tanh(s / cap), before the mask      Gemma 2
+
+    Takes the arguments of `scaled_dot_product_attention`, whose fused kernels know no cap.
+    """
+
+    def __init__(self, cap: float) -> None:
+        self.cap = cap
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attn_mask: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+    ) -> Tensor:
+        logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        logits = self.cap * torch.tanh(logits.float() / self.cap).to(logits.dtype)
+        if is_causal:
+            attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        if attn_mask is not None:
+            logits = logits.masked_fill(~attn_mask, float("-inf"))
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        weights = F.dropout(logits.to(dtype).softmax(-1).to(v.dtype), dropout_p)
+        return weights @ v
+
+
+class HeadScale(nn.Module):
+    """gain_h * x_h: one learned number a head, before W_o      NormFormer, arXiv:2110.09456"""
+
+    def __init__(self, heads: int, init: float) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((heads, 1), float(init)))
+
+    def forward(self, x: Heads) -> Heads:
+        return x * self.gain.to(x.dtype)
+
+
+class AllHeads(nn.Module):
+    """A norm over all heads side by side (`norm@full`), on a tensor that is split into heads."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Heads) -> Heads:
+        return self.norm(x.flatten(2)).view_as(x)
+
+
+class Cache:
+    """The keys and values of the tokens seen so far, for one attention layer."""
+
+    def __init__(self) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.k is None else self.k.shape[1]
+
+    def extend(self, k: Heads, v: Heads) -> tuple[Heads, Heads]:
+        self.k = k if self.k is None else torch.cat((self.k, k), dim=1)
+        self.v = v if self.v is None else torch.cat((self.v, v), dim=1)
+        return self.k, self.v

@@ -1,0 +1,120 @@
+"""The command line of train.py: arguments to a run or a sweep, endings to exit codes.
+
+0 done · 1 unexpected error, or some job of a sweep failed · 2 wrong config or input · 3 no usable
+checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command again
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_norms.config import compose, folder_of_configs
+from transformer_norms.errors import Busy, ConfigError
+
+MULTIRUN = ("-m", "--multirun")
+HYDRA_FLAGS = ("-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "-sc")
+HYDRA_FLAGS += (
+    "--shell-completion",
+    "--resolve",
+    "--package",
+    "-p",
+    "--version",
+    "--experimental-rerun",
+)
+CODES = {"finished": 0, "diverged": 5, "preempted": 75}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what was typed; the process's exit code."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
+        return hydra_main(arguments)
+    try:
+        unknown = [flag for flag in flags if flag not in MULTIRUN]
+        if unknown:
+            raise ConfigError(
+                f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job"
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                "WORLD_SIZE is above 1: a run is one process; there is no parallel= yet"
+            )
+        overrides = [argument for argument in arguments if argument not in MULTIRUN]
+        if flags:
+            from transformer_norms import sweep
+
+            sweep.plan(tuple(overrides))
+            return hydra_main(["-m", *overrides])
+        return _answer(_one(overrides))
+    except Exception as error:
+        code = exit_code(error)
+        if code == 1:
+            raise
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return code
+
+
+def _one(overrides: Sequence[str]) -> dict[str, Any]:
+    config = compose(overrides)
+    from transformer_norms.run import train
+    from transformer_norms.tracking import Mirror
+
+    if config.tracking.type == "none":
+        return train(config)
+    mirror = Mirror(config.tracking.mode)
+    try:
+        return train(config, mirror.follow)
+    finally:
+        mirror.close()
+
+
+def exit_code(error: Exception) -> int:
+    """2, 3, 4, 75 for the errors that are answered with a line; 1 for any other."""
+    if isinstance(error, ConfigError):
+        return 2
+    if isinstance(error, Busy):
+        return 75
+    from transformer_norms.checkpoint import NoUsableCheckpoint
+    from transformer_norms.data import InputError
+    from transformer_norms.files import StorageError
+
+    codes = {InputError: 2, NoUsableCheckpoint: 3, StorageError: 4}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+
+
+def _answer(summary: dict[str, Any]) -> int:
+    """The last line on stdout; the exit code of the run's status."""
+    answer = {
+        "run": _relative(summary["folder"]),
+        "status": summary["status"],
+        "steps": summary["step"],
+        "val_loss": summary["val_loss"],
+        "tokens_per_second": summary.get("tokens_per_second"),
+    }
+    print(json.dumps(answer, allow_nan=False), flush=True)
+    return CODES[summary["status"]]
+
+
+def _relative(folder: str) -> str:
+    return os.path.relpath(folder)
+
+
+def hydra_main(arguments: Sequence[str]) -> int:
+    """Hydra's own command line, for sweeps, --help, --cfg and completion."""
+    import hydra
+
+    sys.argv = [sys.argv[0], *arguments]
+    configs = str(folder_of_configs().resolve())
+    hydra.main(config_path=configs, config_name="train", version_base="1.3")(_job)()
+    return 0
+
+
+def _job(config: Any) -> Any:
+    """One job of a sweep, wherever Hydra's launcher runs it."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from transformer_norms.sweep import job
+
+    return job(list(HydraConfig.get().overrides.task))

@@ -1,0 +1,69 @@
+"""When a run has diverged: one rule, for every variant and every report."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+PATIENCE = 100  # steps above the initial loss, in a row
+MARGIN = 1.0  # nats that the final loss may lie above the best
+WINDOW, DEVIATIONS = 128, 6.0  # what counts as a spike
+
+
+class Divergence:
+    """Diverged is: a loss or gradient that is not finite; a training loss above the initial one for
+    100 steps in a row after the warm-up; a final validation loss more than 1 nat above the best.
+
+    A loss more than 6 standard deviations above the mean of the last 128 is a spike: counted, and
+    no divergence.
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self.warmup = warmup
+        self.initial: float | None = None
+        self.above = 0
+        self.spikes = 0
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+
+    def step(self, step: int, loss: float, grad_norm: float) -> str | None:
+        """Why training must stop at this step (counted from 1), before its update is applied."""
+        if not math.isfinite(loss):
+            return f"the loss is {loss} at step {step}"
+        if not math.isfinite(grad_norm):
+            return f"the gradient's norm is {grad_norm} at step {step}"
+        if self.initial is None:
+            self.initial = loss
+        self._count_spike(loss)
+        self.above = self.above + 1 if step > self.warmup and loss > self.initial else 0
+        if self.above >= PATIENCE:
+            return f"the loss stood above its initial {self.initial:.3f} for {PATIENCE} steps"
+        return None
+
+    def end(self, final: float, best: float) -> str | None:
+        """Why a run that reached its last step has diverged all the same."""
+        if not math.isfinite(final):
+            return f"the final validation loss is {final}"
+        if final > best + MARGIN:
+            return (
+                f"the final validation loss {final:.3f} is over {MARGIN} above the best, {best:.3f}"
+            )
+        return None
+
+    def _count_spike(self, loss: float) -> None:
+        if len(self.recent) == WINDOW:
+            mean = sum(self.recent) / WINDOW
+            variance = sum((value - mean) ** 2 for value in self.recent) / WINDOW
+            self.spikes += loss > mean + DEVIATIONS * math.sqrt(variance)
+        self.recent.append(loss)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "initial": self.initial,
+            "above": self.above,
+            "spikes": self.spikes,
+            "recent": list(self.recent),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.initial, self.above, self.spikes = state["initial"], state["above"], state["spikes"]
+        self.recent = deque(state["recent"], maxlen=WINDOW)

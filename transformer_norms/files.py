@@ -1,0 +1,222 @@
+"""Durable files: what is said to be written is on disk, whole, or the old content still is."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp-"
+_STORAGE = {
+    errno.ENOSPC: "no space left",
+    errno.EDQUOT: "quota exceeded",
+    errno.EFBIG: "file too large",
+    errno.EROFS: "read-only file system",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "not permitted",
+    errno.EIO: "the device failed",
+}
+
+
+class StorageError(OSError):
+    """The disk refused: one line with the path and, in bytes, what was needed and what is free."""
+
+
+def storage_error(path: Path, reason: str, needed: int | None = None) -> StorageError:
+    try:
+        free = str(shutil.disk_usage(_existing(path)).free)
+    except OSError:
+        free = "unknown"
+    wanted = "" if needed is None else f"{needed} bytes needed, "
+    return StorageError(f"{path}: {reason} ({wanted}{free} bytes free)")
+
+
+@contextmanager
+def storage(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Inside it, an OSError that means storage becomes a StorageError; others pass."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        raise storage_error(path, _STORAGE[error.errno], needed) from error
+
+
+def preflight(folder: Path, needed: int) -> None:
+    """StorageError where `folder`, made already or not, cannot take `needed` bytes."""
+    existing = _existing(folder)
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise storage_error(folder, error.strerror or "not writable", needed) from error
+    if shutil.disk_usage(existing).free < needed:
+        raise storage_error(folder, _STORAGE[errno.ENOSPC], needed)
+
+
+def _existing(path: Path) -> Path:
+    folder = path.absolute()
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def fsync_folder(folder: Path) -> None:
+    """A rename is on disk only when the folder that holds the name is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """A new file, on disk when this returns; whoever calls still has to sync the folder."""
+    with storage(path, len(data)), open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
+    """Replaces `path` at once and durably. `workplace`, on the same disk, holds the draft."""
+    draft = (workplace or path.parent) / f"{TEMPORARY}{os.getpid()}-{path.name}"
+    draft.unlink(missing_ok=True)
+    try:
+        write_synced(draft, data)
+        with storage(path, len(data)):
+            os.replace(draft, path)
+            fsync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """ValueError for NaN and Infinity, which are no JSON, before anything is written."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path, limit: int = 1 << 26) -> Any:
+    """The value in `path`; ValueError, naming it, for no JSON or more than `limit` bytes."""
+    if path.stat().st_size > limit:
+        raise ValueError(f"{path}: more than {limit} bytes")
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(data: bytes, name: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(data.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: not readable as JSON: {error}") from None
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What killed processes were building in `folder`. Only for the holder of the run's lock."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one JSON object a line, appended at once, never NaN or Infinity."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storage(path):
+            # Unbuffered: a kept buffer would be written again after a full disk had refused it.
+            self._file = open(path, "ab", buffering=0)
+        _, torn = _split(path.read_bytes())
+        if torn:
+            self._file.truncate(path.stat().st_size - len(torn))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """A non-finite number becomes null and its key stands in a list under `nonfinite`."""
+        assert "step" in row, "truncate_after could not place this row"
+        finite_row: dict[str, Any] = {}
+        bad = []
+        for key, value in row.items():
+            finite_row[key] = finite(value)
+            if finite_row[key] != value:
+                bad.append(key)
+        if bad:
+            finite_row["nonfinite"] = bad
+        line = (json.dumps(finite_row, allow_nan=False) + "\n").encode()
+        start = os.fstat(self._file.fileno()).st_size
+        with storage(self.path, len(line)):
+            try:
+                written = 0
+                while written < len(line):
+                    written += self._file.write(line[written:]) or 0
+            except OSError:
+                # Half a line would swallow the next one.
+                self._file.truncate(start)
+                raise
+
+    def sync(self) -> None:
+        with storage(self.path):
+            os.fsync(self._file.fileno())
+
+    def truncate_after(self, step: int) -> None:
+        """Keeps, byte for byte, the rows whose step is at most `step`."""
+        lines, _ = _split(self.path.read_bytes())
+        kept = [line for line in lines if parse_json(line, str(self.path))["step"] <= step]
+        if len(kept) == len(lines):
+            return
+        write_bytes(self.path, b"".join(kept))
+        self._file.close()
+        self._file = open(self.path, "ab", buffering=0)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """The rows of a metrics file. A torn last line is dropped and told; ValueError for others."""
+    lines, torn = _split(path.read_bytes())
+    if torn and warn:
+        warn(f"{path}: the last line is torn and is left out ({len(torn)} bytes)")
+    rows = [parse_json(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} line {number}: not an object")
+    return rows
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """Whole lines, and what a killed writer left after them: a line ends with its newline."""
+    *lines, torn = data.split(b"\n")
+    return [line + b"\n" for line in lines], torn
+
+
+def finite(value: Any) -> Any:
+    """`value` with null for each non-finite number in it, as JSON wants it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(finite(item) for item in value)
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value

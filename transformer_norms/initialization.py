@@ -1,0 +1,96 @@
+"""Where every run starts: weights drawn by name, so that variants of one seed start alike.
+
+Each weight is N(0, 1) from a CPU generator seeded by (seed, name, shape), in float32, and then
+scaled by the init rule. Nothing else is drawn: norms, gains and biases start where their class says.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from transformer_norms.formula import Formula
+from transformer_norms.kinds import Nothing, Number
+
+ROLES = (
+    "embedding position head query key value output up gate down".split()
+)  # the names of the modules that hold a drawn weight
+
+
+class Linear(nn.Linear):
+    """torch's Linear, drawn by `InitRule` and by nothing else."""
+
+    def reset_parameters(self) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Embedding(nn.Embedding):
+    """torch's Embedding, drawn by `InitRule` and by nothing else."""
+
+    def reset_parameters(self) -> None: ...
+
+
+class InitRule:
+    """The standard deviation of each weight as a formula of N, R, d, dh, m, fan_in, fan_out and,
+    inside blocks, i and l. `std` maps roles to formulas, `default` stands for the rest; `truncate`
+    is the number of standard deviations beyond which nothing is drawn, or none.
+    """
+
+    def __init__(
+        self,
+        *,
+        std: Mapping[str, str | float],
+        truncate: Nothing | Annotated[Number, Field(ge=0.1, le=10)],
+    ) -> None:
+        unknown = sorted(set(std) - {"default", *ROLES})
+        if unknown or "default" not in std:
+            raise ValueError(
+                f"std names {unknown or 'no default'}; it needs default and may name {ROLES}"
+            )
+        self.std = {role: Formula(formula) for role, formula in std.items()}
+        self.truncate = None if truncate == "none" else float(truncate)
+
+    @torch.no_grad()
+    def apply(self, model: nn.Module, seed: int, values: Mapping[str, float]) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                weight = module.weight
+                here = {**values, **_block(name), **_fans(module)}
+                role = name.rpartition(".")[2]
+                formula = self.std.get(role, self.std["default"])
+                z = draw(f"{name}.weight", tuple(weight.shape), seed)
+                if self.truncate is not None:
+                    z = truncated(z, self.truncate)
+                weight.copy_(z * formula(here))
+
+
+def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """N(0, 1) in float32: a pure function of its arguments, whatever the device or wrapper."""
+    digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.randn(shape, generator=generator, dtype=torch.float32)
+
+
+def truncated(z: Tensor, bound: float) -> Tensor:
+    """N(0, 1) to the normal cut off at +-bound: z moves to the same quantile, none is redrawn."""
+    inside = math.erf(bound / math.sqrt(2))
+    quantile = torch.erf(z.double() / math.sqrt(2)) * inside
+    return (torch.erfinv(quantile) * math.sqrt(2)).float()
+
+
+def _block(name: str) -> dict[str, float]:
+    inside = re.match(r"blocks\.(\d+)\.", name)
+    return {} if inside is None else {"i": int(inside[1]), "l": int(inside[1]) + 1}
+
+
+def _fans(module: nn.Linear | nn.Embedding) -> dict[str, float]:
+    rows, columns = module.weight.shape
+    if isinstance(module, nn.Linear):
+        return {"fan_in": columns, "fan_out": rows}
+    return {"fan_in": rows, "fan_out": columns}

@@ -1,0 +1,78 @@
+"""The position-wise network: W_down mid(activation(W_up x)), gated or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.initialization import Linear
+from transformer_norms.norms import nothing
+from transformer_norms.registry import Registry
+
+MLPS = Registry("mlp")
+ACTIVATIONS = Registry("activation")
+Stream = Float[Tensor, "batch time width"]
+
+
+@ACTIVATIONS("gelu")
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x)      Hendrycks & Gimpel 2016, arXiv:1606.08415"""
+    return F.gelu(x)
+
+
+@ACTIVATIONS("gelu_tanh")
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GPT-2's gelu: the tanh approximation of Phi"""
+    return F.gelu(x, approximate="tanh")
+
+
+@ACTIVATIONS("relu2")
+def relu2(x: Tensor) -> Tensor:
+    """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
+    return F.relu(x).square()
+
+
+@ACTIVATIONS("silu")
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)"""
+    return F.silu(x)
+
+
+@MLPS("plain")
+class MLP(nn.Module):
+    """W_down mid(activation(W_up x))"""
+
+    gated = False
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        mlp_width: int,
+        bias: bool,
+        activation: Callable[[Tensor], Tensor],
+        mid: Callable[..., Any] = nothing,
+    ) -> None:
+        super().__init__()
+        self.up = Linear(width, mlp_width, bias=bias)
+        self.down = Linear(mlp_width, width, bias=bias)
+        self.activation, self.mid = activation, mid
+
+    def forward(self, x: Stream, *context: Any) -> Stream:
+        return self.down(self.mid(self.activation(self.up(x))))
+
+
+@MLPS("gated")
+class GatedMLP(MLP):
+    """W_down mid(activation(W_gate x) * W_up x)      Shazeer 2020, arXiv:2002.05202"""
+
+    gated = True
+
+    def __init__(self, *, width: int, mlp_width: int, bias: bool, **rest: Any) -> None:
+        super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)
+        self.gate = Linear(width, mlp_width, bias=bias)
+
+    def forward(self, x: Stream, *context: Any) -> Stream:
+        return self.down(self.mid(self.activation(self.gate(x)) * self.up(x)))

@@ -1,0 +1,75 @@
+"""Tokens in, logits out: embedding, position, blocks, final norm, head."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer_norms.attention import Cache
+from transformer_norms.initialization import Embedding, Linear
+from transformer_norms.norms import nothing
+
+Tokens = Int[Tensor, "batch time"]
+
+
+class Transformer(nn.Module):
+    """x = embed(position(scale * E[tokens]));  x = block(x) for each;  logits = cap(head(final(x)))
+
+    A tied head reads the embedding's rows. `embed` and `final` hold a norm or nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        width: int,
+        context: int,
+        position: nn.Module,
+        blocks: Sequence[nn.Module],
+        tied: bool,
+        scale: Callable[..., Any] = nothing,
+        embed: Callable[..., Any] = nothing,
+        final: Callable[..., Any] = nothing,
+        dropout: Callable[..., Any] = nothing,
+        cap: Callable[..., Any] = nothing,
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.context = vocab_size, context
+        self.embedding = Embedding(vocab_size, width)
+        self.scale, self.position, self.embed, self.dropout = scale, position, embed, dropout
+        self.blocks = nn.ModuleList(blocks)
+        self.final = final
+        self.head = None if tied else Linear(width, vocab_size, bias=False)
+        self.cap = cap
+
+    def forward(
+        self, tokens: Tokens, cache: Sequence[Cache] | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        start, time = cache[0].length if cache else 0, tokens.shape[1]
+        if start + time > self.context:
+            raise ValueError(f"{start + time} tokens are more than the context of {self.context}")
+        x = self.embedding(tokens)
+        if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = self.dropout(self.embed(self.position(self.scale(x), start)))
+        angles = self.position.angles(start, time)
+        for i, block in enumerate(self.blocks):
+            x = block(x, angles, cache[i] if cache else None)
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return self.cap(F.linear(self.final(x), weight))
+
+    def new_cache(self) -> list[Cache]:
+        return [Cache() for _ in self.blocks]
+
+
+class LogitCap:
+    """cap * tanh(logits / cap)      Gemma 2"""
+
+    def __init__(self, cap: float) -> None:
+        self.cap = cap
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return self.cap * torch.tanh(logits / self.cap)

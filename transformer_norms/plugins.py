@@ -1,0 +1,41 @@
+"""A user's own folder: `plugins=mine` adds mine/configs to the choices and imports mine/*.py."""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from transformer_norms.errors import ConfigError
+
+
+def check(text: str) -> Path | None:
+    if text == "none":
+        return None
+    folder = Path(text.strip("'\"")).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"plugins={text}: there is no such folder")
+    if not (folder / "configs").is_dir() and not list(folder.glob("*.py")):
+        raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
+    return folder
+
+
+def load(folder: Path) -> None:
+    """Runs each of the folder's Python files once, so that what they register is known by name."""
+    for file in sorted(folder.glob("*.py")):
+        digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+        name = f"transformer_norms_plugin_{digest}_{file.stem}"
+        if name in sys.modules:
+            continue
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise ConfigError(f"plugins: {file.name}: {type(error).__name__}: {error}") from error
+
+
+def sources(folder: Path | None) -> dict[str, Path]:
+    return {} if folder is None else {f"plugins/{f.name}": f for f in sorted(folder.glob("*.py"))}

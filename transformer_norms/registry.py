@@ -1,0 +1,23 @@
+"""Names for classes and functions: a config says `type: rmsnorm` and can never say a dotted path."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Registry(dict[str, Any]):
+    """One kind of choice (norms, optimizers, corpora, ...). Used as a decorator: `@NORMS("rmsnorm")`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __call__(self, name: str) -> Callable[[Any], Any]:
+        def register(thing: Any) -> Any:
+            if name in self and self[name] is not thing:
+                raise ValueError(
+                    f"{self.kind} '{name}' is taken by {self[name].__module__}.{self[name].__name__}"
+                )
+            self[name] = thing
+            return thing
+
+        return register

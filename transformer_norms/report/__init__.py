@@ -1,0 +1,1 @@
+"""What run folders say: figures and tables. Reads folders and nothing else."""

@@ -1,0 +1,58 @@
+"""The picture of one run: loss against tokens."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.files import read_json, read_metrics, write_bytes
+
+TRAIN, VALIDATION, LINE = "#9db4c8", "#0b4f8a", "#666666"  # dark enough for print in grey
+
+
+def draw_curve(folder: Path) -> Path:
+    """Writes the folder's curve.svg: train and validation loss in nats per token, with what no
+    model at all would score (uniform, unigram) and, where it is known, the text's own entropy."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = folder.name  # the same curve is the same file
+    from matplotlib import pyplot
+
+    rows = read_metrics(folder / "metrics.jsonl")
+    summary = read_json(folder / "summary.json")
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    _plot(axes, rows, "train/loss", "training", TRAIN, 1.0)
+    _plot(axes, rows, "val/loss", "validation", VALIDATION, 1.8)
+    for name, value in reference_lines(summary["data"]).items():
+        axes.axhline(value, color=LINE, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"{name} {value:.2f}", (1, value), xycoords=("axes fraction", "data"),
+            xytext=(-3, 2), textcoords="offset points", ha="right", color=LINE, fontsize=8,
+        )  # fmt: skip
+    axes.set(xlabel="tokens", ylabel="loss, nats per token", title=folder.name)
+    axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+    axes.spines[["top", "right"]].set_visible(False)
+    path = folder / "curve.svg"
+    drawn = BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    write_bytes(path, drawn.getvalue())
+    return path
+
+
+def reference_lines(facts: dict[str, Any]) -> dict[str, float]:
+    """In nats per token: `floor` is given in nats per byte of text."""
+    lines = {"uniform": facts["uniform"], "unigram": facts["unigram"]}
+    if facts["floor"] is not None:
+        lines["entropy floor"] = facts["floor"] * facts["val"]["bytes"] / facts["val"]["tokens"]
+    return lines
+
+
+def _plot(axes: Any, rows: list[Any], key: str, label: str, colour: str, width: float) -> None:
+    points = [(row["tokens"], row[key]) for row in rows if row.get(key) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=width)
+        axes.annotate(
+            label, points[-1], xytext=(4, 6 if key == "train/loss" else -10),
+            textcoords="offset points", ha="right", color=colour, fontsize=9,
+        )  # fmt: skip

@@ -1,0 +1,274 @@
+"""One run: from a config to its folder."""
+
+import importlib
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from transformer_norms import checkpoint, identity, machine
+from transformer_norms.building import build_model
+from transformer_norms.config import compose, plain
+from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.data.batches import Batches, held_out_bytes, windows
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import preflight, storage, write_bytes, write_json
+from transformer_norms.folder import ENDED, choose, held, shown, summary_of, this_process
+from transformer_norms.optimizer import OPTIMIZERS
+from transformer_norms.progress import Watch
+from transformer_norms.record import Record, Summary, say
+from transformer_norms.report.curve import draw_curve
+from transformer_norms.schedule import SCHEDULES
+from transformer_norms.settings import DataKeys
+from transformer_norms.stopping import Preempted, Stopping
+from transformer_norms.trainer import Trainer
+
+SCHEMA = 1
+Follow = Callable[[Path], None]
+
+
+def train(config: DictConfig, follow: Follow = lambda folder: None) -> Summary:
+    """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
+    with the run's `folder`; its `status` is finished, diverged or preempted.
+
+    `follow` is told the folder once training is under way. ConfigError and InputError come before
+    anything is written, Busy where another process holds the run.
+    """
+    # Building any torch optimizer imports this, which takes as long as torch: while data opens.
+    threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
+    plan = Plan(plain(config))
+    for line in plan.remarks:
+        say(line)
+    summary = summary_of(plan.folder)
+    if summary.get("status") in ENDED:
+        say(f"{shown(plan.folder)} has {summary['status']} already; nothing to do")
+        return {**summary, "folder": str(plan.folder)}
+    with Stopping() as stopping:
+        try:
+            return {**plan.run(stopping, follow), "folder": str(plan.folder)}
+        except Preempted as signal:
+            say(f"stopped by {signal} before the first step; the same command starts it again")
+            known = summary_of(plan.folder) or {"step": 0, "val_loss": None}
+            return {**known, "status": "preempted", "folder": str(plan.folder)}
+
+
+class Plan:
+    """A run that is to be: its corpus, its identity, its folder. Writes nothing before `run`."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        own = {k: v for k, v in config["data"].items() if k not in DataKeys.__dataclass_fields__}
+        self.corpus = CORPORA[own.pop("type")](**own)
+        self.data_identity = self.corpus.identity()
+        self.hash = identity.run_hash(config, self.data_identity)
+        self.code = identity.code(config)
+        origin = config["continue_from"]
+        self.origin = None if origin == "none" else self._origin(Path(origin))
+        self.folder, self.remarks = choose(
+            Path("runs") / config["study"],
+            identity.readable(config, plain(compose())),
+            self.hash,
+            f"-from-{self.origin.name[-8:]}" if self.origin else "",
+            again=config["again"],
+            code=self.code,
+            data=self.data_identity,
+        )
+
+    def run(self, stopping: Stopping, follow: Follow) -> Summary:
+        """Trains to the end or to a signal."""
+        config = self.config
+        threads = summary_of(self.folder).get("threads", config["trainer"]["threads"])
+        torch.set_num_threads(machine.cores() if threads == "auto" else threads)
+        tokens = self.tokens()
+        model = build_model(config, tokens.vocab_size)
+        parameters = sum(p.numel() for p in model.parameters())
+        with storage(self.folder):
+            # Weights and two moments for each kept checkpoint and the one being written.
+            preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.folder):
+            summary = self._summary(tokens, parameters)
+            self._write_first(tokens, summary)
+            with Watch(config["trainer"]["steps"]) as watch:
+                record = self._record(tokens, summary, watch, follow)
+                try:
+                    return self._train(model, tokens, record, stopping)
+                except Preempted:
+                    raise
+                except Exception as error:
+                    record.summary |= {"status": "failed", "error": traceback.format_exc()}
+                    if not isinstance(error, OSError):
+                        write_json(self.folder / "summary.json", record.summary)
+                    raise
+
+    def tokens(self) -> Tokens:
+        own = dict(self.config["tokenizer"])
+        choice = TOKENIZERS[own.pop("type")](**own)
+        data = self.config["data"]
+        tokens = prepare(self.corpus, choice, data["split"], data["val_fraction"], say)
+        tokens.check(self.config["model"]["context"])
+        return tokens
+
+    def _origin(self, folder: Path) -> Path:
+        """The run that `continue_from` names; ConfigError unless only the horizon differs."""
+        folder = folder.resolve()
+        status = summary_of(folder).get("status")
+        if status != "finished":
+            raise ConfigError(
+                f"continue_from={shown(folder)}: only a finished run can be continued; "
+                f"this one is {status or 'no run'}"
+            )
+        before = compose([f"config={folder / 'config.yaml'}", f"plugins={self.config['plugins']}"])
+        difference = identity.difference(plain(before), self.config)
+        if difference:
+            raise ConfigError(f"continue_from: only trainer.steps may differ; {difference}")
+        steps = before["trainer"]["steps"]
+        if self.config["trainer"]["steps"] <= steps:
+            raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")
+        return folder
+
+    def _summary(self, tokens: Tokens, parameters: int) -> Summary:
+        before = summary_of(self.folder)
+        data = {"identity": self.data_identity, "fingerprint": tokens.fingerprint, **tokens.facts}
+        if before and before["data"]["fingerprint"] != tokens.fingerprint:
+            raise ConfigError(
+                f"{shown(self.folder)}: the tokens have changed since this run began "
+                f"({before['data']['fingerprint'][:12]} then, {tokens.fingerprint[:12]} now); "
+                "again=true runs it anew beside it"
+            )
+        fresh = {
+            "schema": SCHEMA,
+            "status": "running",
+            "step": 0,
+            "steps": self.config["trainer"]["steps"],
+            "val_loss": None,
+            "best_val_loss": None,
+            "test_loss": None,
+            "parameters": parameters,
+            "flops": None,
+            "tokens_per_second": None,
+            "peak_memory": None,
+            "choices": self.config["choices"],
+            "identity": self.hash,
+            "versions": machine.versions(),
+            **machine.commit(),
+            "data": data,
+            "source": self.code,
+            "device": machine.device(self.config["trainer"]["device"]),
+            "warnings": self.config["warnings"],
+        }
+        fresh |= {"threads": torch.get_num_threads()}
+        if self.origin:
+            fresh["continued_from"] = self.origin.name
+        return {**fresh, **before, "status": "running", "process": this_process()}
+
+    def _write_first(self, tokens: Tokens, summary: Summary) -> None:
+        if not (self.folder / "summary.json").exists():
+            write_bytes(self.folder / "config.yaml", OmegaConf.to_yaml(self.config).encode())
+            write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
+            if self.origin:
+                rows = (self.origin / "metrics.jsonl").read_bytes()
+                write_bytes(self.folder / "metrics.jsonl", rows)
+        write_json(self.folder / "summary.json", summary)
+
+    def _record(self, tokens: Tokens, summary: Summary, watch: Watch, follow: Follow) -> Record:
+        limit, lengths = self.config["data"]["val_tokens"], tokens.tokenizer.byte_lengths
+        followed = False
+
+        def bits_per_byte(split: str, nats: float) -> float:
+            size = held_out_bytes(getattr(tokens, split), limit, lengths)
+            return nats / log(2) / max(1, size)
+
+        def seen(trainer: Trainer, val_loss: float | None) -> None:
+            nonlocal followed
+            if not followed:
+                followed = True
+                follow(self.folder)
+            watch(trainer, val_loss)
+
+        keep = self.config["trainer"]["keep"]
+        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
+
+    def _train(
+        self, model: torch.nn.Module, tokens: Tokens, record: Record, stopping: Stopping
+    ) -> Summary:
+        trainer = self._trainer(model, tokens)
+        self._restore(trainer, record)
+        for line in self.config["warnings"]:
+            say(f"warning: {line}")
+        stopping.patient = True
+        if stopping.asked:
+            raise Preempted("a signal")
+        status = trainer.fit(record, stopping)
+        more: dict[str, Any] = {
+            "status": status,
+            "peak_memory": machine.peak_memory(trainer.device),
+        }
+        if record.diverged:
+            more["diverged"] = record.diverged
+            say(f"diverged: {record.diverged}")
+        if status == "finished" and len(tokens.test) > 1:
+            measured = trainer.evaluate(self._windows(tokens.test)(), stopping)
+            if measured is None:
+                more["status"] = "preempted"
+            else:
+                tested = record.validated("test", measured)
+                more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
+        if more["status"] in ENDED:
+            more["flops"] = machine.flops(trainer, self.config["model"]["context"]) * trainer.tokens
+        record.summarize(trainer, **more)
+        if more["status"] in ENDED:
+            self._draw()
+        return record.summary
+
+    def _draw(self) -> None:
+        try:
+            draw_curve(self.folder)
+        except Exception as error:  # a picture that fails takes no result with it
+            say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
+
+    def _trainer(self, model: torch.nn.Module, tokens: Tokens) -> Trainer:
+        config, keys = self.config, self.config["trainer"]
+        model = model.to(keys["device"])
+        if keys["compile"]:
+            for block in model.blocks:  # one region a block: the time to compile knows no depth
+                block.compile()
+        own = {key: value for key, value in config["optimizer"].items() if key != "type"}
+        schedule = {key: value for key, value in config["schedule"].items() if key != "type"}
+        context = config["model"]["context"]
+        return Trainer(
+            model,
+            Batches(tokens.train, context, keys["batch_size"], config["data"]["seed"]),
+            self._windows(tokens.val),
+            OPTIMIZERS[config["optimizer"]["type"]](model, **own),
+            partial(SCHEDULES[config["schedule"]["type"]], **schedule),
+            **{key: keys[key] for key in ("steps", "accumulation", "clip", "precision", "device")},
+            **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
+            seed=config["seed"],
+            warmup=config["schedule"]["warmup"],
+        )
+
+    def _windows(self, tokens: Any) -> Callable[[], Any]:
+        keys = self.config["trainer"]
+        size = keys["batch_size"] // keys["accumulation"]
+        limit = self.config["data"]["val_tokens"]
+        return lambda: windows(tokens, self.config["model"]["context"], limit, size)
+
+    def _restore(self, trainer: Trainer, record: Record) -> None:
+        """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
+        checkpoint.clean(self.folder / "checkpoints")
+        saved = checkpoint.newest(self.folder / "checkpoints", say)
+        if saved is None and self.origin is not None:
+            saved = checkpoint.newest(self.origin / "checkpoints", say)
+        if saved is None:
+            record.rewind(0)
+            return
+        trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
+        record.rewind(saved.step)
+        say(f"{shown(self.folder)} goes on from step {saved.step}")

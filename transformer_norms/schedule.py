@@ -1,0 +1,46 @@
+"""The learning rate at a step, as a share of its peak: pure functions, so resuming needs no state.
+
+`step` counts from 0 and `steps` is the horizon. Every schedule rises linearly over `warmup` steps.
+"""
+
+import math
+
+from transformer_norms.kinds import Count, OpenShare, Share
+from transformer_norms.registry import Registry
+
+SCHEDULES = Registry("schedule")
+
+
+@SCHEDULES("constant")
+def constant(step: int, steps: int, *, warmup: Count) -> float:
+    """1 after the warm-up"""
+    return _rise(step, warmup)
+
+
+@SCHEDULES("cosine")
+def cosine(step: int, steps: int, *, warmup: Count, final: Share) -> float:
+    """final + (1 - final) * (1 + cos(pi t)) / 2, t from 0 after the warm-up to 1 at the end"""
+    t = _progress(step, steps, warmup)
+    return _rise(step, warmup) * (final + (1 - final) * (1 + math.cos(math.pi * t)) / 2)
+
+
+@SCHEDULES("linear")
+def linear(step: int, steps: int, *, warmup: Count, final: Share) -> float:
+    """1 + (final - 1) * t, t from 0 after the warm-up to 1 at the end"""
+    return _rise(step, warmup) * (1 + (final - 1) * _progress(step, steps, warmup))
+
+
+@SCHEDULES("wsd")
+def wsd(step: int, steps: int, *, warmup: Count, final: Share, decay: OpenShare) -> float:
+    """Warm-up, stable, decay: 1, then linearly to `final` over the last share `decay` of the steps
+    Hu et al. 2024 (MiniCPM), arXiv:2404.06395"""
+    start = round(steps * (1 - decay))
+    return _rise(step, warmup) * (1 + (final - 1) * _progress(step, steps, start))
+
+
+def _rise(step: int, warmup: int) -> float:
+    return min(1.0, (step + 1) / (warmup + 1))
+
+
+def _progress(step: int, steps: int, start: int) -> float:
+    return min(1.0, max(0.0, (step - start) / max(1, steps - start)))

@@ -1,0 +1,149 @@
+"""The keys that no axis's class owns: their kinds and ranges. Values stand in configs/, not here.
+
+Each class names a node of the config; the door checks what was typed against its fields.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from transformer_norms.kinds import (
+    Auto,
+    Count,
+    Flag,
+    Nonnegative,
+    Nothing,
+    Number,
+    OpenShare,
+    Positive,
+    Seed,
+    Size,
+    Text,
+)
+from transformer_norms.registry import Registry
+
+Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """`model.*`: kv_heads are heads, head_dim is width / heads and mlp_width 4 x width (8/3 x width,
+    rounded up to a multiple of 8, where the mlp is gated), unless typed."""
+
+    width: Size
+    depth: Annotated[Positive, Field(le=10_000)]
+    heads: Annotated[Positive, Field(le=4096)]
+    kv_heads: Auto | Annotated[Positive, Field(le=4096)]
+    head_dim: Auto | Annotated[Positive, Field(le=8192)]
+    mlp_width: Auto | Size
+    context: Annotated[Positive, Field(le=2**24)]
+    dropout: Annotated[Number, Field(ge=0, lt=1)]
+
+    def resolve(self, *, gated: bool, rotary: bool) -> dict[str, Any]:
+        """The sizes with every auto as a number; ValueError where they do not fit together."""
+        sizes = asdict(self)
+        if self.kv_heads == "auto":
+            sizes["kv_heads"] = self.heads
+        if self.head_dim == "auto":
+            if self.width % self.heads:
+                raise ValueError(
+                    f"model.heads: {self.heads} heads do not divide model.width, {self.width}; "
+                    f"type model.head_dim, or heads among {_divisors(self.width)}"
+                )
+            sizes["head_dim"] = self.width // self.heads
+        if self.mlp_width == "auto":
+            sizes["mlp_width"] = -(-8 * self.width // 24) * 8 if gated else 4 * self.width
+        if self.heads % sizes["kv_heads"]:
+            raise ValueError(
+                f"model.kv_heads: {sizes['kv_heads']} does not divide model.heads, {self.heads}; "
+                f"allowed are {_divisors(self.heads)}"
+            )
+        if rotary and sizes["head_dim"] % 2:
+            raise ValueError(
+                f"model.head_dim: {sizes['head_dim']} is odd, and position=rope turns pairs; "
+                "type an even head_dim or position=learned"
+            )
+        return sizes
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """`architecture.*`: what a preset sets and no axis owns."""
+
+    bias: Flag
+    tied: Flag
+    embed_scale: Any  # a coefficient: number, formula, or learned; auto and none are resolved
+    attention_cap: Cap
+    logit_cap: Cap
+    rope_base: Annotated[Number, Field(gt=1, le=1e9)]
+    rope_fraction: Annotated[Number, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataKeys:
+    """`data.*` keys that every corpus shares: how it is split, how much of val is read, what order
+    the batches come in. A corpus adds its own."""
+
+    split: Literal["hash", "tail"]
+    val_fraction: Annotated[OpenShare, Field(le=0.4)]
+    val_tokens: Positive
+    seed: Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerKeys:
+    """`trainer.*`: `steps` optimizer steps of `batch_size` sequences (over all devices and
+    accumulation); the `*_every` are in steps, 0 is never; `keep` is in checkpoints."""
+
+    steps: Positive
+    batch_size: Annotated[Positive, Field(le=2**20)]
+    accumulation: Annotated[Positive, Field(le=2**20)]
+    clip: Nonnegative
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["fp32", "bf16", "fp64"]
+    compile: Flag
+    threads: Auto | Annotated[Positive, Field(le=4096)]
+    eval_every: Count
+    log_every: Positive
+    checkpoint_every: Count
+    keep: Annotated[Positive, Field(le=10**6)]
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.accumulation:
+            raise ValueError(
+                f"trainer.accumulation: {self.accumulation} does not divide "
+                f"trainer.batch_size, {self.batch_size}"
+            )
+
+
+TRACKING = Registry("tracking")
+
+
+@TRACKING("none")
+@dataclass(frozen=True, kw_only=True)
+class NoTracking:
+    """`tracking=none`: the run folder is all there is."""
+
+
+@TRACKING("wandb")
+@dataclass(frozen=True, kw_only=True)
+class WandbTracking:
+    """`tracking=wandb`: W&B mirrors the run folder."""
+
+    mode: Literal["auto", "online", "offline"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainKeys:
+    """The keys of no group."""
+
+    seed: Seed
+    study: Text
+    again: Flag
+    continue_from: Text
+    plugins: Text

@@ -1,0 +1,111 @@
+"""Many runs from one command: every job is checked before the first, then each is run in turn."""
+
+import itertools
+import json
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from transformer_norms.config import compose, plain
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.overrides import parse_one
+from transformer_norms.record import say
+
+Job = tuple[str, ...]
+
+
+@cache
+def plan(arguments: Job) -> list[Job]:
+    """The product of what was typed with commas, each job composed, its data and folder looked at.
+
+    ConfigError or InputError, and nothing written, where one of them cannot be run.
+    """
+    from transformer_norms.run import Plan
+
+    axes = [_values(text) for text in arguments if not _is_hydras(text)]
+    jobs = [job for job in itertools.product(*axes)]
+    for job in jobs:
+        Plan(plain(compose(job)))
+    return jobs
+
+
+def run(arguments: Sequence[str], launcher: Any) -> list[Any]:
+    """What Hydra's `-m` calls: launches the jobs, ends with the sweep's JSON line and exit code."""
+    jobs = plan(tuple(arguments))
+    study = compose(jobs[0]).study
+    say(f"{len(jobs)} jobs in runs/{study}")
+    returns = launcher.launch([list(job) for job in jobs], initial_job_idx=0)
+    counts = Counter(result.return_value["status"] for result in returns)
+    close_mirrors()
+    answer = {
+        "study": study,
+        "runs": len(jobs),
+        **{status: counts[status] for status in ("finished", "diverged", "failed")},
+        "missing": len(jobs) - sum(counts[s] for s in ("finished", "diverged", "failed")),
+        "report": None,
+    }
+    print(json.dumps(answer), flush=True)
+    if counts["failed"]:
+        raise SystemExit(1)
+    return list(returns)
+
+
+def job(overrides: Sequence[str]) -> dict[str, Any]:
+    """One job, in whichever process the launcher chose. It never raises for what goes wrong in it:
+    it says so, and the sweep goes on. A signal ends the sweep with exit code 75."""
+    from transformer_norms.run import train
+
+    say(f"--- {' '.join(overrides)}")
+    try:
+        config = compose(overrides)
+        if config.tracking.type == "wandb":
+            summary = train(config, mirror(config.tracking.mode).follow)
+        else:
+            summary = train(config)
+    except Busy as error:
+        say(f"{error}; left to it")
+        return {"status": "busy"}
+    except Exception as error:
+        say(f"failed: {type(error).__name__}: {error}")
+        print(traceback.format_exc(), file=sys.stderr)
+        return {"status": "failed"}
+    if summary["status"] == "preempted":
+        close_mirrors()
+        raise SystemExit(75)
+    return {key: summary[key] for key in ("status", "folder", "step", "val_loss")}
+
+
+@cache
+def mirror(mode: str) -> Any:
+    """The one W&B mirror of this process."""
+    from transformer_norms.tracking import Mirror
+
+    _opened.append(Mirror(mode))
+    return _opened[-1]
+
+
+_opened: list[Any] = []
+
+
+def close_mirrors() -> None:
+    while _opened:
+        _opened.pop().close()
+    mirror.cache_clear()
+
+
+def _values(text: str) -> list[str]:
+    """`norm=a,b` -> `norm=a`, `norm=b`"""
+    override = parse_one(text)
+    if not override.is_sweep_override():
+        return [text]
+    values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
+    if not values:
+        raise ConfigError(f"{text}: names no value")
+    return values
+
+
+def _is_hydras(text: str) -> bool:
+    return text.startswith(("hydra/", "hydra."))

@@ -1,0 +1,225 @@
+"""The training loop. It knows a model, batches, optimizers and a record, and nothing of norms."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from transformer_norms.divergence import Divergence
+from transformer_norms.stopping import Stopping
+
+Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap
+Windows = Callable[[], Iterable[Batch]]
+
+
+class Trainer:
+    """Trains `model` for `steps` optimizer steps, each on the batch that `batches(step)` gives.
+
+    What happens in a step depends on the weights, the optimizer's state and the step's number
+    alone, so a run stopped anywhere goes on as if it had not been.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Callable[[int], Batch],
+        validation: Windows,
+        optimizers: list[torch.optim.Optimizer],
+        schedule: Callable[[int, int], float],
+        *,
+        steps: int,
+        accumulation: int,
+        clip: float,
+        precision: str,
+        device: str,
+        seed: int,
+        warmup: int,
+        eval_every: int,
+        log_every: int,
+        checkpoint_every: int,
+    ) -> None:
+        self.model, self.batches, self.validation = model, batches, validation
+        self.optimizers, self.schedule = optimizers, schedule
+        self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
+        self.parameters = list(model.parameters())
+        self.steps, self.accumulation, self.clip = steps, accumulation, clip
+        self.precision, self.device, self.seed = precision, device, seed
+        self.eval_every, self.log_every = eval_every, log_every
+        self.checkpoint_every = checkpoint_every
+        self.divergence = Divergence(warmup)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.losses: list[float] = []  # since the last row of the record
+        self.grad_norm, self.last_loss = 0.0, float("nan")
+        self.chain = ""  # of every batch so far: equal chains mean equal data
+        self.final = self.best = float("nan")
+
+    def fit(self, record: Any, stopping: Stopping) -> str:
+        """Trains to the last step; `record` takes rows and checkpoints. How it ended: finished,
+        diverged or preempted."""
+        measured = True
+        while measured:
+            measured = self.measure(record, stopping)
+            if self._due(self.checkpoint_every) and record.saved != self.step:
+                record.checkpoint(self)
+            if self.step == self.steps or stopping.asked or not measured:
+                break
+            begun = time.perf_counter()
+            reason = self.train_step()
+            self.seconds += time.perf_counter() - begun
+            if reason is not None:
+                return self._diverged(record, reason)
+            record.progress(self)
+        if record.saved != self.step:
+            record.checkpoint(self)
+        if self.step < self.steps or not measured:
+            return "preempted"
+        reason = self.divergence.end(self.final, self.best)
+        return "finished" if reason is None else self._diverged(record, reason)
+
+    def train_step(self) -> str | None:
+        """One optimizer step, or the reason why its update must not be applied."""
+        rate = self.schedule(self.step, self.steps)
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * rate
+        torch.manual_seed(self._step_seed())  # for dropout: nothing else draws
+        batch = self.batches(self.step)
+        total = torch.zeros((), device=self.device)
+        for part in batch.chunk(self.accumulation):
+            loss = self.loss(part) / self.accumulation
+            loss.backward()
+            total += loss.detach()
+        clip = self.clip if self.clip > 0 else float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip)
+        self.last_loss, self.grad_norm = torch.stack((total, norm)).tolist()
+        reason = self.divergence.step(self.step + 1, self.last_loss, self.grad_norm)
+        if reason is None:
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.step += 1
+            self.tokens += batch[:, 1:].numel()
+            self.losses.append(self.last_loss)
+            self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return reason
+
+    def loss(self, batch: Batch, reduction: str = "mean") -> Tensor:
+        """Cross-entropy in nats per token, in float32 at least."""
+        batch = batch.to(self.device, non_blocking=True)
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self.model(batch[:, :-1])
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction=reduction)
+
+    def measure(self, record: Any, stopping: Stopping) -> bool:
+        """Writes the row of this step where one is due. False where a signal cut it short."""
+        evaluate = self._due(self.eval_every) or self.step == self.steps
+        if self.step == 0 or record.written >= self.step:
+            return True
+        if not (evaluate or self._due(self.log_every)):
+            return True
+        row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
+        if self.losses:
+            row["train/loss"] = sum(self.losses) / len(self.losses)
+        if evaluate:
+            nats = self.evaluate(self.validation(), stopping)
+            if nats is None:
+                return False
+            row |= record.validated("val", nats)
+            self.final = row["val/loss"]
+            self.best = min(self.final, self.best) if self.best == self.best else self.final
+        row |= {"lr": self.optimizers[0].param_groups[0]["lr"], "grad_norm": self.grad_norm}
+        record.row({**row, "seconds": round(self.seconds, 3)})
+        self.losses.clear()
+        return True
+
+    @torch.no_grad()
+    def evaluate(
+        self, windows: Iterable[Batch], stopping: Stopping | None = None
+    ) -> tuple[float, int] | None:
+        """(summed nats, tokens predicted); None where a signal cut it short."""
+        self.model.eval()
+        nats, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for window in windows:
+            if stopping is not None and stopping.asked:
+                self.model.train()
+                return None
+            nats += self.loss(window, "sum").double()
+            tokens += window[:, 1:].numel()
+        self.model.train()
+        return nats.item(), tokens
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.step > 0 and self.step % every == 0
+
+    def _step_seed(self) -> int:
+        return int.from_bytes(hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()[:7])
+
+    def _diverged(self, record: Any, reason: str) -> str:
+        record.diverged = reason
+        if record.saved != self.step:
+            record.checkpoint(self)
+        return "diverged"
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Every number that the next step depends on, by name."""
+        return {
+            "model": dict(self.model.named_parameters()),
+            "optimizer": dict(self._optimizer_tensors()),
+        }
+
+    def _optimizer_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimizer in self.optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items():
+                    yield f"{names[parameter]}:{key}", value
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "losses": self.losses,
+            "grad_norm": self.grad_norm,
+            "chain": self.chain,
+            "best": self.best if self.best == self.best else None,
+            "final": self.final if self.final == self.final else None,
+            "divergence": self.divergence.state(),
+        }
+
+    def restore(
+        self, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]
+    ) -> None:
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.losses, self.grad_norm = list(state["losses"]), state["grad_norm"]
+        self.chain = state["chain"]
+        self.best, self.final = (
+            float("nan") if state[key] is None else state[key] for key in ("best", "final")
+        )
+        self.divergence.restore(state["divergence"])
+        load_weights(self.model, model)
+        names = dict(self.model.named_parameters())
+        of = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        for key, value in optimizer.items():
+            name, _, part = key.rpartition(":")
+            of[names[name]].state[names[name]][part] = value.to(self.device).clone()
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copies every parameter by name; ValueError where names or shapes are not the model's own."""
+    parameters = dict(model.named_parameters())
+    if parameters.keys() != tensors.keys():
+        strange = sorted(parameters.keys() ^ tensors.keys())
+        raise ValueError(f"the weights are not this model's: {', '.join(strange[:3])}")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise ValueError(f"{name} is {list(tensors[name].shape)}, not {list(parameter.shape)}")
+        parameter.copy_(tensors[name])
