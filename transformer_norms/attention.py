@@ -13,6 +13,7 @@ from transformer_norms.norms import nothing
 
 Stream = Float[Tensor, "batch time width"]
 Heads = Float[Tensor, "batch time heads head_dim"]
+Known = Float[Tensor, "batch known kv_heads head_dim"]  # what q looks at: the past, and itself
 
 
 class Attention(nn.Module):
@@ -63,7 +64,7 @@ class Attention(nn.Module):
     def split(self, x: Stream) -> Heads:
         return x.unflatten(-1, (-1, self.head_dim))
 
-    def mix(self, q: Heads, k: Heads, v: Heads) -> Heads:
+    def mix(self, q: Heads, k: Known, v: Known) -> Heads:
         if self.groups > 1:
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
@@ -73,9 +74,8 @@ class Attention(nn.Module):
             mask = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
         dropout = self.dropout if self.training else 0.0
         causal = new == known
-        return self.attend(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal).transpose(
-            1, 2
-        )
+        context = self.attend(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return context.transpose(1, 2)
 
 
 class Capped:
@@ -140,7 +140,7 @@ class Cache:
     def length(self) -> int:
         return 0 if self.k is None else self.k.shape[1]
 
-    def extend(self, k: Heads, v: Heads) -> tuple[Heads, Heads]:
+    def extend(self, k: Heads, v: Heads) -> tuple[Known, Known]:
         self.k = k if self.k is None else torch.cat((self.k, k), dim=1)
         self.v = v if self.v is None else torch.cat((self.v, v), dim=1)
         return self.k, self.v

@@ -41,11 +41,11 @@ class NonFiniteError(ValueError):
     """A tensor that was to be saved holds NaN or an infinity."""
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """A checkpoint is not what was written; the message names the file."""
 
 
-class NoUsableCheckpoint(RuntimeError):
+class NoUsableCheckpoint(RuntimeError):  # noqa: N818 (it says what is wrong)
     """There are checkpoints and none verifies. Nothing is deleted, nothing starts from scratch."""
 
 
@@ -68,7 +68,7 @@ class Checkpoint:
         try:
             return safetensors.torch.load(data)
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            raise Damaged(f"{self.path / file}: {error}") from None
+            raise DamagedError(f"{self.path / file}: {error}") from None
 
 
 def save(
@@ -88,7 +88,7 @@ def save(
     if path.exists():
         try:
             return verify(path).path
-        except Damaged:
+        except DamagedError:
             pass
     contents = {name + _SUFFIX: _serialize(name, group) for name, group in tensors.items()}
     contents[_STATE] = json.dumps(state, indent=1, allow_nan=False).encode()
@@ -178,7 +178,7 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     for _, path in candidates:
         try:
             return verify(path)
-        except Damaged as error:
+        except DamagedError as error:
             warn(f"damaged checkpoint passed over: {error}")
     if candidates:
         raise NoUsableCheckpoint(
@@ -197,39 +197,39 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """The checkpoint at `path` with every byte checked; Damaged, naming the file, otherwise."""
+    """The checkpoint at `path` with every byte checked; DamagedError names the file."""
     try:
         return _verify(path)
     except OSError as error:
-        raise Damaged(f"{error.filename or path}: {error.strerror}") from None
+        raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
 
 
 def _verify(path: Path) -> Checkpoint:
     manifest = _read_manifest(path / _MANIFEST)
     if path.name != f"step-{manifest['step']:08d}":
-        raise Damaged(f"{path}: {_MANIFEST} is of step {manifest['step']}")
+        raise DamagedError(f"{path}: {_MANIFEST} is of step {manifest['step']}")
     files: dict[str, dict[str, Any]] = manifest["files"]
     present = {entry.name for entry in path.iterdir()} - {_MANIFEST}
     for name in sorted(present - files.keys() - set(manifest.get("dropped", []))):
-        raise Damaged(f"{path / name} does not belong there")
+        raise DamagedError(f"{path / name} does not belong there")
     for name, described in files.items():
         _check_kind(path / name, described)
     for name, described in files.items():
         if name != _STATE and sha256(path / name) != described["sha256"]:
-            raise Damaged(f"{path / name}: its bytes are not those that were written")
+            raise DamagedError(f"{path / name}: its bytes are not those that were written")
     state = _verified_bytes(path / _STATE, files[_STATE])
     try:
         parsed = parse_json(state, str(path / _STATE))
     except ValueError as error:
-        raise Damaged(str(error)) from None
+        raise DamagedError(str(error)) from None
     if not isinstance(parsed, dict):
-        raise Damaged(f"{path / _STATE} holds no object")
+        raise DamagedError(f"{path / _STATE} holds no object")
     return Checkpoint(path, manifest["step"], parsed, manifest["extra"], files)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _LONGEST_JSON:
-        raise Damaged(f"{path} is too long")
+        raise DamagedError(f"{path} is too long")
     data = path.read_bytes()
     try:
         manifest = parse_json(data, str(path))
@@ -238,11 +238,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise Damaged(f"{path} is not as it was written")
+        raise DamagedError(f"{path} is not as it was written")
     if manifest.get("schema") != SCHEMA:
-        raise Damaged(f"{path}: schema {manifest.get('schema')}, this program reads {SCHEMA}")
+        raise DamagedError(f"{path}: schema {manifest.get('schema')}, this program reads {SCHEMA}")
     if not _well_formed(manifest):
-        raise Damaged(f"{path} lacks what a manifest says")
+        raise DamagedError(f"{path} lacks what a manifest says")
     return manifest
 
 
@@ -268,24 +268,24 @@ def _check_kind(path: Path, described: Mapping[str, Any]) -> None:
     """Cheap looks before any byte is hashed or allocated: a plain file, its size, its header."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise Damaged(f"{path} is not a plain file")
+        raise DamagedError(f"{path} is not a plain file")
     if found.st_size != described["size"]:
-        raise Damaged(f"{path} has {found.st_size} bytes instead of {described['size']}")
+        raise DamagedError(f"{path} has {found.st_size} bytes instead of {described['size']}")
     if path.name == _STATE:
         if found.st_size > _LONGEST_JSON:
-            raise Damaged(f"{path} is too long")
+            raise DamagedError(f"{path} is too long")
         return
     with open(path, "rb") as file:
         header = int.from_bytes(file.read(8), "little")
     if not 2 <= header <= min(_LONGEST_HEADER, found.st_size - 8):
-        raise Damaged(f"{path}: a header of {header} bytes")
+        raise DamagedError(f"{path}: a header of {header} bytes")
 
 
 def _verified_bytes(path: Path, described: Mapping[str, Any]) -> bytes:
     """Hash and content are of one reading, so nothing can change in between."""
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != described["sha256"]:
-        raise Damaged(f"{path}: its bytes are not those that were written")
+        raise DamagedError(f"{path}: its bytes are not those that were written")
     return data
 
 

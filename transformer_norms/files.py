@@ -145,7 +145,7 @@ class MetricsFile:
         self.path = path
         with storage(path):
             # Unbuffered: a kept buffer would be written again after a full disk had refused it.
-            self._file = open(path, "ab", buffering=0)
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         _, torn = _split(path.read_bytes())
         if torn:
             self._file.truncate(path.stat().st_size - len(torn))
@@ -185,7 +185,7 @@ class MetricsFile:
             return
         write_bytes(self.path, b"".join(kept))
         self._file.close()
-        self._file = open(self.path, "ab", buffering=0)
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
     def close(self) -> None:
         self._file.close()

@@ -38,8 +38,9 @@ class Formula:
 
     @property
     def names(self) -> set[str]:
-        names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)}
-        return names - _FUNCTIONS.keys()
+        calls = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
+        names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name)]
+        return {node.id for node in names if id(node) not in calls}
 
     def __call__(self, values: Mapping[str, float]) -> float:
         unknown = sorted(self.names - values.keys())

@@ -64,7 +64,7 @@ class Mirror:
             line = json.dumps(str(folder.resolve())) + "\n"
             os.write(self._process.stdin.fileno(), line.encode())
 
-    def close(self, timeout: float = 5) -> None:
+    def close(self, timeout: float = 5.0) -> None:
         """Waits at most `timeout` seconds for the last rows; `sync` can do what is then missing."""
         process, self._process = self._process, None
         if process is None:

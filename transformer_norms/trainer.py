@@ -89,21 +89,22 @@ class Trainer:
                 group["lr"] = peak * rate
         torch.manual_seed(self._step_seed())  # for dropout: nothing else draws
         batch = self.batches(self.step)
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.accumulation):
             loss = self.loss(part) / self.accumulation
             loss.backward()
             total += loss.detach()
         clip = self.clip if self.clip > 0 else float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip)
-        self.last_loss, self.grad_norm = torch.stack((total, norm)).tolist()
-        reason = self.divergence.step(self.step + 1, self.last_loss, self.grad_norm)
+        loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
+        reason = self.divergence.step(self.step + 1, loss_here, norm_here)
         if reason is None:
             for optimizer in self.optimizers:
                 optimizer.step()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
-            self.losses.append(self.last_loss)
+            self.losses.append(loss_here)
+            self.last_loss, self.grad_norm = loss_here, norm_here
             self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -134,7 +135,8 @@ class Trainer:
             row |= record.validated("val", nats)
             self.final = row["val/loss"]
             self.best = min(self.final, self.best) if self.best == self.best else self.final
-        row |= {"lr": self.optimizers[0].param_groups[0]["lr"], "grad_norm": self.grad_norm}
+        rate = self.peaks[0][0] * self.schedule(self.step - 1, self.steps)
+        row |= {"lr": rate, "grad_norm": self.grad_norm}
         record.row({**row, "seconds": round(self.seconds, 3)})
         self.losses.clear()
         return True

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import wandb
 from omegaconf import OmegaConf
 
+import wandb
 from transformer_norms.files import read_json, write_json
 
 _INIT_SECONDS = 20
@@ -130,7 +130,7 @@ class FolderMirror:
         if self._lock is not None:
             return True
         self.home.mkdir(exist_ok=True)
-        lock = open(self.home / f"{self.id}.lock", "w")
+        lock = open(self.home / f"{self.id}.lock", "w")  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -212,12 +212,19 @@ class FolderMirror:
     def upload(self) -> None:
         """W&B's own command for the offline parts; it marks what it has uploaded."""
         for part in self.waiting():
-            command = [sys.executable, "-m", "wandb", "sync", str(part)]
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_UPLOAD_SECONDS
-            )
-            if done.returncode:
-                raise RuntimeError(f"wandb sync: {done.stderr.decode(errors='replace')}")
+            if self._unreached:
+                return
+            try:
+                subprocess.run(
+                    [sys.executable, "-m", "wandb", "sync", str(part)],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=True,
+                    timeout=_UPLOAD_SECONDS,
+                )
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                FolderMirror._unreached = True
+                self._say(f"{error} {(error.stderr or b'').decode(errors='replace')}")
 
     def _say(self, text: str) -> str:
         text = " ".join(text.split())
@@ -246,5 +253,9 @@ def mirror_folder(folder: Path, mode: str) -> str:
         one.close()
     if one.problem:
         raise RuntimeError(one.problem)
-    left = "; its upload waits for `sync` online" if one.waiting() else ""
-    return f"mirrored up to step {one.state['step']}{left}"
+    done = f"mirrored up to step {one.state['step']}"
+    if not one.waiting():
+        return done
+    if mode == "online":
+        raise RuntimeError(f"{done}, but W&B is not reached: {one.home / 'mirror.log'}")
+    return f"{done}; its upload waits for `sync` online"

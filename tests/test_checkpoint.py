@@ -1,0 +1,287 @@
+"""Checkpoints: what loads is what was saved, and no damage goes unseen."""
+
+import json
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import checkpoint
+from transformer_norms.checkpoint import DamagedError, NonFiniteError, NoUsableCheckpoint
+
+FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+PAGE = 4096
+
+
+def tensors(step: int) -> dict[str, dict[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(step)
+    weight = torch.randn(40, 64, generator=draw)
+    return {
+        "model": {
+            "weight": weight,
+            "tied": weight,
+            "half": weight.bfloat16(),
+            "steps": torch.tensor(step),
+        },
+        "optimizer": {"weight.average": torch.rand(40, 64, generator=draw).double()},
+    }
+
+
+def save(folder: Path, step: int, keep: int = 9) -> Path:
+    extra = {"config": "c0ffee", "chain": f"{step:x}"}
+    return checkpoint.save(folder, step, tensors(step), {"step": step, "best": 1.5}, extra, keep)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path / "checkpoints", 100)
+    save(tmp_path / "checkpoints", 200)
+    return tmp_path / "checkpoints"
+
+
+def fallback(folder: Path) -> str:
+    """The one warning, after the older checkpoint was taken instead of the newest."""
+    warnings: list[str] = []
+    found = checkpoint.newest(folder, warnings.append)
+    assert found is not None
+    assert found.step == 100
+    assert len(warnings) == 1
+    assert "\n" not in warnings[0]
+    return warnings[0]
+
+
+def test_what_loads_is_what_was_saved_bit_by_bit(folder: Path) -> None:
+    found = checkpoint.newest(folder, pytest.fail)
+    assert found is not None
+    assert found.step == 200
+    assert found.path == folder / "step-00000200"
+    assert found.state == {"step": 200, "best": 1.5}
+    assert found.extra == {"config": "c0ffee", "chain": "c8"}
+    for name, group in tensors(200).items():
+        loaded = found.tensors(name)
+        assert loaded.keys() == group.keys()
+        for key, tensor in group.items():
+            assert loaded[key].dtype == tensor.dtype
+            assert torch.equal(loaded[key], tensor)
+    assert sorted(path.name for path in found.path.iterdir()) == FILES
+
+
+def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "checkpoints", pytest.fail) is None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_truncation_is_seen_and_the_one_before_is_used(folder: Path, name: str) -> None:
+    path = folder / "step-00000200" / name
+    whole = path.read_bytes()
+    for part in range(20):
+        path.write_bytes(whole[: len(whole) * part // 20])
+        warning = fallback(folder)
+        assert name in warning
+        assert name == "manifest.json" or f"bytes instead of {len(whole)}" in warning
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit_and_zeroed_page_is_seen(folder: Path, name: str) -> None:
+    path = folder / "step-00000200" / name
+    whole = path.read_bytes()
+    draw = random.Random(name)
+    flips, pages = int(os.environ.get("CHECKPOINT_FLIPS", 60)), range(0, len(whole), PAGE)
+    damages = []
+    for _ in range(flips):
+        position, bit = draw.randrange(len(whole)), 1 << draw.randrange(8)
+        damages.append((position, bytes([whole[position] ^ bit])))
+    damages += [(start, bytes(len(whole[start : start + PAGE]))) for start in pages]
+    for start, new in damages:
+        path.write_bytes(whole[:start] + new + whole[start + len(new) :])
+        assert name in fallback(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_two_steps_do_not_mix(folder: Path, name: str) -> None:
+    shutil.copy(folder / "step-00000100" / name, folder / "step-00000200" / name)
+    fallback(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / "step-00000200" / name).unlink()
+    assert name in fallback(folder)
+
+
+def test_a_file_that_nobody_wrote_is_named(folder: Path) -> None:
+    (folder / "step-00000200" / "model-2.safetensors").write_bytes(b"x")
+    assert "model-2.safetensors" in fallback(folder)
+
+
+def test_a_link_is_no_file(folder: Path) -> None:
+    path = folder / "step-00000200" / "model.safetensors"
+    shutil.move(path, folder / "elsewhere")
+    path.symlink_to(folder / "elsewhere")
+    assert "plain file" in fallback(folder)
+
+
+@pytest.mark.parametrize("name", ["step-00000300", "step-300", "step-00000200-copy"])
+def test_a_renamed_step_is_refused(folder: Path, name: str) -> None:
+    (folder / "step-00000200").rename(folder / name)
+    if name == "step-00000300":
+        fallback(folder)
+    else:
+        found = checkpoint.newest(folder, pytest.fail)
+        assert found is not None
+        assert found.step == 100
+
+
+def test_when_all_are_bad_it_says_so_and_deletes_nothing(folder: Path) -> None:
+    for path in folder.glob("*/model.safetensors"):
+        path.write_bytes(b"")
+    before = sorted(folder.rglob("*"))
+    warnings: list[str] = []
+    with pytest.raises(NoUsableCheckpoint, match="none of 2 checkpoints"):
+        checkpoint.newest(folder, warnings.append)
+    assert len(warnings) == 2
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_bytes_that_change_after_verification_do_not_load(folder: Path) -> None:
+    found = checkpoint.newest(folder, pytest.fail)
+    assert found is not None
+    path = found.path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedError, match="model.safetensors"):
+        found.tensors("model")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_tensor_that_is_not_finite_is_named_and_nothing_is_written(
+    folder: Path, bad: float
+) -> None:
+    before = sorted(folder.rglob("*"))
+    content = {"model": {"good": torch.zeros(2), "bad.gain": torch.tensor([1.0, bad])}}
+    with pytest.raises(NonFiniteError, match="bad.gain"):
+        checkpoint.save(folder, 300, content, {}, {}, keep=1)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_newest_are_kept_and_damaged_ones_of_an_abandoned_future_do_not_count(
+    folder: Path,
+) -> None:
+    save(folder, 300)
+    (folder / "step-00000300" / "state.json").write_bytes(b"{}")
+    save(folder, 250, keep=2)
+    assert _steps(folder) == [200, 250, 300]
+    save(folder, 300, keep=2)
+    assert _steps(folder) == [250, 300]
+    found = checkpoint.newest(folder, pytest.fail)
+    assert found is not None
+    assert found.step == 300
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
+
+
+def test_a_step_that_verifies_is_not_written_again(folder: Path) -> None:
+    before = (folder / "step-00000200" / "manifest.json").stat()
+    save(folder, 200)
+    after = (folder / "step-00000200" / "manifest.json").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_leftovers_are_no_checkpoints_and_go(folder: Path) -> None:
+    shutil.copytree(folder / "step-00000200", folder / ".tmp-7-step-00000300")
+    (folder / ".tmp-7-manifest.json").write_text("{}")
+    found = checkpoint.newest(folder, pytest.fail)
+    assert found is not None
+    assert found.step == 200
+    checkpoint.clean(folder)
+    assert _steps(folder) == [100, 200]
+
+
+def test_weights_only_still_verifies(folder: Path) -> None:
+    path = folder / "step-00000200"
+    checkpoint.drop(path, "optimizer")
+    checkpoint.drop(path, "optimizer")
+    found = checkpoint.verify(path)
+    assert torch.equal(found.tensors("model")["weight"], tensors(200)["model"]["weight"])
+    with pytest.raises(ValueError, match="optimizer.safetensors"):
+        found.tensors("optimizer")
+    assert sorted(file.name for file in path.iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+        "state.json",
+    ]
+
+
+def test_a_kill_while_weights_only_are_made_is_harmless(folder: Path) -> None:
+    path, optimizer = folder / "step-00000200", folder / "step-00000200" / "optimizer.safetensors"
+    whole = optimizer.read_bytes()
+    checkpoint.drop(path, "optimizer")
+    optimizer.write_bytes(whole)
+    checkpoint.verify(path)
+    checkpoint.drop(path, "optimizer")
+    assert not optimizer.exists()
+
+
+def _tensor(shape: list[int], start: int, end: int) -> dict[str, object]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+
+
+HOSTILE = {
+    "overlap": ({"a": _tensor([2], 0, 8), "b": _tensor([2], 4, 12)}, 12),
+    "shape lies": ({"a": _tensor([1 << 40], 0, 8)}, 8),
+    "beyond the end": ({"a": _tensor([1 << 20], 0, 1 << 22)}, 8),
+    "negative": ({"a": _tensor([-1], 0, 4)}, 4),
+    "no header": ([], 8),
+    "too many tensors": ({f"tensor{i}": _tensor([0], 0, 0) for i in range(150_000)}, 0),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_under_a_valid_seal_is_refused(tmp_path: Path, kind: str) -> None:
+    header, size = HOSTILE[kind]
+    raw = json.dumps(header).encode()
+    _assert_refused(tmp_path, struct.pack("<Q", len(raw)) + raw + bytes(size))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x", struct.pack("<Q", 1 << 60) + b"{}", struct.pack("<Q", 9)]
+)
+def test_a_header_that_lies_about_its_length_is_refused(tmp_path: Path, data: bytes) -> None:
+    _assert_refused(tmp_path, data)
+
+
+def _assert_refused(folder: Path, data: bytes) -> None:
+    path = folder / "step-00000001"
+    contents = {"model.safetensors": data, "state.json": b"{}"}
+    files = {name: checkpoint._described(content) for name, content in contents.items()}
+    manifest = {"schema": 1, "step": 1, "finite": True, "files": files, "extra": {}}
+    contents["manifest.json"] = checkpoint._sealed(manifest)
+    checkpoint._publish(path, contents)
+    with pytest.raises(DamagedError, match="model.safetensors"):
+        checkpoint.verify(path).tensors("model")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"schema": 2, "step": 1, "files": {"state.json": {"size": 0, "sha256": ""}}, "extra": {}},
+        {"schema": 1, "step": 1, "files": {"../secret": {"size": 0, "sha256": ""}}, "extra": {}},
+        {"schema": 1, "step": -1, "files": {}, "extra": {}},
+        {"schema": 1, "step": "1", "files": [], "extra": {}},
+        {"schema": 1},
+    ],
+)
+def test_a_manifest_that_says_nonsense_under_a_valid_seal_is_refused(
+    tmp_path: Path, manifest: dict[str, object]
+) -> None:
+    path = tmp_path / "step-00000001"
+    path.mkdir()
+    (path / "manifest.json").write_bytes(checkpoint._sealed(manifest))
+    with pytest.raises(DamagedError, match="manifest.json"):
+        checkpoint.verify(path)

@@ -1,0 +1,214 @@
+"""Full disks and kills: the order of what reaches the disk, and what is said if they do not."""
+
+import errno
+import json
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_norms import checkpoint, files
+from transformer_norms.files import MetricsFile, StorageError, read_metrics
+
+
+def save(folder: Path, step: int, size: int = 1000) -> Path:
+    content = {"model": {"weight": torch.ones(size)}, "optimizer": {"average": torch.ones(size)}}
+    return checkpoint.save(folder, step, content, {"step": step}, {}, keep=2)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """(call, file name, bytes in the file at that time), in order."""
+    recorded: list[tuple[str, str, int]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def recording_fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        recorded.append(("fsync", path.name, path.stat().st_size if path.is_file() else 0))
+        fsync(descriptor)
+
+    def recording_rename(source: Path, target: Path) -> None:
+        recorded.append(("rename", target.name, 0))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "rename", recording_rename)
+    return recorded
+
+
+def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
+    tmp_path: Path, calls: list[tuple[str, str, int]]
+) -> None:
+    path = save(tmp_path / "checkpoints", 1)
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert calls == [
+        *(("fsync", name, sizes[name]) for name in order),
+        ("fsync", f".tmp-{os.getpid()}-step-00000001", 0),
+        ("rename", "step-00000001", 0),
+        ("fsync", "checkpoints", 0),
+    ]
+
+
+@pytest.mark.parametrize("failing", range(1, 7))
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_costs_nothing_but_the_new_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, code: int
+) -> None:
+    save(tmp_path, 1)
+    count, fsync = 0, os.fsync
+
+    def refusing(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        if count == failing:
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refusing)
+        with pytest.raises(StorageError, match=r"bytes needed, \d+ bytes free") as caught:
+            save(tmp_path, 2)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    # The sixth is the last: the new name stands already when the folder cannot be synced.
+    assert found is not None
+    assert found.step == (2 if failing == 6 else 1)
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_on_a_full_disk_the_old_checkpoint_verifies_and_saving_works_once_there_is_space(
+    small_disk: Path,
+) -> None:
+    folder = small_disk / "checkpoints"
+    size = 5000
+    save(folder, 1, size)
+    (small_disk / "ballast").write_bytes(bytes(16 * 1024))
+    with pytest.raises(StorageError, match=r"no space left \(\d+ bytes needed, \d+ bytes free\)"):
+        save(folder, 2, size)
+    found = checkpoint.newest(folder, pytest.fail)
+    assert found is not None
+    assert found.step == 1
+    assert not list(folder.glob(".tmp-*"))
+    (small_disk / "ballast").unlink()
+    save(folder, 2, size)
+    assert checkpoint.verify(folder / "step-00000002").tensors("model")["weight"].sum() == size
+
+
+def test_metrics_on_a_full_disk_stay_whole_lines(small_disk: Path) -> None:
+    metrics = MetricsFile(small_disk / "metrics.jsonl")
+    metrics.append({"step": 1})
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while shutil.disk_usage(small_disk).free:
+            file.write(bytes(4096))
+    with pytest.raises(StorageError, match="metrics.jsonl"):
+        metrics.append({"step": 2, "text": "x" * 8192})
+    ballast.unlink()
+    metrics.append({"step": 3})
+    metrics.close()
+    assert read_metrics(metrics.path, pytest.fail) == [{"step": 1}, {"step": 3}]
+
+
+def test_preflight_says_what_is_needed_and_leaves_nothing(tmp_path: Path) -> None:
+    files.preflight(tmp_path / "not" / "made", 1)
+    with pytest.raises(StorageError, match=r"1152921504606846976 bytes needed, \d+ bytes free"):
+        files.preflight(tmp_path / "not" / "made", 1 << 60)
+    assert not list(tmp_path.iterdir())
+
+
+def test_preflight_refuses_a_folder_that_takes_no_file() -> None:
+    with pytest.raises(StorageError, match="/proc"):
+        files.preflight(Path("/proc/self"), 1)
+
+
+def test_an_error_that_is_not_about_storage_stays_itself(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.storage(tmp_path):
+        (tmp_path / "missing").read_bytes()
+
+
+def test_json_is_replaced_at_once_and_never_holds_nan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "summary.json"
+    files.write_json(path, {"step": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(path, {"loss": math.nan})
+
+    def killed(source: Any, target: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(path, {"step": 2})
+    assert files.read_json(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', "[" * 100_000, "\xff"])
+def test_what_is_no_json_is_one_line_with_the_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match="summary.json") as caught:
+        files.read_json(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_become_null_and_are_named(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append({"step": 1, "loss": math.nan, "lr": 0.1, "norms": (1.0, math.inf), "ok": (1, 2)})
+    metrics.sync()
+    assert json.loads(metrics.path.read_text()) == {
+        **{"step": 1, "loss": None, "lr": 0.1, "norms": [1.0, None], "ok": [1, 2]},
+        "nonfinite": ["loss", "norms"],
+    }
+
+
+def test_after_a_rewind_and_the_same_rows_the_file_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "loss": 1 / step} for step in range(1, 10)]
+    metrics = MetricsFile(path)
+    for row in rows:
+        metrics.append(row)
+    whole = path.read_bytes()
+    metrics.truncate_after(6)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5, 6]
+    for row in rows[6:]:
+        metrics.append(row)
+    assert path.read_bytes() == whole
+
+
+def test_a_torn_last_line_is_told_and_gone_when_writing_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "loss":')
+    warnings: list[str] = []
+    assert read_metrics(path, warnings.append) == [{"step": 1}]
+    assert len(warnings) == 1
+    assert "metrics.jsonl" in warnings[0]
+    MetricsFile(path).append({"step": 2})
+    assert read_metrics(path, pytest.fail) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step":\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        read_metrics(path)

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_norms.data.batches import Batches, held_out_bytes, windows
+
+sizes = st.integers(1, 12)
+laws = settings(max_examples=60, deadline=None)
+
+
+@given(
+    context=sizes, batch=st.integers(1, 9), extra=st.integers(0, 80), seed=st.integers(0, 2**63 - 1)
+)
+@laws
+def test_each_window_comes_once_an_epoch_and_windows_do_not_overlap(context, batch, extra, seed):
+    tokens = np.arange(2 * context + extra)
+    batches = Batches(tokens, context, batch, seed)
+    per_epoch = (len(tokens) - context) // context
+    steps = -(-3 * per_epoch // batch)
+    rows = torch.cat([batches(step) for step in range(steps)])[: 3 * per_epoch]
+    assert rows.dtype == torch.int64
+    assert rows.shape == (3 * per_epoch, context + 1)
+    # Tokens are their own positions here, so that a window is a run of successive numbers.
+    assert torch.equal(rows, rows[:, :1] + torch.arange(context + 1))
+    for epoch in rows.split(per_epoch):
+        starts = sorted(epoch[:, 0].tolist())
+        offset = starts[0]
+        assert 0 <= offset < context
+        assert starts == [offset + context * place for place in range(per_epoch)]
+
+
+@given(context=sizes, batch=sizes, step=st.integers(0, 10**9), seed=st.integers(0, 2**40))
+@laws
+def test_a_batch_is_a_function_of_seed_and_step_alone(context, batch, step, seed):
+    tokens = np.random.default_rng(0).integers(0, 2**16, 200).astype(np.uint16)
+    used = Batches(tokens, context, batch, seed)
+    for earlier in (step + 3, 0, step // 2):
+        used(earlier)
+    assert torch.equal(used(step), Batches(tokens, context, batch, seed)(step))
+
+
+@given(context=sizes, step=st.integers(0, 50))
+@laws
+def test_the_size_of_a_batch_does_not_change_the_order_of_samples(context, step):
+    tokens = np.arange(300)
+    whole = Batches(tokens, context, 6, 1)(step)
+    halves = Batches(tokens, context, 3, 1)
+    assert torch.equal(whole, torch.cat([halves(2 * step), halves(2 * step + 1)]))
+
+
+def test_epochs_and_seeds_differ_in_order_and_in_where_the_cutting_begins():
+    tokens = np.arange(10_000)
+    first = Batches(tokens, 16, 624, 0)
+    assert first.windows_per_epoch == 624
+    assert not torch.equal(first(0), first(1))
+    assert not torch.equal(first(0), Batches(tokens, 16, 624, 1)(0))
+    assert len({int(first(step).min()) for step in range(12)}) > 4
+
+
+def test_large_ids_survive_the_way_to_a_tensor():
+    tokens = np.full(10, 2**32 - 1, np.uint32)
+    assert int(Batches(tokens, 2, 1, 0)(0).max()) == 2**32 - 1
+
+
+def test_too_few_tokens_are_refused():
+    with pytest.raises(ValueError, match="too few"):
+        Batches(np.arange(7), 4, 1, 0)
+
+
+@given(n=st.integers(0, 90), context=sizes, limit=st.integers(0, 100), batch=sizes)
+@laws
+def test_windows_predict_each_token_once_and_in_order(n, context, limit, batch):
+    tokens = np.arange(n)
+    seen = list(windows(tokens, context, limit, batch))
+    predicted = [token for rows in seen for row in rows for token in row[1:].tolist()]
+    assert predicted == list(range(1, max(min(limit, n - 1), 0) + 1))
+    for rows in seen:
+        assert rows.shape[0] <= batch
+        assert rows.shape[1] <= context + 1
+        assert torch.equal(rows[:, 1:], rows[:, :-1] + 1)
+
+
+@given(n=st.integers(0, 60), limit=st.integers(0, 70), context=sizes)
+@laws
+def test_held_out_bytes_are_the_bytes_of_what_windows_predict(n, limit, context):
+    lengths = np.random.default_rng(1).integers(0, 9, 50)
+    tokens = np.random.default_rng(2).integers(0, 50, n)
+    predicted = [rows[:, 1:].flatten() for rows in windows(tokens, context, limit, 4)]
+    expected = sum(int(lengths[token]) for part in predicted for token in part)
+    assert held_out_bytes(tokens, limit, lengths) == expected

@@ -1,0 +1,172 @@
+import socket
+import time
+from contextlib import closing
+
+import pytest
+
+from transformer_norms.data import (
+    CORPORA,
+    TOKENIZERS,
+    InputError,
+    hub,
+    load_tokenizer,
+    network,
+    published,
+)
+
+HUB = CORPORA["hub"](
+    name="some/corpus", subset="none", revision="main", field="text", part="train", documents="all"
+)
+
+
+@pytest.fixture(params=["accepts and never answers", "nothing there"])
+def network_down(request, monkeypatch, tmp_path):
+    """Every request goes to a port of this machine that is silent, or closed."""
+    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "no_proxy", "NO_PROXY", "https_proxy"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        if request.param.startswith("accepts"):
+            server.listen(16)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("HTTPS_PROXY", address)
+        yield address
+
+
+def refused(call):
+    before = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        call()
+    assert time.monotonic() - before < 20  # against hanging; the patience itself is shortened here
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_without_an_answer_the_hub_is_refused_with_what_to_do_instead(network_down):
+    line = refused(lambda: list(HUB.documents()))
+    for hint in (
+        "data.name=some/corpus",
+        "data=pydocs",
+        "data.paths=FILE",
+        "HF_DATASETS_OFFLINE=1",
+    ):
+        assert hint in line
+
+
+def test_an_endpoint_of_ones_own_is_asked(network_down, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", network_down)
+    assert network_down in refused(lambda: list(HUB.documents()))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_without_an_answer_a_published_vocabulary_is_refused(network_down, name):
+    line = refused(lambda: TOKENIZERS[name]().fit([], True, print))
+    for hint in (f"tokenizer={name}", "tokenizer=bpe", "tokenizer=byte", "TIKTOKEN_CACHE_DIR"):
+        assert hint in line
+
+
+def test_offline_asks_no_network_and_says_what_is_not_cached(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setattr(hub, "answers", lambda url: pytest.fail("the network was asked"))
+
+    def absent(*args, **kwargs):
+        raise ConnectionError("Couldn't reach 'some/corpus' on the Hub (OfflineModeIsEnabled)")
+
+    monkeypatch.setattr("datasets.load_dataset_builder", absent)
+    line = refused(lambda: list(HUB.documents()))
+    assert "OfflineModeIsEnabled" in line
+
+
+def test_a_hub_that_answers_the_probe_and_then_hangs_is_given_up(monkeypatch):
+    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(hub, "answers", lambda url: True)
+    monkeypatch.setattr(hub, "METADATA_SECONDS", 0.2)
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *a, **k: time.sleep(30))
+    assert "no answer within" in refused(lambda: list(HUB.documents()))
+
+
+def test_a_refusal_is_an_answer():
+    import http.server
+    import threading
+
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        # The handler knows no method: 501, and yet somebody is there.
+        assert network.answers(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def test_a_vocabulary_file_with_other_content_is_kept_beside_and_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    url = next(iter(published.Gpt2.files))
+    file = tmp_path / "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"  # sha1 of the address of vocab.bpe
+    file.write_text("mine")
+    monkeypatch.setattr(published, "answers", lambda host: False)
+    lines = []
+    with pytest.raises(InputError):
+        TOKENIZERS["gpt2"]().fit([], True, lines.append)
+    assert len(lines) == 1
+    assert "vocab.bpe" in lines[0]
+    assert url.endswith("vocab.bpe")
+    assert file.read_text() == "mine"
+    assert (tmp_path / f"{file.name}.unexpected").read_text() == "mine"
+
+
+def test_files_as_published_are_found_without_a_network(tmp_path, monkeypatch):
+    import hashlib
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    url = "https://example.org/vocab"
+    (tmp_path / hashlib.sha1(url.encode()).hexdigest()).write_bytes(b"ranks")
+    digest = hashlib.sha256(b"ranks").hexdigest()
+    assert published._cached(url, digest, pytest.fail)
+    assert not published._cached(url + "2", digest, pytest.fail)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkeypatch):
+    import tiktoken
+
+    letters = {bytes([value]): 255 - value for value in range(256)} | {b"ab": 256}
+    special = {"<|endoftext|>": 258, "<|other|>": 270}
+    theirs = tiktoken.Encoding(
+        name, pat_str=r"\w+|\W+", mergeable_ranks=letters, special_tokens=special
+    )
+    monkeypatch.setattr(published, "answers", lambda host: True)
+    monkeypatch.setattr(published._Published, "_load", lambda self: theirs)
+    ours = TOKENIZERS[name]().fit([], True, print)
+    assert (ours.vocab_size, ours.end) == (271, 258)
+    text = "abcab <|endoftext|>"
+    assert ours.encode(text).tolist() == theirs.encode_ordinary(text)
+    assert ours.decode([256, 258, 257, 270]) == "ab"
+    assert load_tokenizer(ours.save()).pieces == ours.pieces
+
+
+@pytest.mark.parametrize(("documents", "expected"), [("all", ["a", "b", "d"]), (2, ["a", "b"])])
+def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
+    documents, expected, monkeypatch, tmp_path
+):
+    import datasets
+
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"page": "{text}"}}\n' for text in ("a", "b", "", "d")))
+    local = datasets.load_dataset_builder(
+        "json", data_files=str(file), cache_dir=str(tmp_path / "cache")
+    )
+    asked = []
+    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(hub, "answers", lambda url: True)
+    monkeypatch.setattr(
+        datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or local
+    )
+    keys = {"name": "some/corpus", "revision": "main", "field": "page", "part": "train"}
+    corpus = CORPORA["hub"](subset="none", documents=documents, **keys)
+    assert list(corpus.documents()) == expected
+    assert asked == [(("some/corpus", None), {"revision": "main"})]
+    assert set(keys.values()) <= set(map(str, corpus.identity().values()))

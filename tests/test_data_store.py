@@ -1,0 +1,352 @@
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_norms.data import TOKENIZERS, InputError, prepare, store
+from transformer_norms.data import entry as entries
+from transformer_norms.data.entry import DamagedError, dtype_for, open_entry, write_ids
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
+BYTE = TOKENIZERS["byte"]()
+
+
+class Listed:
+    """A corpus of given texts that counts how often it is read."""
+
+    floor = 0.5
+
+    def __init__(self, texts=TEXTS, name="listed"):
+        self.texts, self.name, self.reads = texts, name, 0
+
+    def identity(self):
+        digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+        return {"type": self.name, "sha256": digest}
+
+    def documents(self):
+        self.reads += 1
+        yield from self.texts
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def ready(corpus=None, tokenizer=BYTE, split="hash", val_fraction=0.1, say=lambda line: None, **kw):
+    return prepare(corpus or Listed(), tokenizer, split, val_fraction, say, **kw)
+
+
+def entry_of(cache):
+    (folder,) = cache.glob("tokens-*/")
+    return folder
+
+
+def test_tokens_are_the_documents_each_with_its_end():
+    tokens = ready()
+    found = []
+    for part in (tokens.train, tokens.val, tokens.test):
+        assert part[-1] == 256
+        texts = bytes(part.astype(np.uint8)).split(b"\0")  # 256 wraps to 0, and no text has a 0
+        found += [text.decode() for text in texts[:-1]]
+    assert sorted(found) == sorted(TEXTS)
+
+
+def test_facts_count_documents_bytes_and_tokens():
+    facts = ready().facts
+    parts = [facts[part] for part in ("train", "val", "test")]
+    assert sum(part["documents"] for part in parts) == len(TEXTS)
+    assert sum(part["bytes"] for part in parts) == sum(len(text) for text in TEXTS)
+    assert all(part["tokens"] == part["bytes"] + part["documents"] for part in parts)
+    assert facts["floor"] == 0.5
+    json.dumps(facts, allow_nan=False)
+
+
+def test_unigram_is_the_loss_of_add_one_frequencies():
+    tokens = ready()
+    counts = dict.fromkeys(range(257), 1)
+    for token in tokens.train.tolist():
+        counts[token] += 1
+    total = sum(counts.values())
+    losses = [-np.log(counts[token] / total) for token in tokens.val.tolist()]
+    assert tokens.facts["unigram"] == pytest.approx(np.mean(losses), abs=1e-12)
+    assert tokens.facts["uniform"] == np.log(257)
+
+
+def test_position_and_tail_splits_have_no_end_and_256_ids():
+    tail = ready(Listed(["abc" * 100]), split="tail")
+    position = ready(Listed(["abc" * 100]))
+    assert tail.vocab_size == position.vocab_size == 256
+    assert [len(tail.train), len(tail.val), len(tail.test)] == [270, 30, 0]
+    assert [len(position.train), len(position.val), len(position.test)] == [240, 30, 30]
+    assert any("position" in note for note in position.facts["notes"])
+
+
+def test_a_second_opening_reads_no_text():
+    corpus = Listed()
+    first, second = ready(corpus), ready(corpus)
+    assert corpus.reads == 1
+    assert np.array_equal(first.train, second.train)
+    assert not first.train.flags.writeable
+    assert first.fingerprint == second.fingerprint
+
+
+def mutations():
+    longer = [*TEXTS[:-1], TEXTS[-1] + "."]
+    yield "a letter", {"corpus": Listed(longer)}
+    yield "a document less", {"corpus": Listed(TEXTS[:-1])}
+    yield "another corpus", {"corpus": Listed(name="other")}
+    yield "split", {"split": "tail"}
+    yield "share", {"val_fraction": 0.2}
+    yield "tokenizer", {"tokenizer": TOKENIZERS["bpe"](vocab_size=270)}
+    yield "its size", {"tokenizer": TOKENIZERS["bpe"](vocab_size=271)}
+
+
+def test_each_change_of_the_input_is_another_entry(cache):
+    ready()
+    for count, (name, change) in enumerate(mutations(), start=2):
+        ready(**change)
+        assert len(list(cache.glob("tokens-*/"))) == count, name
+
+
+def test_other_code_and_another_schema_are_other_entries(monkeypatch):
+    before = store.key_of({})
+    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + 1)
+    assert store.key_of({}) != before
+    monkeypatch.undo()
+    read = Path.read_bytes
+    edited = lambda path: read(path) + b"#" * (path.name == "split.py")  # noqa: E731
+    monkeypatch.setattr(Path, "read_bytes", edited)
+    assert store.key_of({}) != before
+
+
+def test_the_fingerprint_is_of_content_alone():
+    print_of = ready().fingerprint
+    assert ready(Listed(list(reversed(TEXTS)))).fingerprint == print_of
+    assert ready(Listed(name="other")).fingerprint == print_of
+    assert ready(Listed([*TEXTS, "new"])).fingerprint != print_of
+    assert ready(tokenizer=TOKENIZERS["bpe"](vocab_size=270)).fingerprint != print_of
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin", "tokenizer.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_damage_is_said_in_one_line_and_built_again(cache, name, damage):
+    before = ready()
+    file = entry_of(cache) / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(data if damage == "flip" else data[:-1])
+    lines, corpus = [], Listed()
+    after = ready(corpus, say=lines.append)
+    assert corpus.reads == 1
+    assert sum("damaged" in line for line in lines) == 1
+    assert not any("\n" in line for line in lines)
+    assert after.fingerprint == before.fingerprint
+    assert np.array_equal(open_entry(entry_of(cache)).ids["train"], after.train)
+
+
+def test_a_fact_that_was_changed_is_seen(cache):
+    ready()
+    manifest = entry_of(cache) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"floor":0.5', b'"floor":0.4'))
+    with pytest.raises(DamagedError, match="manifest"):
+        open_entry(manifest.parent)
+
+
+def test_every_bit_flip_in_a_shard_is_seen(cache):
+    ready()
+    file = entry_of(cache) / "val.bin"
+    good = file.read_bytes()
+    for place in range(0, len(good), max(1, len(good) // 40)):
+        bad = bytearray(good)
+        bad[place] ^= 1 << (place % 8)
+        file.write_bytes(bad)
+        with pytest.raises(DamagedError, match=r"val\.bin"):
+            open_entry(file.parent)
+
+
+def test_ids_beyond_two_bytes_are_stored_in_four(tmp_path):
+    assert [dtype_for(size) for size in (257, 65_536, 65_537)] == ["<u2", "<u2", "<u4"]
+    for size in (65_536, 65_537):
+        ids = np.array([0, size - 1], np.uint32)
+        assert write_ids(tmp_path / "x.bin", [ids], size) == 2
+        assert np.fromfile(tmp_path / "x.bin", dtype_for(size)).tolist() == [0, size - 1]
+    with pytest.raises(AssertionError):
+        write_ids(tmp_path / "x.bin", [np.array([65_536])], 65_536)
+
+
+class Full:
+    """A stream on a disk that is full."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stream.close()
+
+    def write(self, data):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("name", ["train.bin", "test.bin", "tokenizer.json", "manifest.json"])
+def test_a_full_disk_raises_and_leaves_nothing_that_passes_as_complete(cache, monkeypatch, name):
+    real = Path.open
+
+    def opened(path, mode="r", *rest):
+        stream = real(path, mode, *rest)
+        return Full(stream) if path.name == name and "w" in mode else stream
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opened)
+        with pytest.raises(OSError, match="No space left"):
+            ready()
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+    assert len(ready().train) > 0
+
+
+def test_a_real_full_disk_raises_too(tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(OSError, match="No space left"):
+        write_ids(Path("/dev/full"), [np.arange(10)], 256)
+
+
+def test_what_progress_raises_ends_the_building_and_leaves_no_trace(cache):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ready(progress=stop)
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+
+
+def test_progress_counts_all_bytes():
+    seen = []
+    ready(progress=lambda done, total: seen.append((done, total)))
+    total = sum(len(text) for text in TEXTS)
+    assert seen[-1] == (total, total)
+    assert seen == sorted(seen)
+
+
+def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cache):
+    cache.mkdir()
+    for key in ("dead", "live"):
+        (cache / f".tmp-1-{key}").mkdir()
+    with (cache / "tokens-live.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready()
+    assert {path.name for path in cache.glob(".tmp-*")} == {".tmp-1-live"}
+
+
+def test_who_waits_says_so_once_and_gets_what_the_other_built(cache):
+    ready()
+    folder = entry_of(cache)
+    hidden = folder.rename(cache / "aside")
+    lines, polls, corpus = [], [], Listed()
+
+    def poll(done, total):
+        polls.append((done, total))
+        if len(polls) == 2:  # the other process is done
+            hidden.rename(folder)
+            lock.close()
+
+    lock = (cache / f"{folder.name}.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    ready(corpus, say=lines.append, progress=poll)
+    assert corpus.reads == 0
+    assert polls == [(0, 0), (0, 0)]
+    assert len(lines) == 1 and "waiting" in lines[0]  # noqa: PT018
+
+
+BUILDER = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from transformer_norms.data import TOKENIZERS, prepare
+class Slow:
+    floor = None
+    def identity(self): return {{"type": "slow"}}
+    def documents(self):
+        with open({count!r}, "a") as file: file.write("read\\n")
+        time.sleep(0.3)
+        return iter([f"document {{n}}" for n in range(200)])
+print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, lambda line: None).fingerprint)
+"""
+
+
+def test_five_processes_on_an_empty_cache_build_once_and_all_get_the_same(tmp_path):
+    count = tmp_path / "count"
+    code = BUILDER.format(root=str(ROOT), count=str(count))
+    command = [sys.executable, "-c", code]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
+    prints = {job.communicate(timeout=60)[0] for job in jobs}
+    assert [job.returncode for job in jobs] == [0] * 5
+    assert count.read_text() == "read\n"
+    assert len(prints) == 1
+
+
+def test_a_builder_that_is_killed_leaves_the_lock_to_the_next(tmp_path, cache):
+    count = tmp_path / "count"
+    code = BUILDER.format(root=str(ROOT), count=str(count)).replace("0.3", "60")
+    with subprocess.Popen([sys.executable, "-c", code]) as job:
+        while not list(cache.glob(".tmp-*")):
+            assert job.poll() is None
+            threading.Event().wait(0.02)
+        job.kill()
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("60", "0")], capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.strip()) == 64
+    assert not list(cache.glob(".tmp-*"))
+
+
+def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
+    assert store.cache_folder() == Path(os.environ["TRANSFORMER_NORMS_CACHE"])
+    monkeypatch.delenv("TRANSFORMER_NORMS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert store.cache_folder() == tmp_path / "transformer_norms"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert store.cache_folder() == tmp_path / ".cache" / "transformer_norms"
+
+
+def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
+    tokens = ready(Listed(["abc" * 100]))
+    tokens.check(120)
+    with pytest.raises(InputError, match=r"listed: train has 240 tokens.*context=121 needs 242"):
+        tokens.check(121)
+
+
+@pytest.mark.parametrize(("texts", "part"), [([], "train"), (["a" * 9], "val")])
+def test_a_part_without_text_is_refused(texts, part):
+    with pytest.raises(InputError, match=rf"no text falls into {part}"):
+        ready(Listed(texts), val_fraction=0.001 if part == "val" else 0.1)
+
+
+def test_hashes_are_computed_once_a_process(cache, monkeypatch):
+    ready()
+    calls = []
+    real = entries.hashlib.file_digest
+    monkeypatch.setattr(
+        entries.hashlib, "file_digest", lambda *args: calls.append(1) or real(*args)
+    )
+    ready()
+    assert calls == []
+    os.utime(entry_of(cache) / "val.bin")
+    ready()
+    assert calls == [1]

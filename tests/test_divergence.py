@@ -1,0 +1,73 @@
+"""One rule for divergence: planted curves are told right, healthy ones are left alone."""
+
+import math
+import random
+
+from transformer_norms.divergence import Divergence
+
+
+def verdict(losses, *, warmup=20, gradients=None, final=None):
+    rule = Divergence(warmup)
+    for step, loss in enumerate(losses, 1):
+        reason = rule.step(step, loss, 1.0 if gradients is None else gradients[step - 1])
+        if reason is not None:
+            return step
+    if final is not None and rule.end(final, min(losses)):
+        return "end"
+    return None
+
+
+def healthy(seed, steps=400):
+    noise = random.Random(seed)
+    return [2 + 4 * math.exp(-step / 60) + noise.gauss(0, 0.15) for step in range(steps)]
+
+
+def test_forty_planted_divergences_are_all_found_where_they_are():
+    for seed in range(10):
+        at = 30 + 30 * seed
+        curve = healthy(seed)
+        for bad in (math.nan, math.inf):
+            assert verdict([*curve[:at], bad, *curve[at:]]) == at + 1
+        gradients = [1.0] * 400
+        gradients[at] = math.nan
+        assert verdict(curve, gradients=gradients) == at + 1
+        blown = [*curve[:at], *[curve[0] + 0.5] * 370]
+        assert verdict(blown) == at + 100
+        assert verdict(curve, final=min(curve) + 1.01) == "end"
+
+
+def test_two_hundred_healthy_curves_are_left_alone():
+    flagged = 0
+    for seed in range(200):
+        curve = healthy(seed)
+        spikes = random.Random(seed)
+        for _ in range(3):  # single spikes are no divergence
+            curve[spikes.randrange(50, 400)] = 12.0
+        flagged += verdict(curve, final=curve[-1]) is not None
+    assert flagged <= 2
+
+
+def test_a_rise_during_the_warmup_or_shorter_than_a_hundred_steps_is_no_divergence():
+    assert verdict([6.0, *[7.0] * 118, 5.0], warmup=20) is None
+    assert verdict([6.0, *[7.0] * 119, 5.0], warmup=20) is not None
+
+
+def test_spikes_are_counted_by_six_deviations_of_the_last_128():
+    rule = Divergence(0)
+    for step in range(1, 300):
+        rule.step(step, 9.0 if step in (50, 200, 250) else 3.0 + 0.1 * (-1) ** step, 1.0)
+    assert rule.spikes == 2  # at step 50 there are no 128 values yet
+
+
+def test_the_rule_goes_on_from_its_saved_state():
+    losses = [6.0, *[7.0] * 150]
+    whole, first = Divergence(0), Divergence(0)
+    for step, loss in enumerate(losses[:60], 1):
+        first.step(step, loss, 1.0)
+    second = Divergence(0)
+    second.restore(first.state())
+    ends = []
+    for rule, start in ((whole, 0), (second, 60)):
+        steps = enumerate(losses[start:], start + 1)
+        ends.append(next(step for step, loss in steps if rule.step(step, loss, 1.0)))
+    assert ends[0] == ends[1]

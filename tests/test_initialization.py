@@ -1,0 +1,106 @@
+"""Where runs start: drawn by name, alike in every placement, with the deviations that rules state."""
+
+import math
+
+import pytest
+import torch
+
+from transformer_norms.building import build_model
+from transformer_norms.config import compose, options
+from transformer_norms.formula import Formula
+from transformer_norms.initialization import InitRule, draw, truncated
+
+WIDE = ["model.width=256", "model.depth=3", "model.heads=4", "model.context=64"]
+DRAWN = ("query", "key", "value", "output", "up", "down", "embedding", "position", "head")
+
+
+def weights(*overrides, vocab_size=300):
+    model = build_model(compose([*WIDE, *overrides]), vocab_size)
+    return dict(model.named_parameters())
+
+
+def test_every_placement_starts_from_the_same_weights():
+    start = weights("placement=pre", "init=scaled")
+    for placement in options("placement"):
+        other = weights(f"placement={placement}", "init=scaled", "norm=layernorm")
+        shared = [name for name in start if name.split(".")[-2] in DRAWN]
+        assert len(shared) == 3 * 6 + 1
+        assert all(torch.equal(start[name], other[name]) for name in shared)
+
+
+def test_another_seed_is_another_start_and_the_same_seed_the_same():
+    first, again = weights("seed=1"), weights("seed=1", "data.seed=5")
+    other = weights("seed=2")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+
+
+def test_a_weight_is_drawn_from_its_name_seed_and_shape_alone():
+    a = draw("blocks.0.mlp.f.up.weight", (400, 100), 3)
+    assert torch.equal(a, draw("blocks.0.mlp.f.up.weight", (400, 100), 3))
+    for other in (draw("blocks.1.mlp.f.up.weight", (400, 100), 3), draw("x", (400, 100), 4)):
+        correlation = torch.corrcoef(torch.stack((a.flatten(), other.flatten())))[0, 1]
+        assert abs(correlation) < 0.03
+    assert abs(a.mean()) < 0.03
+    assert abs(a.std() - 1) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("scaled", {"query": 0.02, "embedding": 0.02, "output": 0.02 / 6**0.5}),
+        ("gpt2", {"up": 0.02, "position": 0.01, "down": 0.02 / 6**0.5}),
+        ("megatron", {"value": 0.9866 / (2.5 * 256) ** 0.5, "down": 0.9866 / (2.5 * 256 * 6) ** 0.5}),
+        ("zero_out", {"query": 0.02, "output": 0.0, "down": 0.0}),
+    ],
+)
+def test_a_rule_gives_each_role_the_deviation_it_states(rule, expected):
+    found = weights(f"init={rule}", "position=learned", "architecture.bias=true")
+    for role, deviation in expected.items():
+        here = [p for name, p in found.items() if name.split(".")[-2:] == [role, "weight"]]
+        assert here
+        for parameter in here:
+            assert parameter.std().item() == pytest.approx(deviation, rel=0.05, abs=1e-9)
+    assert all(p.abs().max() == 0 for name, p in found.items() if name.endswith(".bias"))
+
+
+def test_truncation_moves_each_draw_to_its_quantile_of_the_normal_cut_off():
+    z = draw("any", (100_000,), 0)
+    cut = truncated(z, 2.0)
+    assert cut.abs().max() <= 2.0
+    assert (cut[z.argsort()].diff() >= 0).all()
+    # The variance of a normal cut at +-2: 1 - 2 * 2 * pdf(2) / (cdf(2) - cdf(-2)).
+    density = math.exp(-2.0) / math.sqrt(2 * math.pi)
+    variance = 1 - 4 * density / math.erf(2 / math.sqrt(2))
+    assert cut.var().item() == pytest.approx(variance, rel=0.01)
+
+
+def test_a_rule_that_names_no_role_of_the_model_is_refused():
+    with pytest.raises(ValueError, match="querry"):
+        InitRule(std={"default": 0.02, "querry": 1}, truncate="none")
+
+
+def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
+    model = build_model(compose([*WIDE]), 300)
+    tokens = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0))
+    logits = model(tokens[:, :-1]).flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(300), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("(2*N)**0.25", 24**0.25), ("1/sqrt(l)", 3**-0.5), ("-log(d) + 2", 2 - math.log(256)), ("0.02", 0.02)],
+)
+def test_a_formula_is_the_number_that_it_says(text, value):
+    assert Formula(text)({"N": 12, "l": 3, "d": 256}) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "N.real", "[1]", "f(N)", "sqrt(1, 2)", "N if N else 1", "1 +", "'a'", "N := 3",
+     "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N"],
+)  # fmt: skip
+def test_what_is_no_formula_is_refused_and_nothing_runs(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        Formula(text)({"N": 12})

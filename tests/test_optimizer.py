@@ -1,0 +1,108 @@
+"""Optimizers and schedules against torch, a singular value decomposition and their formulas."""
+
+import math
+
+import pytest
+import torch
+
+from transformer_norms.building import build_model
+from transformer_norms.config import compose, options, plain
+from transformer_norms.optimizer import OPTIMIZERS, Muon, groups, orthogonal
+from transformer_norms.schedule import SCHEDULES
+
+
+def small(*overrides):
+    config = plain(compose(["model=tiny", *overrides]))
+    return build_model(config, 31), config
+
+
+def built(*overrides):
+    model, config = small(*overrides)
+    own = {key: value for key, value in config["optimizer"].items() if key != "type"}
+    return model, OPTIMIZERS[config["optimizer"]["type"]](model, **own)
+
+
+@pytest.mark.parametrize("optimizer", options("optimizer"))
+@pytest.mark.parametrize("extra", [[], ["preset=gpt2"], ["architecture.tied=false", "qk_norm=head"]])
+def test_every_parameter_is_in_exactly_one_group(optimizer, extra):
+    model, optimizers = built(f"optimizer={optimizer}", *extra)
+    held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
+
+
+def test_decay_acts_on_weights_and_on_norms_only_where_asked():
+    for asked in ("false", "true"):
+        model, (optimizer,) = built("preset=gpt2", f"optimizer.decay_norms={asked}")
+        names = {p: name for name, p in model.named_parameters()}
+        decayed = {names[p] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+        gains = {n for n in names.values() if ".pre." in n or n.startswith("final")}
+        biases = {n for n in names.values() if n.endswith(".bias")} - gains
+        assert decayed == set(names.values()) - biases - (gains if asked == "false" else set())
+
+
+def test_groups_tell_matrices_tables_norms_and_biases_apart():
+    model, _ = small("preset=gpt2", "architecture.tied=false", "qk_norm=head")
+    found = {group: [name for name, _ in held] for group, held in groups(model).items()}
+    assert found["tables"] == ["embedding.weight", "position.position.weight", "head.weight"]
+    assert len(found["matrices"]) == 2 * 6
+    assert "blocks.0.attention.f.q.gain" in found["norms"]
+    assert "blocks.0.attention.pre.bias" in found["norms"]
+    assert all(name.endswith(".bias") for name in found["biases"])
+    assert len(found["biases"]) == 2 * 6
+
+
+@pytest.mark.parametrize("shape", [(3, 20, 20), (2, 12, 40), (1, 64, 16)])
+def test_orthogonalizing_brings_every_singular_value_near_one(shape):
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
+    found = orthogonal(matrices)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+    # The same singular vectors: u^T X v is diagonal.
+    inner = u.mT @ found @ vh.mT
+    off = inner - torch.diag_embed(torch.diagonal(inner, dim1=-2, dim2=-1))
+    assert off.abs().max() < 1e-3
+
+
+def test_a_step_of_muon_is_its_formula():
+    weight = torch.nn.Parameter(torch.randn(6, 10))
+    start, total = weight.detach().clone(), torch.zeros(6, 10)
+    optimizer = Muon([weight], lr=0.02, momentum=0.9, weight_decay=0.1)
+    expected = start.clone()
+    for step in range(3):
+        gradient = torch.randn(6, 10, generator=torch.Generator().manual_seed(step))
+        weight.grad = gradient.clone()
+        optimizer.step()
+        total = 0.9 * total + 0.1 * gradient
+        direction = orthogonal((0.1 * gradient + 0.9 * total)[None])[0]
+        expected = expected * (1 - 0.02 * 0.1) - 0.02 * 0.2 * math.sqrt(10) * direction
+    torch.testing.assert_close(weight.detach(), expected, rtol=0, atol=1e-6)
+
+
+STEPS, WARMUP = 200, 20
+
+
+def curve(name, **keys):
+    return [SCHEDULES[name](step, STEPS, warmup=WARMUP, **keys) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_every_schedule_rises_linearly_to_one(name):
+    keys = {"final": 0.1} if name != "constant" else {}
+    keys |= {"decay": 0.2} if name == "wsd" else {}
+    rates = curve(name, **keys)
+    assert rates[:WARMUP] == pytest.approx([(step + 1) / (WARMUP + 1) for step in range(WARMUP)])
+    assert max(rates) == pytest.approx(1)
+    assert min(rates) > 0
+
+
+def test_after_the_warmup_each_schedule_is_its_own_curve():
+    t = [(step - WARMUP) / (STEPS - WARMUP) for step in range(WARMUP, STEPS)]
+    assert curve("constant")[WARMUP:] == [1.0] * len(t)
+    assert curve("linear", final=0.0)[WARMUP:] == pytest.approx([1 - u for u in t])
+    expected = [0.1 + 0.9 * (1 + math.cos(math.pi * u)) / 2 for u in t]
+    assert curve("cosine", final=0.1)[WARMUP:] == pytest.approx(expected)
+    stable = curve("wsd", final=0.0, decay=0.2)
+    assert stable[WARMUP : STEPS - 40] == [1.0] * (STEPS - 40 - WARMUP)
+    assert stable[STEPS - 40 :] == pytest.approx([1 - k / 40 for k in range(40)])

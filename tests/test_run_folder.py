@@ -1,0 +1,340 @@
+"""A run is a folder: the same command resumes it bitwise, finds it done, or says what has changed."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import ConfigError, compose, load, run, runs, train
+from transformer_norms.checkpoint import NoUsableCheckpoint, newest
+from transformer_norms.data import InputError
+from transformer_norms.errors import Busy
+from transformer_norms.folder import held
+from transformer_norms.stopping import Stopping
+
+TEXT = "".join(f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900))
+BASE = ["model=tiny", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
+BASE += ["data=text", "data.paths=corpus.txt", "data.val_tokens=500", "tracking=none"]
+BASE += ["trainer.steps=24", "trainer.batch_size=4", "trainer.eval_every=10", "trainer.log_every=3"]
+BASE += ["trainer.checkpoint_every=7", "trainer.threads=1", "schedule.warmup=4", "model.dropout=0.1"]
+
+
+@pytest.fixture(autouse=True)
+def here(request, tmp_path, monkeypatch):
+    if "drawn" not in request.node.name:  # the picture takes longer than the run
+        monkeypatch.setattr(run, "draw_curve", lambda folder: None)
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    return tmp_path
+
+
+def go(*overrides):
+    """A short run; what is given here replaces what BASE says of the same key."""
+    typed = dict(text.split("=", 1) for text in [*BASE, *overrides])
+    if typed["data"] != "text":
+        del typed["data.paths"]
+    return train(compose([f"{key}={value}" for key, value in typed.items()]))
+
+
+def rows(folder):
+    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def state(folder):
+    saved = newest(Path(folder) / "checkpoints", print)
+    tensors = {**saved.tensors("model"), **saved.tensors("optimizer")}
+    return tensors, {k: v for k, v in saved.state.items() if k != "seconds"}
+
+
+def same(one, other):
+    (a, s), (b, t) = state(one), state(other)
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[name], b[name]) for name in a) and s == t and rows(one) == rows(other)
+
+
+def tree(folder):
+    return {
+        str(file): (file.stat().st_mtime_ns, file.read_bytes())
+        for file in sorted(Path(folder).rglob("*"))
+        if file.is_file()
+    }
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+    """stop_at(STEPS): each following run is asked to stop after that many steps, then after none."""
+    from transformer_norms.trainer import Trainer
+
+    train_step, enter = Trainer.train_step, Stopping.__enter__
+    current = {"stops": iter([])}
+
+    def entered(self):
+        current.update(stopping=self, at=next(current["stops"], None))
+        return enter(self)
+
+    def stepped(self):
+        reason = train_step(self)
+        if self.step == current["at"]:
+            current["stopping"].asked = True
+        return reason
+
+    monkeypatch.setattr(Stopping, "__enter__", entered)
+    monkeypatch.setattr(Trainer, "train_step", stepped)
+    return lambda *steps: current.update(stops=iter(steps))
+
+
+def test_two_runs_of_one_command_are_equal_to_the_last_digit():
+    one, other = go("study=a"), go("study=b")
+    assert one["status"] == "finished"
+    assert same(one["folder"], other["folder"])
+    assert one["batch_chain"] == other["batch_chain"]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
+    calm = go("study=calm", f"optimizer={optimizer}")
+    stop_at(1, 6, 7, 10, 21)
+    rough = [go("study=rough", f"optimizer={optimizer}") for _ in range(6)]
+    assert [run["status"] for run in rough] == ["preempted"] * 5 + ["finished"]
+    assert same(calm["folder"], rough[-1]["folder"])
+    assert rough[-1]["test_loss"] == calm["test_loss"]
+
+
+def test_a_signal_during_validation_loses_nothing(monkeypatch):
+    from transformer_norms.trainer import Trainer
+
+    calm = go("study=calm")
+    original, original_enter = Trainer.evaluate, Stopping.__enter__
+    times, current = iter([True, True]), {}
+
+    def enter(self):
+        current["stopping"] = self
+        return original_enter(self)
+
+    def evaluate(self, windows, stopping=None):
+        current["stopping"].asked = next(times, False)
+        return original(self, windows, stopping)
+
+    monkeypatch.setattr(Stopping, "__enter__", enter)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    assert [go("study=rough")["status"] for _ in range(3)] == ["preempted", "preempted", "finished"]
+    assert same(calm["folder"], next(Path("runs/rough").glob("*")))
+
+
+def test_evaluating_and_logging_every_step_change_no_training_loss():
+    often = go("study=often", "trainer.eval_every=1", "trainer.log_every=1")
+    seldom = go("study=seldom", "trainer.eval_every=0", "trainer.log_every=1")
+    assert [r["train/loss"] for r in rows(often["folder"])] == [
+        r["train/loss"] for r in rows(seldom["folder"])
+    ]
+    a, b = state(often["folder"])[0], state(seldom["folder"])[0]
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_accumulation_changes_the_gradient_by_rounding_alone():
+    whole, parts = (
+        go(f"study=s{n}", f"trainer.accumulation={n}", "model.dropout=0", "trainer.precision=fp64")
+        for n in (1, 4)
+    )
+    for a, b in zip(rows(whole["folder"]), rows(parts["folder"]), strict=True):
+        assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-12)
+
+
+def test_a_finished_run_is_found_done_and_no_file_changes(capfd):
+    done = go()
+    before = tree(done["folder"])
+    again = go()
+    assert tree(done["folder"]) == before
+    assert again["val_loss"] == done["val_loss"]
+    assert "has finished already" in capfd.readouterr().err
+    assert len(list(Path("runs/main").iterdir())) == 1
+
+
+def test_again_runs_beside_it_and_the_newest_is_then_meant():
+    first, second, third = go(), go("again=true"), go()
+    assert second["folder"] == first["folder"] + "-2"
+    assert third["folder"] == second["folder"]
+    assert same(first["folder"], second["folder"])
+    assert [str(run["folder"]) for run in runs("runs")] == [second["folder"]]
+
+
+def test_an_edited_file_is_another_run_and_a_renamed_one_the_same():
+    first = go()
+    shutil.copy("corpus.txt", "renamed.txt")
+    assert go("study=main", "data.paths=renamed.txt")["folder"] == first["folder"]
+    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
+    assert go()["folder"] != first["folder"]
+
+
+def test_one_identity_however_it_is_typed_and_watched():
+    hashes = {
+        go(*extra)["identity"]
+        for extra in (
+            ["trainer.steps=24"],
+            ["trainer.steps=2.4e1", "trainer.log_every=4"],
+            ["placement=pre", "init=scaled", "trainer.keep=5", "trainer.checkpoint_every=0"],
+            ["final_norm=always", "study=other"],
+        )
+    }
+    assert len(hashes) == 1
+    assert go("seed=1")["identity"] not in hashes
+
+
+def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
+    from transformer_norms import identity
+
+    done = go()
+    original = identity.code
+
+    def edited(config):
+        return {**original(config), "norms/rmsnorm.py": "0" * 16}
+
+    monkeypatch.setattr(identity, "code", edited)
+    assert go()["val_loss"] == done["val_loss"]
+    assert "run by other code (norms/rmsnorm.py differs); again=true" in capfd.readouterr().err
+    assert go("again=true")["folder"].endswith("-2")
+    stop_at(9)
+    assert go("seed=4")["status"] == "preempted"
+    monkeypatch.setattr(identity, "code", original)
+    with pytest.raises(ConfigError, match=r"norms/rmsnorm.py differs"):
+        go("seed=4")
+
+
+def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
+    from transformer_norms.identity import code
+
+    files = code(compose([*BASE, "norm=rmsnorm"]))
+    assert "norms/rmsnorm.py" in files
+    assert "norms/layernorm.py" not in files
+    assert not [name for name in files if name.startswith(("report", "tracking", "sample", "sweep"))]
+    assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
+
+
+def test_continue_from_goes_on_to_a_later_horizon_and_refuses_any_other_difference():
+    first = go()
+    further = go(f"continue_from={first['folder']}", "trainer.steps=40")
+    assert further["status"] == "finished"
+    assert further["folder"] != go("trainer.steps=40")["folder"]
+    assert rows(further["folder"])[: len(rows(first["folder"]))] == rows(first["folder"])
+    assert rows(further["folder"])[-1]["step"] == 40
+    with pytest.raises(ConfigError, match="optimizer.lr is 0.003 there and 0.01 here"):
+        go(f"continue_from={first['folder']}", "trainer.steps=40", "optimizer.lr=1e-2")
+    with pytest.raises(ConfigError, match="above its 24"):
+        go(f"continue_from={first['folder']}")
+
+
+def damage(folder, which=-1):
+    path = sorted((Path(folder) / "checkpoints").glob("step-*"))[which] / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_all_damaged_is_an_error(stop_at, capfd):
+    calm = go("study=calm")
+    stop_at(17)
+    stopped = go()
+    assert stopped["status"] == "preempted"
+    path = damage(stopped["folder"])
+    finished = go()
+    err = capfd.readouterr().err
+    assert str(path.name) in err
+    assert "goes on from step 14" in err
+    assert same(calm["folder"], finished["folder"])
+
+
+def test_when_no_checkpoint_verifies_nothing_is_trained_or_deleted(stop_at):
+    stop_at(17)
+    stopped = go()
+    damage(stopped["folder"], 0)
+    damage(stopped["folder"], 1)
+    before = len(tree(stopped["folder"]))
+    with pytest.raises(NoUsableCheckpoint):
+        go()
+    assert len(tree(stopped["folder"])) == before
+
+
+def test_a_held_run_says_who_holds_it(stop_at):
+    stop_at(9)
+    stopped = go()
+    with held(Path(stopped["folder"])), pytest.raises(Busy, match=f"process {os.getpid()}"):
+        go()
+
+
+def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
+    from transformer_norms.trainer import Trainer
+
+    original = Trainer.loss
+
+    def loss(self, batch, reduction="mean"):
+        value = original(self, batch, reduction)
+        return value * float("nan") if self.step == 12 and self.model.training else value
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Trainer, "loss", loss)
+        diverged = go()
+    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
+    assert "nan at step 13" in diverged["diverged"]
+    assert state(diverged["folder"])[1]["step"] == 12
+    assert go()["status"] == "diverged"
+
+
+def test_a_run_that_fails_says_so_and_is_tried_again(monkeypatch):
+    from transformer_norms.trainer import Trainer
+
+    def broken(self):
+        raise RuntimeError("the roof is on fire")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Trainer, "train_step", broken)
+        with pytest.raises(RuntimeError, match="the roof"):
+            go()
+    summary = json.loads(next(Path("runs/main").glob("*/summary.json")).read_text())
+    assert summary["status"] == "failed"
+    assert "the roof is on fire" in summary["error"]
+    assert go()["status"] == "finished"
+
+
+def test_load_gives_the_trained_model_and_runs_a_table(stop_at):
+    done = go("norm=layernorm")
+    model = load(done["folder"])
+    tensors, _ = state(done["folder"])
+    assert all(torch.equal(p, tensors[name]) for name, p in model.named_parameters())
+    (run,) = runs("runs/main")
+    assert run["summary"]["val_loss"] == run["metrics"][-1]["val/loss"]
+    assert run["config"]["norm"]["type"] == "layernorm"
+
+
+def test_the_loss_curve_is_drawn_with_the_entropies_as_lines():
+    done = go("data=stories", "data.documents=120")
+    drawn = (Path(done["folder"]) / "curve.svg").read_text()
+    assert drawn.startswith("<?xml")
+    for label in ("training", "validation", "uniform", "unigram", "entropy floor"):
+        assert f"<!-- {label}" in drawn
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["data.paths=missing.txt"], "missing.txt"),
+        (["data.paths=empty.txt"], "empty.txt"),
+        (["data.paths=latin.txt"], "latin.txt"),
+        (["data.paths=short.txt", "model.context=32"], "model.context=32 needs 64"),
+    ],
+)
+def test_unusable_input_is_one_line_and_nothing_is_written(overrides, words):
+    Path("empty.txt").touch()
+    Path("latin.txt").write_bytes("café".encode("latin-1") * 50)
+    Path("short.txt").write_text("sixty letters are too few for two contexts of thirty-two...")
+    before = sorted(Path(".").rglob("*"))
+    with pytest.raises(InputError) as error:
+        go(*overrides)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(Path(".").rglob("*")) == before

@@ -1,0 +1,201 @@
+import base64
+import copy
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_norms.data import TOKENIZERS, InputError, load_tokenizer
+from transformer_norms.data.tokenizer import RankTokenizer, stretches
+
+PROSE = "the cat sat on a mat and then it's gone, isn't it? Zebra naïve 日本語 x = 10**3;\n\n  def"
+WORDS = PROSE.split(" ")
+rng = random.Random(0)
+TEXTS = [" ".join(rng.choices(WORDS, k=60)) for _ in range(40)]
+
+
+def silent(line):
+    pass
+
+
+def fitted(separated=True, texts=TEXTS, size=300):
+    return TOKENIZERS["bpe"](vocab_size=size).fit(texts, separated, silent)
+
+
+BPE = fitted()
+# The same ranks under the other pattern: what a published vocabulary would do with them.
+OTHER = RankTokenizer("cl100k", "cl100k", BPE.ranks, len(BPE.ranks) + 20, len(BPE.ranks) + 1)
+BYTE = TOKENIZERS["byte"]().fit([], True, silent)
+ALL = pytest.mark.parametrize("tokenizer", [BYTE, BPE, OTHER], ids=["byte", "bpe", "cl100k"])
+unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+english = st.lists(st.sampled_from([*WORDS, " ", "\n", "<|endoftext|>", "'S", "\x00", "\u00a0"]))
+
+
+@ALL
+@given(text=unicode | english.map("".join) | english.map(" ".join))
+@settings(max_examples=80, deadline=None)
+def test_any_text_comes_back_and_its_bytes_are_counted(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.byte_lengths[ids].sum() == len(text.encode())
+    assert tokenizer.end not in ids
+    assert ids.size == 0 or ids.max() < tokenizer.vocab_size
+
+
+@ALL
+def test_a_special_token_spelled_in_a_text_is_text(tokenizer):
+    ids = tokenizer.encode("a<|endoftext|>b")
+    assert len(ids) > 3
+    assert tokenizer.end not in ids
+
+
+@ALL
+def test_a_text_cut_into_stretches_has_the_ids_of_the_whole(tokenizer):
+    text = " ".join(TEXTS) + "  \n trailing  "
+    parts = list(stretches(text, 50))
+    assert len(parts) > 20
+    assert "".join(parts) == text
+    together = np.concatenate([tokenizer.encode(part) for part in parts])
+    assert np.array_equal(together, tokenizer.encode(text))
+
+
+@ALL
+def test_documents_are_encoded_in_order_and_each_is_ended(tokenizer):
+    expected = []
+    for text in TEXTS:
+        expected += [*tokenizer.encode(text).tolist(), tokenizer.end]
+    ids = np.concatenate(list(tokenizer.encode_documents(TEXTS, separated=True)))
+    assert ids.tolist() == expected
+    open_ended = np.concatenate(list(tokenizer.encode_documents(TEXTS, separated=False)))
+    assert open_ended.tolist() == [id for id in expected if id != tokenizer.end]
+
+
+def test_bytes_are_ids_with_a_separator_only_where_documents_are_separated():
+    assert BYTE.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
+    assert (BYTE.vocab_size, BYTE.end) == (257, 256)
+    single = TOKENIZERS["byte"]().fit([], False, silent)
+    assert (single.vocab_size, single.end) == (256, None)
+
+
+def test_a_broken_character_is_replaced_and_the_end_has_no_text():
+    assert BYTE.decode([0x61, 0xC3, 256]) == "a\ufffd"
+
+
+def test_the_vocabulary_of_bpe_has_the_size_asked_for_the_end_included():
+    assert (BPE.vocab_size, BPE.end, len(BPE.ranks)) == (300, 299, 299)
+    assert BPE.byte_lengths[BPE.end] == 0
+    joined = fitted(separated=False)
+    assert (joined.vocab_size, joined.end, len(joined.ranks)) == (300, None, 300)
+    assert {bytes([value]) for value in range(256)} <= set(BPE.ranks)
+
+
+def test_bpe_first_merges_the_most_frequent_pair():
+    tokenizer = fitted(texts=["ababab cd"], size=258)
+    assert tokenizer.ranks[256] == b"ab"
+
+
+def test_bpe_joins_the_pair_of_lowest_rank_first():
+    """Against a plain loop over the whole text, which has no words to cut at."""
+    tokenizer = fitted(texts=["lowlowlower newernewer"] * 3, size=268)
+    ranks = {piece: rank for rank, piece in enumerate(tokenizer.ranks)}
+    pieces = [bytes([value]) for value in b"lowernewlow"]
+    while True:
+        joined = [ranks.get(a + b, 10**9) for a, b in zip(pieces, pieces[1:], strict=False)]
+        if min(joined) == 10**9:
+            break
+        at = joined.index(min(joined))
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+    assert tokenizer.encode("lowernewlow").tolist() == [ranks[piece] for piece in pieces]
+
+
+def test_training_twice_gives_the_same_tokenizer():
+    assert fitted().save() == BPE.save()
+
+
+def test_a_train_text_too_small_for_the_vocabulary_is_refused_with_the_size_possible():
+    with pytest.raises(InputError, match=r"vocab_size=4096.*allows 258 at most") as caught:
+        fitted(texts=["ab"], size=4096)
+    assert "\n" not in str(caught.value)
+    assert fitted(texts=["ab"], size=258).vocab_size == 258
+
+
+def test_a_vocabulary_that_lacks_room_for_the_bytes_is_refused():
+    with pytest.raises(InputError, match="257"):
+        TOKENIZERS["bpe"](vocab_size=256)
+
+
+@ALL
+def test_very_long_runs_come_back(tokenizer):
+    for text in (" " * 10**6 + "x", "a" * 10**5, "\n" * 10**5 + "."):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@ALL
+def test_a_saved_tokenizer_is_json_and_comes_back_the_same(tokenizer):
+    again = load_tokenizer(json.loads(json.dumps(tokenizer.save())))
+    assert (again.vocab_size, again.end, again.pieces) == (
+        tokenizer.vocab_size,
+        tokenizer.end,
+        tokenizer.pieces,
+    )
+    text = " ".join(TEXTS[:5])
+    assert np.array_equal(again.encode(text), tokenizer.encode(text))
+
+
+def edits():
+    """Each a change that must be refused, with a name."""
+    yield "schema", lambda saved: saved.update(schema=2)
+    yield "schema as text", lambda saved: saved.update(schema="1")
+    yield "type", lambda saved: saved.update(type="pickle")
+    yield "another key", lambda saved: saved.update(code="import os")
+    yield "no end", lambda saved: saved.pop("end")
+    yield "end among ranks", lambda saved: saved.update(end=5)
+    yield "end as bool", lambda saved: saved.update(end=True)
+    yield "end beyond", lambda saved: saved.update(end=saved["vocab_size"])
+    yield "too small", lambda saved: saved.update(vocab_size=280)
+    yield "huge", lambda saved: saved.update(vocab_size=10**9)
+    yield "size as text", lambda saved: saved.update(vocab_size="300")
+    yield "pattern", lambda saved: saved.update(pattern="(a+)+$")
+    yield "pattern as list", lambda saved: saved.update(pattern=[])
+    yield "a byte missing", lambda saved: saved["ranks"].__setitem__(3, "enp6eg==")
+    yield "twice", lambda saved: saved["ranks"].__setitem__(280, saved["ranks"][281])
+    yield "empty", lambda saved: saved["ranks"].__setitem__(280, "")
+    yield "not base64", lambda saved: saved["ranks"].__setitem__(280, "!!!")
+    yield "a number", lambda saved: saved["ranks"].__setitem__(280, 7)
+    yield "ranks as dict", lambda saved: saved.update(ranks={})
+    yield "few ranks", lambda saved: saved.update(ranks=saved["ranks"][:100])
+
+
+@pytest.mark.parametrize("change", [c for _, c in edits()], ids=[name for name, _ in edits()])
+def test_a_damaged_or_forged_file_is_refused_in_one_line(change):
+    saved = copy.deepcopy(BPE.save())
+    change(saved)
+    with pytest.raises(InputError, match=r"^tokenizer\.json .*$") as caught:
+        load_tokenizer(saved)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(("size", "end"), [(256, 256), (257, None), (258, 257), (True, None)])
+def test_a_byte_tokenizer_of_another_size_is_refused(size, end):
+    with pytest.raises(InputError):
+        load_tokenizer(BYTE.save() | {"vocab_size": size, "end": end})
+
+
+def test_a_pickle_in_place_of_a_tokenizer_is_data_and_never_run(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return (tmp_path.joinpath("canary").touch, ())
+
+    harmful = pickle.dumps(Payload())
+    for saved in (harmful, [harmful], BPE.save() | {"ranks": harmful}):
+        with pytest.raises(InputError):
+            load_tokenizer(saved)
+    inside = BPE.save()
+    inside["ranks"][280] = base64.b64encode(harmful).decode()
+    load_tokenizer(inside).encode("abc")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,15 @@
+from collections.abc import Callable, Sequence
+
+from transformer_norms.data.registries import TOKENIZERS
+from transformer_norms.data.tokenizer import ByteTokenizer, Tokenizer
+
+
+@TOKENIZERS("byte")
+class Bytes:
+    """id = byte: nothing to train and nothing to download."""
+
+    def identity(self) -> dict:
+        return {"type": "byte"}
+
+    def fit(self, train: Sequence[str], separated: bool, say: Callable[[str], None]) -> Tokenizer:
+        return ByteTokenizer(separated)

@@ -1,0 +1,85 @@
+"""Documents -> train, val, test, before anything else sees them."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from transformer_norms.data.errors import InputError
+from transformer_norms.data.registries import SPLITS
+
+FEWEST_DOCUMENTS = 100
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Whole documents under `hash`, one stretch of text each under `position` and `tail`.
+
+    `separated` says that each document is followed by one end-of-document token.
+    """
+
+    rule: str
+    train: list[str]
+    val: list[str]
+    test: list[str] = field(default_factory=list)
+    separated: bool = False
+
+    def parts(self) -> dict[str, list[str]]:
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+
+@SPLITS("hash")
+def by_hash(documents: list[str], val_fraction: float, say: Say) -> Split:
+    """Each document where its own content sends it, so that equal documents stay together.
+
+    u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
+    Within a part, documents stand in the order of u, so that the first tokens of val are a fair
+    sample of all of it and no order of reading matters. Few documents are split by position.
+    """
+    if len(documents) < FEWEST_DOCUMENTS:
+        return _by_position(documents, val_fraction, say)
+    _refuse_large(val_fraction, 0.5)
+    parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    for number, document in sorted((content_number(text), text) for text in documents):
+        if number < val_fraction:
+            parts["test"].append(document)
+        elif number < 2 * val_fraction:
+            parts["val"].append(document)
+        else:
+            parts["train"].append(document)
+    return Split(rule="hash", separated=True, **parts)
+
+
+@SPLITS("tail")
+def by_tail(documents: list[str], val_fraction: float, say: Say) -> Split:
+    """val = the last share of the characters, no test: nanoGPT's text[:int(n * (1 - f))]."""
+    _refuse_large(val_fraction, 1.0)
+    text = "".join(documents)
+    cut = int(len(text) * (1 - val_fraction))
+    return Split(rule="tail", train=[text[:cut]], val=[text[cut:]])
+
+
+def content_number(document: str) -> float:
+    """SHA-256 of the document's UTF-8 bytes, its first 53 bits as a number in [0, 1)."""
+    digest = hashlib.sha256(document.encode("utf-8")).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _by_position(documents: list[str], val_fraction: float, say: Say) -> Split:
+    _refuse_large(val_fraction, 0.5)
+    text = "".join(documents)
+    first = int(len(text) * (1 - 2 * val_fraction))
+    second = int(len(text) * (1 - val_fraction))
+    say(
+        f"data: {len(documents)} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
+        f"train first, then val, then test, each {val_fraction:g} of the text"
+    )
+    return Split("position", [text[:first]], [text[first:second]], [text[second:]])
+
+
+def _refuse_large(val_fraction: float, bound: float) -> None:
+    if not 0 < val_fraction < bound:
+        raise InputError(
+            f"data.val_fraction={val_fraction:g}: this split wants a number between 0 and {bound:g}"
+        )
