@@ -1,4 +1,4 @@
-"""python train.py norm=rmsnorm placement=pre      trains one; -m norm=a,b or sweep=NAME trains many."""
+"""python train.py norm=rmsnorm placement=pre      trains one run; -m norm=a,b trains many."""
 
 import sys
 

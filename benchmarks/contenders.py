@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from transformer_norms.building import build_model
+from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.machine import cores
-from transformer_norms.optimizer import OPTIMIZERS
-from transformer_norms.schedule import SCHEDULES
 from transformer_norms.trainer import Trainer
 
 CLIP = 1.0
@@ -65,23 +62,10 @@ def ours(size: Size, overrides: list[str], batches: Batches) -> Trainer:
     keys = config["trainer"]
     torch.set_num_threads(cores() if keys["threads"] == "auto" else keys["threads"])
     model = build_model(config, size.vocabulary)
-    if keys["compile"]:
-        for block in model.blocks:
-            block.compile()
-    own = {key: value for key, value in config["optimizer"].items() if key != "type"}
-    schedule = {key: value for key, value in config["schedule"].items() if key != "type"}
-    given = ("steps", "accumulation", "clip", "precision", "device")
-    every = ("eval_every", "log_every", "checkpoint_every")
-    return Trainer(
-        model,
-        batches,
-        lambda: (),
-        OPTIMIZERS[config["optimizer"]["type"]](model, **own),
-        partial(SCHEDULES[config["schedule"]["type"]], **schedule),
-        **{key: keys[key] for key in (*given, *every)},
-        seed=config["seed"],
-        warmup=keys["steps"],  # of the rule that stops a run: random tokens cannot be learned
-    )
+    trainer = build_trainer(config, model, batches, lambda: ())
+    # Random tokens cannot be learned, which is no divergence here.
+    trainer.divergence.warmup = keys["steps"]
+    return trainer
 
 
 class Theirs:

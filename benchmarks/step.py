@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", default=SIZES, metavar="DEPTH-WIDTH-CONTEXT-BATCH-VOCABULARY,...")
     add("--activation", default=ACTIVATIONS[0], choices=ACTIVATIONS, help="of transformers' GPT-2")
     add("--rounds", type=int, default=16, help="at most this many for each size")
-    add("--seconds", type=float, default=50.0, help="of rounds for each size, about")
+    add("--seconds", type=float, default=40.0, help="of rounds for each size, about")
     add("--out", type=Path, metavar="FILE.json", help="every round's times, machine, versions")
     return parser
 

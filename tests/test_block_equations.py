@@ -189,9 +189,7 @@ def test_more_tokens_than_the_context_are_refused():
 @pytest.mark.parametrize("cap", ["architecture.attention_cap=0.5", "architecture.logit_cap=0.5"])
 def test_a_cap_bounds_what_it_names_and_a_high_one_changes_nothing(cap):
     tokens = torch.randint(11, (2, 12))
-    plain, low, high = (
-        model_of(*extra)[0] for extra in ([], [cap], [cap.replace("0.5", "1e4")])
-    )
+    plain, low, high = (model_of(*extra)[0] for extra in ([], [cap], [cap.replace("0.5", "1e4")]))
     torch.testing.assert_close(high(tokens), plain(tokens), rtol=1e-6, atol=1e-7)
     assert not torch.allclose(low(tokens), plain(tokens), atol=1e-4)
     if "logit" in cap:

@@ -1,4 +1,4 @@
-"""Where runs start: drawn by name, alike in every placement, with the deviations that rules state."""
+"""Where runs start: drawn by name, alike in every placement, as wide as the rules state."""
 
 import math
 
@@ -50,7 +50,10 @@ def test_a_weight_is_drawn_from_its_name_seed_and_shape_alone():
     [
         ("scaled", {"query": 0.02, "embedding": 0.02, "output": 0.02 / 6**0.5}),
         ("gpt2", {"up": 0.02, "position": 0.01, "down": 0.02 / 6**0.5}),
-        ("megatron", {"value": 0.9866 / (2.5 * 256) ** 0.5, "down": 0.9866 / (2.5 * 256 * 6) ** 0.5}),
+        (
+            "megatron",
+            {"value": 0.9866 / (2.5 * 256) ** 0.5, "down": 0.9866 / (2.5 * 256 * 6) ** 0.5},
+        ),
         ("zero_out", {"query": 0.02, "output": 0.0, "down": 0.0}),
     ],
 )
@@ -90,7 +93,12 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("(2*N)**0.25", 24**0.25), ("1/sqrt(l)", 3**-0.5), ("-log(d) + 2", 2 - math.log(256)), ("0.02", 0.02)],
+    [
+        ("(2*N)**0.25", 24**0.25),
+        ("1/sqrt(l)", 3**-0.5),
+        ("-log(d) + 2", 2 - math.log(256)),
+        ("0.02", 0.02),
+    ],
 )
 def test_a_formula_is_the_number_that_it_says(text, value):
     assert Formula(text)({"N": 12, "l": 3, "d": 256}) == pytest.approx(value, rel=1e-15)
@@ -98,8 +106,8 @@ def test_a_formula_is_the_number_that_it_says(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["__import__('os')", "N.real", "[1]", "f(N)", "sqrt(1, 2)", "N if N else 1", "1 +", "'a'", "N := 3",
-     "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N"],
+    ["__import__('os')", "N.real", "[1]", "f(N)", "sqrt(1, 2)", "N if N else 1", "1 +", "'a'",
+     "N := 3", "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N"],
 )  # fmt: skip
 def test_what_is_no_formula_is_refused_and_nothing_runs(text):
     with pytest.raises(ValueError):  # noqa: PT011

@@ -23,7 +23,9 @@ def built(*overrides):
 
 
 @pytest.mark.parametrize("optimizer", options("optimizer"))
-@pytest.mark.parametrize("extra", [[], ["preset=gpt2"], ["architecture.tied=false", "qk_norm=head"]])
+@pytest.mark.parametrize(
+    "extra", [[], ["preset=gpt2"], ["architecture.tied=false", "qk_norm=head"]]
+)
 def test_every_parameter_is_in_exactly_one_group(optimizer, extra):
     model, optimizers = built(f"optimizer={optimizer}", *extra)
     held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
@@ -34,7 +36,9 @@ def test_decay_acts_on_weights_and_on_norms_only_where_asked():
     for asked in ("false", "true"):
         model, (optimizer,) = built("preset=gpt2", f"optimizer.decay_norms={asked}")
         names = {p: name for name, p in model.named_parameters()}
-        decayed = {names[p] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+        decayed = {
+            names[p] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]
+        }
         gains = {n for n in names.values() if ".pre." in n or n.startswith("final")}
         biases = {n for n in names.values() if n.endswith(".bias")} - gains
         assert decayed == set(names.values()) - biases - (gains if asked == "false" else set())

@@ -1,4 +1,4 @@
-"""A run is a folder: the same command resumes it bitwise, finds it done, or says what has changed."""
+"""A run is a folder: the same command resumes it bitwise, finds it done, or says what changed."""
 
 import json
 import os
@@ -15,11 +15,18 @@ from transformer_norms.errors import Busy
 from transformer_norms.folder import held
 from transformer_norms.stopping import Stopping
 
-TEXT = "".join(f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900))
+TEXT = "".join(
+    f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
+)
 BASE = ["model=tiny", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 BASE += ["data=text", "data.paths=corpus.txt", "data.val_tokens=500", "tracking=none"]
 BASE += ["trainer.steps=24", "trainer.batch_size=4", "trainer.eval_every=10", "trainer.log_every=3"]
-BASE += ["trainer.checkpoint_every=7", "trainer.threads=1", "schedule.warmup=4", "model.dropout=0.1"]
+BASE += [
+    "trainer.checkpoint_every=7",
+    "trainer.threads=1",
+    "schedule.warmup=4",
+    "model.dropout=0.1",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +73,7 @@ def tree(folder):
 
 @pytest.fixture
 def stop_at(monkeypatch):
-    """stop_at(STEPS): each following run is asked to stop after that many steps, then after none."""
+    """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
     from transformer_norms.trainer import Trainer
 
     train_step, enter = Trainer.train_step, Stopping.__enter__
@@ -211,7 +218,9 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     files = code(compose([*BASE, "norm=rmsnorm"]))
     assert "norms/rmsnorm.py" in files
     assert "norms/layernorm.py" not in files
-    assert not [name for name in files if name.startswith(("report", "tracking", "sample", "sweep"))]
+    assert not [
+        name for name in files if name.startswith(("report", "tracking", "sample", "sweep"))
+    ]
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 
 

@@ -1,6 +1,7 @@
-"""From a validated config to a model: the only place that turns names into modules."""
+"""From a config to a model and its trainer: the only place that turns names into objects."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -13,8 +14,11 @@ from transformer_norms.initialization import InitRule
 from transformer_norms.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model import LogitCap, Transformer
 from transformer_norms.norms import NORMS, nothing
+from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.placement import HEAD_SITES, Placement, Site, SubLayerPlan
 from transformer_norms.position import POSITIONS
+from transformer_norms.schedule import SCHEDULES
+from transformer_norms.trainer import Trainer, Windows
 
 Config = Mapping[str, Any]
 MakeNorm = Callable[[int], Any]
@@ -54,6 +58,29 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
     )
     InitRule(**config["init"]).apply(model, config["seed"], values)
     return model.double() if config["trainer"]["precision"] == "fp64" else model
+
+
+def build_trainer(
+    config: Config, model: Transformer, batches: Callable[[int], Any], validation: Windows
+) -> Trainer:
+    """The trainer of a composed config. Moves the model to the config's device."""
+    keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
+    model = model.to(keys["device"])
+    if keys["compile"]:
+        for block in model.blocks:  # one region a block: the time to compile knows no depth
+            block.compile()
+    own = {key: value for key, value in schedule.items() if key != "type"}
+    return Trainer(
+        model,
+        batches,
+        validation,
+        OPTIMIZERS[optimizer["type"]](model, **{k: v for k, v in optimizer.items() if k != "type"}),
+        partial(SCHEDULES[schedule["type"]], **own),
+        **{key: keys[key] for key in ("steps", "accumulation", "clip", "precision", "device")},
+        **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
+        seed=config["seed"],
+        warmup=schedule["warmup"],
+    )
 
 
 def formula_values(config: Config) -> dict[str, float]:

@@ -14,14 +14,9 @@ from transformer_norms.config import compose, folder_of_configs
 from transformer_norms.errors import Busy, ConfigError
 
 MULTIRUN = ("-m", "--multirun")
-HYDRA_FLAGS = ("-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "-sc")
-HYDRA_FLAGS += (
-    "--shell-completion",
-    "--resolve",
-    "--package",
-    "-p",
-    "--version",
-    "--experimental-rerun",
+HYDRA_FLAGS = frozenset(
+    "-h --help --hydra-help -c --cfg -i --info -sc --shell-completion --resolve -p --package "
+    "--version".split()
 )
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 

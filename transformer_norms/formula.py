@@ -1,4 +1,4 @@
-"""Arithmetic in YAML: `(2*N)**0.25`, `1/sqrt(l)`, `i == 0`. Parsed and walked, never run by Python."""
+"""Arithmetic in YAML: `(2*N)**0.25`, `1/sqrt(l)`, `i == 0`. Parsed and walked, never run."""
 
 import ast
 import math

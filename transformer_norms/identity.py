@@ -30,7 +30,7 @@ _NOT_TRAINING = (
 
 
 def run_hash(config: Config, data_identity: Mapping[str, Any]) -> str:
-    """16 hex digits of the resolved config, its files by their content and not by their spelling."""
+    """16 hex digits of the resolved config, its files by their content, not their spelling."""
     plain = part(config)
     if "paths" in plain["data"]:
         plain["data"]["paths"] = dict(data_identity)
@@ -71,11 +71,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def readable(config: Config, defaults: Config) -> str:
+def readable(config: Config, usual: Mapping[str, str]) -> str:
     """`rmsnorm-pre-s0`: norm, placement, every other choice that is not the usual one, the seed."""
     axes = ("init", "position", "mlp", "model", "data", "tokenizer", "optimizer", "schedule")
     keys = ("embed", "final_norm", "qk_norm")
-    choices, usual = config["choices"], defaults["choices"]
+    choices = config["choices"]
     parts = [choices["norm"], choices["placement"]]
     parts += [
         choices[axis] for axis in axes if config["words"].get(axis, choices[axis]) != usual[axis]

@@ -1,7 +1,7 @@
 """Where every run starts: weights drawn by name, so that variants of one seed start alike.
 
 Each weight is N(0, 1) from a CPU generator seeded by (seed, name, shape), in float32, and then
-scaled by the init rule. Nothing else is drawn: norms, gains and biases start where their class says.
+scaled by the init rule. Nothing else is drawn: norms, gains, biases start where their class says.
 """
 
 import hashlib

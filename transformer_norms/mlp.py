@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from transformer_norms.initialization import Linear
 from transformer_norms.norms import nothing
@@ -31,7 +33,23 @@ def gelu_tanh(x: Tensor) -> Tensor:
 @ACTIVATIONS("relu2")
 def relu2(x: Tensor) -> Tensor:
     """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
-    return F.relu(x).square()
+    return _ReLU2.apply(x)
+
+
+class _ReLU2(torch.autograd.Function):
+    """With its gradient 2 max(x, 0) written out: two passes over memory fewer than autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (grad * positive).mul_(2)
 
 
 @ACTIVATIONS("silu")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformer_norms.attention import Cache
 from transformer_norms.initialization import Embedding, Linear
 from transformer_norms.norms import nothing
+from transformer_norms.position import NoPosition
 
 Tokens = Int[Tensor, "batch time"]
 
@@ -27,7 +28,7 @@ class Transformer(nn.Module):
         vocab_size: int,
         width: int,
         context: int,
-        position: nn.Module,
+        position: NoPosition,
         blocks: Sequence[nn.Module],
         tied: bool,
         scale: Callable[..., Any] = nothing,
@@ -39,7 +40,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.vocab_size, self.context = vocab_size, context
         self.embedding = Embedding(vocab_size, width)
-        self.scale, self.position, self.embed, self.dropout = scale, position, embed, dropout
+        self.position = position
+        self.scale, self.embed, self.dropout = scale, embed, dropout
         self.blocks = nn.ModuleList(blocks)
         self.final = final
         self.head = None if tied else Linear(width, vocab_size, bias=False)

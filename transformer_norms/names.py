@@ -1,11 +1,34 @@
-"""What to say of a name that is not known: what there is, and the nearest."""
+"""The names that there are, and what to say of one that there is not."""
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+
+AXES_OF_A_RUN = (
+    "norm placement init position mlp preset model data tokenizer optimizer schedule tracking"
+).split()
+AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
+
+
+def folder_of_configs() -> Path:
+    """configs/ beside the package in a clone, inside it in a wheel."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
+
+
+def options(axis: str, folder: Path | None = None) -> list[str]:
+    """The names that AXIS=NAME may take."""
+    return sorted(option_files(axis, folder))
+
+
+def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
+    """The file of each of an axis's names: ours, and those of a folder of plugins."""
+    roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
+    return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
 
 def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:
-    return difflib.get_close_matches(name, list(known), how_many, cutoff=0.5)
+    return difflib.get_close_matches(name.lower()[:200], list(known), how_many, cutoff=0.5)
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """AdamW, and Muon with AdamW for what is not a matrix. Decay goes by module type, not by name."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -112,10 +112,10 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for parameters in _by_shape(group["params"]):
-                gradients = torch.stack([p.grad for p in parameters])  # one call for all alike
+                gradients = torch.stack([_grad(p) for p in parameters])  # one product for all alike
                 buffers = [self._buffer(p) for p in parameters]
                 for buffer, gradient in zip(buffers, gradients, strict=True):
                     buffer.lerp_(gradient, 1 - group["momentum"])
@@ -131,6 +131,11 @@ class Muon(torch.optim.Optimizer):
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
         return state["momentum"]
+
+
+def _grad(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def _by_shape(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

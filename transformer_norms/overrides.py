@@ -1,15 +1,20 @@
-"""What was typed: `norm=rmsnorm optimizer.lr=1e-3`, parsed by Hydra's own parser and looked at."""
+"""What was typed: `norm=rmsnorm optimizer.lr=1e-3`, parsed by Hydra's own parser, looked at, and
+put in its place.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import AXES, nearest, option_files
 
 
 @dataclass(frozen=True)
@@ -23,10 +28,17 @@ class Typed:
     def __str__(self) -> str:
         return f"{self.key}={self.text}"
 
+    @property
+    def word(self) -> str:
+        """VALUE as a word: without its quotes, and 1e5 as it was typed."""
+        return self.value if isinstance(self.value, str) else self.text
+
 
 def parse(overrides: Iterable[str]) -> list[Typed]:
     """The typed pairs, or a ConfigError: a sweep where one value is wanted, `+`, `~`, `${...}`,
     a key typed twice, something that is no KEY=VALUE."""
+    if isinstance(overrides, str):
+        raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as [{overrides!r}]")
     typed: dict[str, Typed] = {}
     for text in overrides:
         override = parse_one(text)
@@ -45,18 +57,22 @@ def parse_one(text: str) -> Override:
     """Hydra's own reading of one KEY=VALUE, sweeps included."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
-    if text[:1] in "+~":
-        raise ConfigError(f"{text}: keys are fixed; write KEY=VALUE without '{text[:1]}'")
-    if "=" not in text:
-        raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
     if not text.isprintable():
         raise ConfigError(f"{text!r}: control characters are not allowed")
+    if text.startswith(("+", "~")):
+        raise ConfigError(f"{text}: keys are fixed; write KEY=VALUE without '{text[0]}'")
+    key, equals, _ = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     try:
         override = OverridesParser.create().parse_override(text)
-    except HydraException:
-        raise ConfigError(f"{text}: cannot be read; quote what holds , = [ ] {{ }}") from None
+    except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
+        raise ConfigError(
+            f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "
+            f"quotes that the shell leaves, \"{key}='VALUE'\""
+        ) from None
     if override.type != OverrideType.CHANGE or override.package is not None:
         raise ConfigError(f"{text}: only KEY=VALUE is allowed")
     return override
@@ -73,8 +89,9 @@ def _plain(value: Any) -> Any:
 
 def _refuse_unusable(key: str, value: Any, text: str) -> None:
     for leaf in _leaves(value):
-        if leaf is None:
-            raise ConfigError(f"{text}: null is not allowed; write none where a key takes none")
+        if leaf is None or leaf == "???":
+            shown = "null" if leaf is None else leaf
+            raise ConfigError(f"{text}: {shown} is not allowed; write none where a key takes none")
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise ConfigError(f"{text}: {key} must be finite")
 
@@ -85,3 +102,76 @@ def _leaves(value: Any) -> Sequence[Any]:
     if isinstance(value, list):
         return [leaf for item in value for leaf in _leaves(item)]
     return [value]
+
+
+def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
+    """Each KEY=VALUE put in its place, if there is such a place and VALUE is of its kind."""
+    for pair in typed:
+        if pair.key.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
+        try:
+            there = OmegaConf.select(config, pair.key)
+        except OmegaConfBaseException:  # a word where a list has positions
+            there = None
+        if there is None:
+            raise ConfigError(_no_such_key(pair, config))
+        value = _of_kind(pair, there)
+        OmegaConf.update(config, pair.key, value, merge=True, force_add=True)
+
+
+def _no_such_key(pair: Typed, config: DictConfig) -> str:
+    known = list(flat(config, depth=2)) + AXES + ["config"]
+    last = pair.key.rpartition(".")[2]
+    near = [key for key in known if key.rpartition(".")[2] == last][:1] or nearest(pair.key, known)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    axis, _, own = pair.key.partition(".")
+    has = list(_options_with(axis, own)) if axis in AXES and "." not in own else []
+    if has:
+        hint = f" ({axis}={has[0]} has it)"
+    parent = pair.key.rpartition(".")[0]
+    node = OmegaConf.select(config, parent) if parent else None
+    if isinstance(node, DictConfig):
+        there = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"
+    else:
+        there = f"axes are {', '.join(AXES)}"
+    return f"{pair}: there is no key '{pair.key}'; {there}{hint}"
+
+
+def _options_with(axis: str, key: str) -> Iterable[str]:
+    """The names of an axis whose files hold `key`."""
+    for name, file in option_files(axis).items():
+        held = OmegaConf.load(file)
+        if isinstance(held, DictConfig) and OmegaConf.select(held, key) is not None:
+            yield name
+
+
+def flat(config: Mapping[Any, Any], depth: int = 99, above: str = "") -> Iterable[str]:
+    """The dotted keys of a config, hydra's own left out."""
+    for key, value in config.items():
+        if key != "hydra":
+            yield f"{above}{key}"
+            if isinstance(value, Mapping) and depth > 1:
+                yield from flat(value, depth - 1, f"{above}{key}.")
+
+
+def _of_kind(pair: Typed, there: Any) -> Any:
+    """The typed value, or a ConfigError where it is of another kind than the value it replaces."""
+    value = pair.value
+    free = there in ("auto", "none", "all") or pair.key.split(".")[0] in ("placement", "init")
+    if isinstance(there, Mapping):
+        fits, wanted = isinstance(value, Mapping), "a group of keys"
+    elif free and pair.key not in ("plugins", "continue_from"):
+        fits, wanted = True, ""
+    elif isinstance(there, bool):
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(there, (int, float)):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        wanted = "a number"
+    elif isinstance(there, str):
+        fits, wanted = not isinstance(value, (list, Mapping)), "a word"
+        value = pair.word
+    else:
+        fits, wanted = not isinstance(value, Mapping), "a list"
+    if not fits:
+        raise ConfigError(f"{pair}: {pair.text} is not allowed; {pair.key} is {wanted}")
+    return value

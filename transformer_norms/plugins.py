@@ -9,9 +9,10 @@ from transformer_norms.errors import ConfigError
 
 
 def check(text: str) -> Path | None:
+    """The folder that `plugins=TEXT` names."""
     if text == "none":
         return None
-    folder = Path(text.strip("'\"")).resolve()
+    folder = Path(text).resolve()
     if not folder.is_dir():
         raise ConfigError(f"plugins={text}: there is no such folder")
     if not (folder / "configs").is_dir() and not list(folder.glob("*.py")):
@@ -27,14 +28,16 @@ def load(folder: Path) -> None:
         if name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise ConfigError(f"plugins: {file.name}: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigError(f"plugins={folder}: {file.name}: {reason}") from error
 
 
 def sources(folder: Path | None) -> dict[str, Path]:

@@ -1,10 +1,11 @@
 """How a token knows where it stands: added to the stream, turned into q and k, or not at all.
 
-A position has two ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)` gives
-what `rotate` turns queries and keys by. `start` is the position of the first token, above 0 only
-when generating from a cache.
+A position has two ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)`
+gives what `rotate` turns queries and keys by. `start` is the position of the first token, above 0
+only when generating from a cache.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,10 +21,10 @@ Stream = Float[Tensor, "batch time width"]
 
 
 @POSITIONS("none")
-class Unplaced(nn.Module):
+class NoPosition(nn.Module):
     """No positions: only the causal mask tells the past from the future."""
 
-    rotate = staticmethod(nothing)
+    rotate: Callable[..., Any] = staticmethod(nothing)
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class Unplaced(nn.Module):
 
 
 @POSITIONS("learned")
-class Learned(Unplaced):
+class Learned(NoPosition):
     """x + P[t], a vector for each position up to the context      GPT-1, GPT-2"""
 
     def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
@@ -48,7 +49,7 @@ class Learned(Unplaced):
 
 
 @POSITIONS("rope")
-class Rotary(Unplaced):
+class Rotary(NoPosition):
     """Rotary positions, pairs (j, j + r/2) of the first r dimensions of each head turned by the
     angle t / base^(2j/r)      Su et al. 2021, arXiv:2104.09864
 
@@ -61,16 +62,18 @@ class Rotary(Unplaced):
     ) -> None:
         super().__init__()
         turned = max(2, int(head_dim * fraction) // 2 * 2)
-        frequencies = 1.0 / base ** (torch.arange(0, turned, 2).float() / turned)
+        frequencies = 1.0 / base ** (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
 
     def angles(self, start: int, time: int) -> Float[Tensor, "two 1 time 1 turned"]:
+        """cos and sin, the sine negative for the first of each pair: (x, y) -> (xc - ys, yc + xs)"""
         frequencies = self.frequencies
         times = torch.arange(start, start + time, device=frequencies.device)
         angle = torch.outer(times.to(frequencies.dtype), frequencies)
-        angle = torch.cat((angle, angle), dim=-1)[None, :, None]
-        return torch.stack((angle.cos(), angle.sin()))
+        cos, sin = angle.cos(), angle.sin()
+        both = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))
+        return both[:, None, :, None]
 
     @staticmethod
     def rotate(
@@ -78,8 +81,6 @@ class Rotary(Unplaced):
     ) -> Float[Tensor, "batch time heads head_dim"]:
         cos, sin = angles.to(x.dtype)
         turned = cos.shape[-1]
-        half = turned // 2
         part = x[..., :turned]
-        swapped = torch.cat((-part[..., half:], part[..., :half]), dim=-1)
-        rotated = part * cos + swapped * sin
+        rotated = part * cos + part.roll(turned // 2, -1) * sin
         return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)

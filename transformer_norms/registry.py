@@ -1,11 +1,11 @@
-"""Names for classes and functions: a config says `type: rmsnorm` and can never say a dotted path."""
+"""Names for classes and functions: a config says `type: rmsnorm`, never a dotted path."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class Registry(dict[str, Any]):
-    """One kind of choice (norms, optimizers, corpora, ...). Used as a decorator: `@NORMS("rmsnorm")`."""
+    """One kind of choice: norms, optimizers, corpora. A decorator: `@NORMS("rmsnorm")`."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -14,9 +14,7 @@ class Registry(dict[str, Any]):
     def __call__(self, name: str) -> Callable[[Any], Any]:
         def register(thing: Any) -> Any:
             if name in self and self[name] is not thing:
-                raise ValueError(
-                    f"{self.kind} '{name}' is taken by {self[name].__module__}.{self[name].__name__}"
-                )
+                raise ValueError(f"{self.kind} '{name}' is taken by {self[name].__module__}")
             self[name] = thing
             return thing
 

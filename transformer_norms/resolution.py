@@ -22,26 +22,25 @@ from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.placement import HEAD_SITES, SHARES, Placement
 from transformer_norms.position import POSITIONS
 from transformer_norms.registry import Registry
-from transformer_norms.saved import WORD_KEYS, get
+from transformer_norms.saved import KEYS, WORD_KEYS, get
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.settings import (
     TRACKING,
     Architecture,
     DataKeys,
+    MLPKeys,
     PlainKeys,
+    PositionKeys,
     Sizes,
     TrainerKeys,
 )
-from transformer_norms.validation import check
+from transformer_norms.validation import check, check_formulas
 
 Config = dict[str, Any]
 ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
 
-ORDER = (
-    "choices words norm placement init position mlp embed final_norm qk_norm qkv norms "
-    "architecture model data tokenizer optimizer schedule trainer tracking seed study plugins "
-    "again continue_from warnings"
-).split()
+# What may go with a norm or a placement, where neither the user nor a preset chose.
+BRINGS = "embed final_norm qk_norm init embed_scale attention_cap".split()
 
 
 def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: ReadOption) -> Config:
@@ -52,7 +51,7 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
     words = {"init": axes["init"], **{key: get(config, key) for key in WORD_KEYS}}
     _check_plain(config)
     placement = _build(Placement, "placement", config["placement"])
-    brings = {**config["norm"].get("brings", {}), **placement.brings}
+    brings = _brings(config["norm"], placement)
     notes = _resolve_norms(config, brings, placement, typed, option)
     init = _resolve_init(config, words["init"], brings, typed, option)
     for key in ("embed_scale", "attention_cap"):
@@ -60,6 +59,7 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
             config["architecture"][key] = brings.get(key, "none")
     _resolve_machine(config)
     _check_axes(config)
+    check_formulas(config, placement, InitRule(**config["init"]))
     config["choices"] = {
         **axes,
         "init": init,
@@ -67,7 +67,22 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
     }
     config["words"] = words
     config["warnings"] = notes + cautions(config, placement)
-    return {key: config[key] for key in ORDER}
+    return {key: config[key] for key in KEYS}
+
+
+def _brings(norm: Config, placement: Placement) -> Config:
+    """What the norm and the placement bring; the placement's wins."""
+    of_norm = norm.get("brings", {})
+    if not isinstance(of_norm, Mapping):
+        raise ConfigError(f"norm.brings: {of_norm!r} is not allowed; it is a group of keys")
+    for node, brings, known in (
+        ("norm", of_norm, [*BRINGS, "qkv"]),
+        ("placement", placement.brings, BRINGS),
+    ):
+        for key in brings:
+            if key not in known:
+                raise ConfigError(f"{node}.brings: {unknown('choice', key, known)}")
+    return {**of_norm, **placement.brings}
 
 
 def _resolve_norms(
@@ -108,11 +123,15 @@ def _resolve_norms(
     return notes
 
 
-def _read_norm(where: str, name: str, option: ReadOption) -> Config:
+def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: {name!r} is not allowed; it is a word, such as none or a norm")
+    words = {"embed": "auto, ", "final_norm": "auto, always, "}.get(where, "")
     try:
         norm = option("norm", name)
     except ConfigError as error:
-        raise ConfigError(str(error).replace(f"norm={name}", f"{where}={name}", 1)) from None
+        line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
+        raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
     _check_registered(f"norms.{name}", norm, NORMS, ("width",))
     return norm
 
@@ -150,9 +169,11 @@ def _check_plain(config: Config) -> None:
             ". _ - that does not start with . or -"
         )
     sizes = check("model", config["model"], Sizes)
-    mlp = _check_choice("mlp.type", config["mlp"].get("type"), MLPS)
-    _check_choice("mlp.activation", config["mlp"].get("activation"), ACTIVATIONS)
-    _check_choice("position.type", config["position"].get("type"), POSITIONS)
+    config["mlp"] = check("mlp", config["mlp"], MLPKeys)
+    config["position"] = check("position", config["position"], PositionKeys)
+    mlp = _check_choice("mlp.type", config["mlp"]["type"], MLPS)
+    _check_choice("mlp.activation", config["mlp"]["activation"], ACTIVATIONS)
+    _check_choice("position.type", config["position"]["type"], POSITIONS)
     try:
         config["model"] = Sizes(**sizes).resolve(
             gated=mlp.gated, rotary=config["position"]["type"] == "rope"
@@ -168,7 +189,8 @@ def _check_axes(config: Config) -> None:
     scale = architecture["embed_scale"]
     config["architecture"] = check("architecture", architecture, Architecture)
     config["architecture"]["embed_scale"] = scale
-    shared = {key: config["data"].pop(key) for key in DataKeys.__dataclass_fields__}
+    names = DataKeys.__dataclass_fields__
+    shared = {key: config["data"].pop(key) for key in names if key in config["data"]}
     _check_registered("data", config["data"], CORPORA)
     config["data"] |= check("data", shared, DataKeys)
     _check_registered("tokenizer", config["tokenizer"], TOKENIZERS)
@@ -192,7 +214,9 @@ def _check_registered(
 
 
 def _check_choice(key: str, name: Any, registry: Registry) -> Any:
-    if name not in registry:
+    if name is None:
+        raise ConfigError(f"{key} is missing; there are {', '.join(sorted(registry))}")
+    if not isinstance(name, str) or name not in registry:
         raise ConfigError(f"{key}: {unknown(registry.kind, name, sorted(registry))}")
     return registry[name]
 
@@ -201,5 +225,7 @@ def _build(owner: Callable[..., Any], node: str, values: Config) -> Any:
     checked = check(node, values, owner)
     try:
         return owner(**checked)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: a word inside a schedule, not keys
         raise ConfigError(f"{node}.{error}") from None
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{node}: a formula in it is nested too deeply") from None

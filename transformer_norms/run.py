@@ -4,7 +4,6 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable
-from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,17 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from transformer_norms import checkpoint, identity, machine
-from transformer_norms.building import build_model
-from transformer_norms.config import compose, plain
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import compose, plain, usual_axes
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import preflight, storage, write_bytes, write_json
 from transformer_norms.folder import ENDED, choose, held, shown, summary_of, this_process
-from transformer_norms.optimizer import OPTIMIZERS
+from transformer_norms.model import Transformer
 from transformer_norms.progress import Watch
 from transformer_norms.record import Record, Summary, say
 from transformer_norms.report.curve import draw_curve
-from transformer_norms.schedule import SCHEDULES
 from transformer_norms.settings import DataKeys
 from transformer_norms.stopping import Preempted, Stopping
 from transformer_norms.trainer import Trainer
@@ -72,7 +70,7 @@ class Plan:
         self.origin = None if origin == "none" else self._origin(Path(origin))
         self.folder, self.remarks = choose(
             Path("runs") / config["study"],
-            identity.readable(config, plain(compose())),
+            identity.readable(config, usual_axes()),
             self.hash,
             f"-from-{self.origin.name[-8:]}" if self.origin else "",
             again=config["again"],
@@ -196,9 +194,11 @@ class Plan:
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
 
     def _train(
-        self, model: torch.nn.Module, tokens: Tokens, record: Record, stopping: Stopping
+        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping
     ) -> Summary:
-        trainer = self._trainer(model, tokens)
+        keys, context = self.config["trainer"], self.config["model"]["context"]
+        batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
+        trainer = build_trainer(self.config, model, batches, self._windows(tokens.val))
         self._restore(trainer, record)
         for line in self.config["warnings"]:
             say(f"warning: {line}")
@@ -232,27 +232,6 @@ class Plan:
             draw_curve(self.folder)
         except Exception as error:  # a picture that fails takes no result with it
             say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
-
-    def _trainer(self, model: torch.nn.Module, tokens: Tokens) -> Trainer:
-        config, keys = self.config, self.config["trainer"]
-        model = model.to(keys["device"])
-        if keys["compile"]:
-            for block in model.blocks:  # one region a block: the time to compile knows no depth
-                block.compile()
-        own = {key: value for key, value in config["optimizer"].items() if key != "type"}
-        schedule = {key: value for key, value in config["schedule"].items() if key != "type"}
-        context = config["model"]["context"]
-        return Trainer(
-            model,
-            Batches(tokens.train, context, keys["batch_size"], config["data"]["seed"]),
-            self._windows(tokens.val),
-            OPTIMIZERS[config["optimizer"]["type"]](model, **own),
-            partial(SCHEDULES[config["schedule"]["type"]], **schedule),
-            **{key: keys[key] for key in ("steps", "accumulation", "clip", "precision", "device")},
-            **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
-            seed=config["seed"],
-            warmup=config["schedule"]["warmup"],
-        )
 
     def _windows(self, tokens: Any) -> Callable[[], Any]:
         keys = self.config["trainer"]

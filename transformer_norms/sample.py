@@ -61,9 +61,7 @@ def sample(
         start = [words.end if words.end is not None else words.encode("\n")[0].item()]
     model = load(folder, plugins)
     ids = list(start) if prompt else []
-    for chosen in generate(
-        model, torch.tensor(start), tokens, temperature=temperature, seed=seed
-    ):
+    for chosen in generate(model, torch.tensor(start), tokens, temperature=temperature, seed=seed):
         if chosen == words.end:
             break
         ids.append(chosen)

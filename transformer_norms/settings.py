@@ -28,8 +28,8 @@ Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """`model.*`: kv_heads are heads, head_dim is width / heads and mlp_width 4 x width (8/3 x width,
-    rounded up to a multiple of 8, where the mlp is gated), unless typed."""
+    """`model.*`. Unless typed, kv_heads are heads, head_dim is width / heads, and mlp_width is
+    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated."""
 
     width: Size
     depth: Annotated[Positive, Field(le=10_000)]
@@ -72,6 +72,21 @@ def _divisors(number: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MLPKeys:
+    """`mlp.*`: the names of a class and of its activation; its sizes are the model's."""
+
+    type: Text
+    activation: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionKeys:
+    """`position.*`: the name of a class; its sizes are the model's and the architecture's."""
+
+    type: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """`architecture.*`: what a preset sets and no axis owns."""
 
@@ -92,7 +107,7 @@ class DataKeys:
     split: Literal["hash", "tail"]
     val_fraction: Annotated[OpenShare, Field(le=0.4)]
     val_tokens: Positive
-    seed: Seed
+    seed: Auto | Seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import sys
 import traceback
 from collections import Counter
@@ -9,12 +10,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from transformer_norms.config import compose, plain
+from hydra.errors import HydraException
+
+from transformer_norms.config import check_hydras, compose, plain
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.overrides import parse_one
 from transformer_norms.record import say
 
 Job = tuple[str, ...]
+MOST_JOBS = 10_000
 
 
 @cache
@@ -25,8 +29,12 @@ def plan(arguments: Job) -> list[Job]:
     """
     from transformer_norms.run import Plan
 
+    check_hydras([text for text in arguments if _is_hydras(text)])
     axes = [_values(text) for text in arguments if not _is_hydras(text)]
-    jobs = [job for job in itertools.product(*axes)]
+    if math.prod(len(values) for values in axes) > MOST_JOBS:
+        line = " ".join(arguments)
+        raise ConfigError(f"{line}: is more than {MOST_JOBS} jobs; split the study")
+    jobs = list(itertools.product(*axes))
     for job in jobs:
         Plan(plain(compose(job)))
     return jobs
@@ -101,7 +109,11 @@ def _values(text: str) -> list[str]:
     override = parse_one(text)
     if not override.is_sweep_override():
         return [text]
-    values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
+    try:
+        found = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except HydraException:  # glob and interval
+        raise ConfigError(f"{text}: a sweep lists its values, KEY=A,B or KEY=range(0,3)") from None
+    values = [f"{override.get_key_element()}={value}" for value in found]
     if not values:
         raise ConfigError(f"{text}: names no value")
     return values

@@ -177,11 +177,10 @@ class Trainer:
         }
 
     def _optimizer_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for optimizer in self.optimizers:
-            for parameter, state in optimizer.state.items():
-                for key, value in state.items():
-                    yield f"{names[parameter]}:{key}", value
+        for name, parameter in self.model.named_parameters():
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    yield f"{name}:{key}", value
 
     def state(self) -> dict[str, Any]:
         return {

@@ -1,14 +1,21 @@
-"""Checks a node of the config against the signature of what it will build: kinds, ranges, names."""
+"""Checks a node of the config against the signature of what it will build: kinds, ranges, names;
+and every formula by working it out.
+"""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from transformer_norms.building import formula_values
+from transformer_norms.coefficient import coefficient
 from transformer_norms.errors import ConfigError
+from transformer_norms.initialization import ROLES, InitRule
 from transformer_norms.names import nearest, unknown
+from transformer_norms.placement import Placement
 
 
 def check(
@@ -20,7 +27,8 @@ def check(
     try:
         checked = schema.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(_line(node, error.errors()[0], list(schema.model_fields))) from None
+        known = list(schema.model_fields)
+        raise ConfigError(_line(node, values, error.errors(), known)) from None
     given = checked.model_fields_set
     return {name: getattr(checked, name) for name in schema.model_fields if name in given}
 
@@ -38,15 +46,27 @@ def _schema(owner: Callable[..., Any], supplied: frozenset[str]) -> type[BaseMod
     return create_model(f"{owner.__name__}Values", __config__=config, **fields)
 
 
-def _line(node: str, error: Any, known: list[str]) -> str:
-    # Members of unions and positions in lists are pydantic's own names, no part of the key.
-    parts = [part for part in error["loc"] if isinstance(part, str)]
-    key = ".".join([node, parts[0]] if node and parts else [node or parts[0]]).strip(".")
-    if error["type"] == "extra_forbidden":
-        return f"{key}: {unknown('key', parts[0], known)}"
-    if error["type"] == "missing":
-        return f"{key} is missing"
-    return f"{key}: {_shown(error['input'])} is not allowed; {_wanted(error)}"
+def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[str]) -> str:
+    """The first error; where a value may be of several kinds, what each of them wants."""
+    first, name = errors[0], str(errors[0]["loc"][0])
+    key = _key(node, values, first)
+    if first["type"] == "extra_forbidden":
+        return f"{key}: {unknown('key', name, known)}"
+    if first["type"] == "missing":
+        kind = f"; type {values['type']!r} needs it" if "type" in values else ""
+        return f"{key} is missing{kind}"
+    wanted = [_wanted(error) for error in errors if _key(node, values, error) == key]
+    return f"{key}: {_shown(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
+
+
+def _key(node: str, values: Any, error: Any) -> str:
+    """As it was typed: members of unions and positions in lists are pydantic's own names."""
+    parts = [node] if node else []
+    for part in error["loc"]:
+        if isinstance(values, Mapping) and (part in values or error["type"] == "missing"):
+            parts.append(str(part))
+            values = values.get(part)
+    return ".".join(parts)
 
 
 def _shown(value: Any) -> str:
@@ -64,3 +84,47 @@ def _wanted(error: Any) -> str:
 def _hint(value: Any, allowed: list[str]) -> str:
     near = nearest(str(value), allowed)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRule) -> None:
+    """Every coefficient, and every weight's deviation, has a value in each block that it is for."""
+    depth, architecture = config["model"]["depth"], config["architecture"]
+    values = formula_values(config)
+    blocks = [{**values, "i": i, "l": i + 1} for i in range(depth)]
+    if architecture["embed_scale"] != "none":
+        _check_coefficient("architecture.embed_scale", architecture["embed_scale"], values)
+    for here in blocks:
+        with _formula("placement.schedule", "blocks"):
+            plans = placement.block(int(here["i"]), depth)
+        for name, plan in plans.items():
+            _check_coefficient(f"placement.{name}.a", plan.a, here)
+            _check_coefficient(f"placement.{name}.b", plan.b, here)
+    outside = {"embedding": True, "head": not architecture["tied"]}
+    outside["position"] = config["position"]["type"] == "learned"
+    for role in ROLES:
+        key = role if role in init.std else "default"
+        for here in blocks if role not in outside else [values] * outside[role]:
+            with _formula(f"init.std.{key}", init.std[key].text):
+                if init.std[key]({**here, "fan_in": here["d"], "fan_out": here["d"]}) < 0:
+                    raise ValueError("a standard deviation is at least 0")
+
+
+def _check_coefficient(key: str, spec: Any, values: Mapping[str, float]) -> None:
+    with _formula(key, spec):
+        if isinstance(spec, bool):
+            raise ValueError("a number or a formula is wanted, not a bool")
+        coefficient(spec, 1, values)
+
+
+@contextmanager
+def _formula(key: str, text: Any) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{key}: {_shown(text)} is not allowed; {_cut(str(error))}") from None
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{key}: {_shown(text)} is nested too deeply") from None
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 300 else line[:297] + "..."

@@ -15,7 +15,7 @@ ConfigStore.instance().store(
 
 
 class StudySweeper(Sweeper):
-    """All jobs checked before the first, then run one after another; see transformer_norms.sweep."""
+    """Checks all jobs before the first, then runs each in turn: transformer_norms.sweep."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
         from hydra.core.plugins import Plugins

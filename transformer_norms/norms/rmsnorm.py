@@ -1,3 +1,5 @@
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ class _RMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, gain: Tensor, eps: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
         width = x.shape[-1]
         inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = inverse.square_().div_(width).add_(eps).rsqrt_()
@@ -39,7 +41,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, gain, inverse = ctx.saved_tensors
         width = x.shape[-1]
         normed = x * inverse

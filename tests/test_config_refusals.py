@@ -1,0 +1,391 @@
+"""What cannot be run is answered with one line, and nothing is written."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from transformer_norms import sweep
+from transformer_norms.config import compose
+from transformer_norms.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+
+NAMES = [
+    ("nrom=rmsnorm", "nrom=rmsnorm", "axes are norm, placement", "did you mean 'norm'"),
+    ("foo=1", "foo=1", "axes are norm, placement"),
+    ("NORM=rmsnorm", "NORM=rmsnorm", "did you mean 'norm'"),
+    ("lr=1e-3", "lr=1e-3", "did you mean 'optimizer.lr'"),
+    ("trainer.step=10", "trainer.step=10", "keys of trainer are steps", "'trainer.steps'"),
+    ("trainer.steps.x=10", "trainer.steps.x=10", "did you mean 'trainer.steps'"),
+    ("model.widht=64", "model.widht=64", "depth", "did you mean 'model.width'"),
+    ("model/width=64", "model/width=64", "did you mean 'model.width'"),
+    ("norm.epss=1e-5", "norm.epss=1e-5", "keys of norm are", "did you mean 'norm.eps'"),
+    ("norm.bias=true", "norm.bias=true", "keys of norm are", "norm=layernorm has it"),
+    ("tokenizer.vocab_size=300", "tokenizer.vocab_size=300", "tokenizer=bpe has it"),
+    ("optimizer.betas.x=1", "optimizer.betas.x=1", "did you mean 'optimizer.betas'"),
+    ("choices.norm=layernorm", "choices.norm=layernorm", "axes are"),
+    ("norm=rmsnrom", "norm=rmsnrom", "layernorm, ", "did you mean 'rmsnorm'"),
+    ("norm=RMSNorm", "norm=RMSNorm", "did you mean 'rmsnorm'"),
+    ("norm=", "norm=", "layernorm, "),
+    ("norm=1", "norm=1", "layernorm, "),
+    ("norm=true", "norm=true", "layernorm, "),
+    ("norm=[rmsnorm]", "norm=[rmsnorm]", "did you mean 'rmsnorm'"),
+    ("norm={a: 1}", "norm={a: 1}", "layernorm, "),
+    ("norm='rmsnоrm'", "norm='rmsnоrm'", "did you mean 'rmsnorm'"),  # noqa: RUF001 a Cyrillic o
+    ("placement=pots", "placement=pots", "sandwich", "did you mean 'post'"),
+    ("preset=gpt3", "preset=gpt3", "none", "did you mean 'gpt2'"),
+    ("model=smal", "model=smal", "medium", "did you mean 'small'"),
+    ("data=pydoc", "data=pydoc", "stories", "did you mean 'pydocs'"),
+    ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),
+    ("tracking=wandbb", "tracking=wandbb", "none", "did you mean 'wandb'"),
+    ("launcher=nowhere", "launcher=nowhere", "basic"),
+    ("sweep=nothing_such", "sweep=nothing_such", "none"),
+    ("embed=rmsnrom", "embed=rmsnrom", "auto, ", "did you mean 'rmsnorm'"),
+    ("final_norm=lyernorm", "final_norm=lyernorm", "auto, always, ", "did you mean 'layernorm'"),
+    ("final_norm=[a]", "final_norm", "['a']", "none or a norm"),
+    ("embed={a: 1}", "embed", "{'a': 1}", "none or a norm"),
+    ("qk_norm=heads", "qk_norm", "'heads'", "auto, none, head", "did you mean 'head'"),
+    ("norm.type=foo", "norm.type", "'foo'", "layernorm, "),
+    ("norm.type=layernorm", "norm.bias is missing", "'layernorm'"),
+    ("mlp.activation=relu", "mlp.activation", "'relu'", "did you mean 'relu2'"),
+    ("plugins=nowhere", "plugins=nowhere", "no such folder"),
+    ("config=nowhere.yaml", "config=nowhere.yaml", "no such file"),
+    ("config=/", "config=/", "is a folder"),
+]
+SHAPES = [
+    ("", "''", "norm=rmsnorm"),
+    ("seed", "'seed'", "KEY=VALUE"),
+    ("=1", "'=1'", "KEY=VALUE"),
+    ("+x=1", "+x=1", "without '+'"),
+    ("++norm.eps=1", "++norm.eps=1", "without '+'"),
+    ("~norm", "~norm", "without '~'"),
+    ("norm@_global_=rmsnorm", "norm@_global_=rmsnorm", "only KEY=VALUE"),
+    ("norm.eps=${seed}", "norm.eps=${seed}", "not allowed"),
+    ("study=${oc.env:HOME}", "study=${oc.env:HOME}", "not allowed"),
+    ("seed=null", "seed=null", "none"),
+    ("study=???", "study=???", "none"),
+    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x", "sweeps"),
+    ("hydra/launcher=joblib", "hydra/launcher=joblib", "sweeps"),
+    ("hydra.searchpath=[file:///tmp]", "hydra.searchpath=[file:///tmp]", "sweeps"),
+    ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
+    ("seed=1,2", "seed=1,2", "-m"),
+    ("seed=range(3)", "seed=range(3)", "-m"),
+    ("norm=glob(*)", "norm=glob(*)", "-m"),
+    ("norm='rms", "norm='rms", "quotes"),
+    ("norm=[a", "norm=[a", "quotes"),
+    ("norm=a=b", "norm=a=b", "quotes"),
+    ("study=mаin", "study=mаin", "quotes"),  # noqa: RUF001 a Cyrillic a
+    ("seed=" + "9" * 5000, "seed=999", "cannot be read"),
+    (("study=a\nb",), "'study=a\\nb'", "control characters"),
+    (("+a\nb=1",), "'+a\\nb=1'", "control characters"),
+    (("study=a\x00b",), "'study=a\\x00b'", "control characters"),
+    (("study=a\x1b[31m",), r"'study=a\x1b[31m'", "control characters"),
+    (("study=a\u202eb",), r"'study=a\u202eb'", "control characters"),
+    (("seed=\udc80",), r"'seed=\udc80'", "control characters"),
+    ((" norm=rmsnorm",), " norm=rmsnorm", "cannot be read"),
+    ((1,), "1 is no KEY=VALUE"),
+]
+STUDIES = ["../../x", "/abs", "-rf", ".", "..", ".hidden", "a/b", "a b", "a\\b", "x" * 300]
+STUDIES += ["'mаin'", "'ｍain'", ""]  # noqa: RUF001 letters that look like others
+KINDS = [
+    ("trainer=fast", "trainer=fast", "a group of keys"),
+    ("trainer={stepz: 1}", "trainer.stepz", "did you mean 'steps'"),
+    ("norm.eps=abc", "norm.eps=abc", "a number"),
+    ("norm.eps=true", "norm.eps=true", "a number"),
+    ("norm.eps=[1]", "norm.eps=[1]", "a number"),
+    ("norm.eps='1e-5'", "norm.eps='1e-5'", "a number"),
+    ("trainer.steps=1.5", "trainer.steps", "1.5", "integer"),
+    ("trainer.steps=true", "trainer.steps=true", "a number"),
+    ("trainer.compile=1", "trainer.compile=1", "true or false"),
+    ("trainer.compile=yes", "trainer.compile=yes", "true or false"),
+    ("trainer.threads=true", "trainer.threads", "True", "auto", "whole number"),
+    ("trainer.device=gpu", "trainer.device", "'gpu'", "auto, cpu, cuda"),
+    ("trainer.precision=fp16", "trainer.precision", "'fp16'", "fp32, bf16, fp64"),
+    ("optimizer.betas=0.9", "optimizer.betas", "0.9", "list"),
+    ("optimizer.betas=[0.9]", "optimizer.betas", "[0.9]", "at least 2 items"),
+    ("optimizer.betas=[a,b]", "optimizer.betas", "'a'", "number"),
+    ("optimizer.betas={a: 1}", "optimizer.betas={a: 1}", "a list"),
+    ("study=[a]", "study=[a]", "a word"),
+    ("again=1", "again=1", "true or false"),
+    ("data.split=random", "data.split", "'random'", "hash, tail"),
+    ("data=text data.paths=[1]", "data.paths", "1", "string"),
+    ("placement.source=1", "placement.source", "1", "string"),
+    ("placement.both.pre=norm@foo", "pre", "'foo'", "head, full"),
+    ("placement={a: 1}", "placement={a: 1}", "sandwich"),
+    ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "string"),
+    ("init.std.default=1", "init.std.default", "init=scaled"),
+    ("init=gpt2 init.std.dfault=1", "init.std.dfault=1", "keys of init.std are default"),
+]
+RANGES = [
+    ("norm.eps=0", "norm.eps", "0", "greater than 0"),
+    ("norm.eps=-1e-5", "norm.eps", "-1e-05", "greater than 0"),
+    ("norm.eps=2", "norm.eps", "2", "less than or equal to 1"),
+    ("norm.eps=nan", "norm.eps=nan", "finite"),
+    ("norm.eps=-inf", "norm.eps=-inf", "finite"),
+    ("optimizer.lr=1e400", "optimizer.lr=1e400", "finite"),
+    ("optimizer.betas=[0.9,nan]", "optimizer.betas=[0.9,nan]", "finite"),
+    ("optimizer.betas=[0.9,1]", "optimizer.betas", "1", "less than 1"),
+    ("optimizer.lr=1000", "optimizer.lr", "1000", "less than or equal to 100"),
+    ("trainer.steps=0", "trainer.steps", "0", "greater than or equal to 1"),
+    ("trainer.steps=1e13", "trainer.steps", "less than or equal to 10"),
+    ("trainer.threads=0", "trainer.threads", "0", "auto, or it should be greater than or equal"),
+    ("trainer.accumulation=5", "trainer.accumulation", "5", "trainer.batch_size"),
+    ("seed=-1", "seed", "-1", "greater than or equal to 0"),
+    ("seed=1e30", "seed", "1e+30", "less than or equal to"),
+    ("data.seed=-1", "data.seed", "-1", "auto, or it should be greater than or equal to 0"),
+    ("data.val_fraction=0.5", "data.val_fraction", "0.5", "0.4"),
+    ("schedule.final=2", "schedule.final", "2", "less than or equal to 1"),
+    ("model.dropout=1", "model.dropout", "1", "less than 1"),
+    ("model.heads=3", "model.heads", "3", "model.width", "1, 2, 4, 8"),
+    ("model.width=66", "model.heads", "66", "1, 2, 3, 6"),
+    ("model.kv_heads=3", "model.kv_heads", "3", "allowed are 1, 2, 4"),
+    ("model.head_dim=31", "model.head_dim", "31", "position=learned"),
+    ("init=gpt2 init.truncate=0", "init.truncate", "0", "none, or it should be greater"),
+    ("init=gpt2 init.std.default=foo", "init.std.default", "'foo'", "known here are"),
+    ("init=gpt2 init.std.default=-1", "init.std.default", "'-1'", "at least 0"),
+    ("init=gpt2 init.std.output=1/0", "init.std.output", "'1/0'", "no value"),
+    ("placement.both={a: foo}", "placement.attention.a", "'foo'", "known here are"),
+    ("architecture.embed_scale=foo", "architecture.embed_scale", "'foo'", "known here are"),
+    ("architecture.embed_scale=true", "architecture.embed_scale", "True", "a formula"),
+    ("architecture.embed_scale=[1]", "architecture.embed_scale", "[1]", "sqrt"),
+    ("architecture.embed_scale={a: 1}", "architecture.embed_scale", "{'a': 1}", "learn"),
+    ("architecture.embed_scale='9**9**9'", "architecture.embed_scale", "no value"),
+    (f"architecture.embed_scale='{'-' * 5000}1'", "architecture.embed_scale", "too deeply"),
+    ("architecture.logit_cap=-1", "architecture.logit_cap", "-1", "none, or it should be"),
+    ("architecture.rope_fraction=2", "architecture.rope_fraction", "2", "less than or equal to 1"),
+    ("placement=hybrid qk_norm=head", "qk_norm=head", "q, k, v", "another placement"),
+    ("placement=post placement.brings={foo: 1}", "placement.brings", "'foo'", "embed_scale"),
+]
+CASES = NAMES + SHAPES + KINDS + RANGES
+CASES += [(f"study={name}" if " " not in name else (f"study={name}",), "study") for name in STUDIES]
+SWEEPS = [
+    ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),
+    ("placement=pre,pots", "placement=pots", "did you mean 'post'"),
+    ("seed=0,-1", "seed", "-1", "greater than or equal to 0"),
+    ("seed=0,nan", "seed=nan", "finite"),
+    ("seed=null,1", "seed=null", "none"),
+    ("seed=choice(1,foo)", "seed=foo", "a number"),
+    ("lr=1,2", "lr=1", "did you mean 'optimizer.lr'"),
+    ("model.heads=4,3", "model.heads", "3", "1, 2, 4, 8"),
+    ("study=../x,y", "study", "'../x'", "letters"),
+    ("norm=a,,b", "norm=a,,b", "quotes"),
+    ("seed=range(1,1)", "seed=range(1,1)", "no value"),
+    ("seed=interval(0,1)", "seed=interval(0,1)", "KEY=A,B"),
+    ("norm=glob(*)", "norm=glob(*)", "KEY=A,B"),
+    ("seed=range(0,1e9)", "seed=range(0,1e9)", "more than 10000 jobs"),
+    ("seed=1,2 seed=3", "seed is typed twice", "seed=1 and seed=3"),
+    ("+seed=1,2", "+seed=1,2", "without '+'"),
+    ("seed=${x},1", "seed=${x},1", "not allowed"),
+    ("norm=rmsnorm,layernorm norm.bias=true", "norm.bias=true", "norm=layernorm has it"),
+    ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
+    ("hydra.nothing=1", "hydra.nothing=1", "Could not override"),
+]
+
+
+def refused(function, *arguments) -> str:
+    """The one line with which it was refused."""
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    line = str(caught.value)
+    assert line.isprintable(), line
+    return line
+
+
+def typed(overrides) -> list:
+    """A tuple is taken as it is, a string is split at its spaces between pairs."""
+    if isinstance(overrides, tuple) or "=" not in overrides:
+        return list(overrides) if isinstance(overrides, tuple) else [overrides]
+    pairs: list[str] = []
+    for word in overrides.split(" "):
+        if "=" in word or not pairs:
+            pairs.append(word)
+        else:
+            pairs[-1] += f" {word}"
+    return pairs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case[0])[:60])
+def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way_out(case):
+    overrides, *fragments = case
+    line = refused(compose, typed(overrides))
+    assert [part for part in fragments if part not in line] == [], line
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda name: ascii(name)[:40])
+def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
+    line = refused(compose, [f"study={study}"])
+    assert repr(study.strip("'")) in line or "quotes" in line
+    assert "letters" in line
+
+
+@pytest.mark.parametrize("case", SWEEPS, ids=lambda case: case[0])
+def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
+    overrides, *fragments = case
+    line = refused(sweep.plan, tuple(typed(overrides)))
+    assert [part for part in fragments if part not in line] == [], line
+
+
+def test_a_single_string_is_no_list_of_overrides():
+    assert "['norm=rmsnorm']" in refused(compose, "norm=rmsnorm")
+
+
+@pytest.fixture(scope="module")
+def saved() -> str:
+    """What a run folder's config.yaml holds."""
+    return OmegaConf.to_yaml(compose(["final_norm=layernorm"]))
+
+
+HOSTILE = [
+    ("x: !!python/object/apply:os.system [ls]\n", "tags"),
+    ("seed: !!int 0\n", "tags"),
+    ("a: &x 1\nb: *x\n", "anchors"),
+    ("a: &x 1\n", "anchors"),
+    ("<<: {seed: 1}\n", "<<"),
+    ("study: ${oc.env:HOME}\n", "${"),
+    ('study: "\\x24{oc.env:HOME}"\n', "${"),
+    ("study: ???\n", "???"),
+    ("a: [1, 2\nb: }", "is no YAML"),
+    ("seed: 1\nseed: 2\n", "is no YAML", "duplicate"),
+    ("seed: " + "9" * 5000, "is no YAML"),
+    ("hello", "is no saved run"),
+    ("- a\n- b\n", "is no saved run"),
+    ("", "is no saved run"),
+    ("a: 1\n---\nb: 2\n", "is no YAML"),
+    ("choices: " + "[" * 20_000, "nested too deeply"),
+    ("choices: {a: " + "[" * 30 + "]" * 30 + "}", "nested too deeply"),
+    ("#" * (1 << 19), "longer than"),
+    (b"\xff\xfe\x00abc", "cannot be read"),
+    ("\0", "is no YAML"),
+]
+
+
+@pytest.mark.parametrize("case", HOSTILE, ids=lambda case: ascii(case[0])[:40])
+def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_path):
+    content, *fragments = case
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    line = refused(compose, [f"config={file}"])
+    assert line.startswith(f"config={file}: ")
+    assert [part for part in fragments if part not in line] == [], line
+
+
+# (the key that is changed, what stands there instead, what the refusal names besides the key)
+GONE = object()
+EDITS = [
+    *((key, GONE, "missing") for key in ("choices", "words", "norms", "init", "norm", "seed")),
+    *((key, GONE, "missing") for key in ("norm.eps", "data.split", "init.std", "norm.type")),
+    *((key, GONE, "missing") for key in ("choices.norm", "words.init", "placement.source")),
+    *((key, [1], "a group of keys") for key in ("choices", "words", "norm", "norms", "trainer")),
+    *((key, None, "a group of keys") for key in ("placement", "init", "norms.layernorm")),
+    ("nrom", {}, "did you mean 'norm'"),
+    ("mlp.widht", 1, "there are type, activation"),
+    ("position.base", 1, "there are type"),
+    ("words.zeta", 1, "there are init"),
+    ("trainer.stesp", 1, "did you mean 'steps'"),
+    ("norm.type", ["rmsnorm"], "['rmsnorm']"),
+    ("norm.brings", 1, "a group of keys"),
+    ("seed", "one", "'one'"),
+    ("seed", True, "bool"),
+    ("seed", float("nan"), "nan"),
+    ("study", "../x", "'../x'"),
+    ("study", "a\nb", r"'a\nb'"),
+    ("again", 1, "bool"),
+    ("choices.norm", "../../x", "it should be a name"),
+    ("words.final_norm", "a\x1bb", "it should be a name"),
+    ("norms.layernorm.type", "zz", "layernorm, "),
+    ("model.mlp_width", 999, "512"),
+    ("model.head_dim", 16, "32"),
+    ("final_norm", "none", "'layernorm'"),
+    ("qkv", "none", "'norm'"),
+    ("data.seed", 5, "0"),
+    ("architecture.embed_scale", 3, "'none'"),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit[0]}-{edit[1]}"[:40])
+def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
+    key, value, fragment = edit
+    config = yaml.safe_load(saved)
+    above = next((a for a in ("words", key.rpartition(".")[0]) if key.startswith(f"{a}.")), "")
+    last = key[len(above) + 1 :] if above else key
+    node = config
+    for name in above.split(".") if above else ():
+        node = node[name]
+    if value is GONE:
+        del node[last]
+    else:
+        node[last] = value
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    line = refused(compose, [f"config={file}"])
+    assert key.removeprefix("init.std.") in line
+    assert fragment in line, line
+
+
+@pytest.mark.parametrize("key", ["preset=gpt2", "qkv=none", "norms={}", "warnings=[]", "words={}"])
+def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(saved)
+    assert key in refused(compose, [f"config={file}", key])
+
+
+COMMANDS = [
+    ["norm=rmsnrom"],
+    ["trainer.stesp=10"],
+    ["norm.eps=-1"],
+    ["study=../../x"],
+    ["config=nowhere.yaml"],
+    ["--fast"],
+    ["-m", "norm=rmsnorm,rmsnrom"],
+    ["-m", "seed=0,1", "hydra/launcher=nowhere"],
+]
+
+
+def tree(folder: Path) -> str:
+    """A hash of every name and every byte below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(f"{path.relative_to(folder)} {path.lstat().st_mode}".encode())
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> list:
+    """Each command's process and whether it left the folders as they were, two at a time."""
+    begun = []
+    for batch in (COMMANDS[:4], COMMANDS[4:]):
+        started = []
+        for arguments in batch:
+            home = tmp_path_factory.mktemp("home")
+            (home / ".cache").mkdir()
+            (home / "here").mkdir()
+            keep = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
+            process = subprocess.Popen(
+                [sys.executable, "-B", str(ROOT / "train.py"), *arguments],
+                cwd=home / "here",
+                env={**keep, "HOME": str(home), "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            started.append((process, home, tree(home)))
+        begun += [(p.communicate(timeout=120), p.returncode, tree(h) == t) for p, h, t in started]
+    return begun
+
+
+@pytest.mark.parametrize("index", range(len(COMMANDS)), ids=lambda i: " ".join(COMMANDS[i]))
+def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(index, answers):
+    (out, err), code, unchanged = answers[index]
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert COMMANDS[index][-1].rpartition(",")[2].partition("=")[0] in err
+    assert unchanged
