@@ -1,22 +1,29 @@
 """Every placement computes the equation that its YAML states, and the run's norm its formula."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
 
 from transformer_norms.building import build_model
-from transformer_norms.config import compose, options
+from transformer_norms.config import compose as composed
+from transformer_norms.config import options
 from transformer_norms.norms import NORMS
 
 SMALL = ["model=tiny", "model.width=16", "model.heads=2", "model.context=12"]
 SMALL += ["trainer.precision=fp64"]
 
 
+@cache
+def config_of(*overrides):
+    return composed(overrides)
+
+
 def model_of(*overrides, init="megatron"):
     """A float64 model whose norms have gains that differ from 1 and are the same everywhere."""
-    model = build_model(compose([*SMALL, f"init={init}", *overrides]), vocab_size=11)
+    model = build_model(config_of(*SMALL, f"init={init}", *overrides), vocab_size=11)
     torch.manual_seed(1)
     gain, bias = torch.randn(16).double(), torch.randn(16).double()
     for module in model.modules():
@@ -54,7 +61,7 @@ def written_out(name, gain, bias):
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_computes_its_stated_equation(placement, norm):
     model, gain, bias = model_of(f"placement={placement}", f"norm={norm}")
-    equation = compose([f"placement={placement}"]).placement.equation
+    equation = config_of(f"placement={placement}").placement.equation
     x = torch.randn(2, 12, 16, dtype=torch.double)
     angles = model.position.angles(0, 12)
     for block in model.blocks:
@@ -128,9 +135,9 @@ def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_no
 
 @pytest.mark.parametrize("placement", options("placement"))
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
-    model = build_model(compose([*SMALL, "init=megatron", f"placement={placement}"]), vocab_size=11)
+    model = build_model(config_of(*SMALL, "init=megatron", f"placement={placement}"), vocab_size=11)
     sites = {"pre", "q", "k", "v", "head_norm", "head_scale", "ctx", "mid", "out", "post"}
-    plan = compose([f"placement={placement}"]).placement
+    plan = config_of(f"placement={placement}").placement
     named = {"attention": set(plan.get("attention", {})), "mlp": set(plan.get("mlp", {}))}
     for block in model.blocks:
         for name in ("attention", "mlp"):
@@ -139,7 +146,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
             assert there & sites == named[name] | set(plan.get("both", {}))
 
 
-@pytest.mark.parametrize("norm", options("norm"))
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement, norm):
     model, *_ = model_of(f"placement={placement}", f"norm={norm}", init="gpt2")

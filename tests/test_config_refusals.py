@@ -1,16 +1,18 @@
 """What cannot be run is answered with one line, and nothing is written."""
 
+import copy
 import hashlib
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from transformer_norms import sweep
+from transformer_norms import config, sweep
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
 
@@ -52,7 +54,7 @@ NAMES = [
     ("embed={a: 1}", "embed", "{'a': 1}", "none or a norm"),
     ("qk_norm=heads", "qk_norm", "'heads'", "auto, none, head", "did you mean 'head'"),
     ("norm.type=foo", "norm.type", "'foo'", "layernorm, "),
-    ("norm.type=layernorm", "norm.bias is missing", "'layernorm'"),
+    ("norm.type=layernorm", "norm.bias is missing", "wanted are eps, bias"),
     ("mlp.activation=relu", "mlp.activation", "'relu'", "did you mean 'relu2'"),
     ("plugins=nowhere", "plugins=nowhere", "no such folder"),
     ("config=nowhere.yaml", "config=nowhere.yaml", "no such file"),
@@ -89,7 +91,6 @@ SHAPES = [
     (("study=a\u202eb",), r"'study=a\u202eb'", "control characters"),
     (("seed=\udc80",), r"'seed=\udc80'", "control characters"),
     ((" norm=rmsnorm",), " norm=rmsnorm", "cannot be read"),
-    ((1,), "1 is no KEY=VALUE"),
 ]
 STUDIES = ["../../x", "/abs", "-rf", ".", "..", ".hidden", "a/b", "a b", "a\\b", "x" * 300]
 STUDIES += ["'mаin'", "'ｍain'", ""]  # noqa: RUF001 letters that look like others
@@ -152,7 +153,7 @@ RANGES = [
     ("init=gpt2 init.std.output=1/0", "init.std.output", "'1/0'", "no value"),
     ("placement.both={a: foo}", "placement.attention.a", "'foo'", "known here are"),
     ("architecture.embed_scale=foo", "architecture.embed_scale", "'foo'", "known here are"),
-    ("architecture.embed_scale=true", "architecture.embed_scale", "True", "a formula"),
+    ("architecture.embed_scale=true", "architecture.embed_scale", "True", "sqrt(d)"),
     ("architecture.embed_scale=[1]", "architecture.embed_scale", "[1]", "sqrt"),
     ("architecture.embed_scale={a: 1}", "architecture.embed_scale", "{'a': 1}", "learn"),
     ("architecture.embed_scale='9**9**9'", "architecture.embed_scale", "no value"),
@@ -186,6 +187,16 @@ SWEEPS = [
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("hydra.nothing=1", "hydra.nothing=1", "Could not override"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_choice_composed_once():
+    """Most lines here choose the same files: Hydra's part, the slow one, is done once for each."""
+    hydra = config._hydra
+    once = cache(hydra)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "_hydra", lambda g, f: copy.deepcopy(once(tuple(map(str, g)), f)))
+        yield
 
 
 def refused(function, *arguments) -> str:
@@ -311,10 +322,10 @@ EDITS = [
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit[0]}-{edit[1]}"[:40])
 def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
     key, value, fragment = edit
-    config = yaml.safe_load(saved)
+    held = yaml.safe_load(saved)
     above = next((a for a in ("words", key.rpartition(".")[0]) if key.startswith(f"{a}.")), "")
     last = key[len(above) + 1 :] if above else key
-    node = config
+    node = held
     for name in above.split(".") if above else ():
         node = node[name]
     if value is GONE:
@@ -322,7 +333,7 @@ def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edi
     else:
         node[last] = value
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(yaml.safe_dump(held))
     line = refused(compose, [f"config={file}"])
     assert key.removeprefix("init.std.") in line
     assert fragment in line, line
@@ -338,10 +349,8 @@ def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path
 COMMANDS = [
     ["norm=rmsnrom"],
     ["trainer.stesp=10"],
-    ["norm.eps=-1"],
     ["study=../../x"],
     ["config=nowhere.yaml"],
-    ["--fast"],
     ["-m", "norm=rmsnorm,rmsnrom"],
     ["-m", "seed=0,1", "hydra/launcher=nowhere"],
 ]
@@ -358,9 +367,9 @@ def tree(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory) -> list:
-    """Each command's process and whether it left the folders as they were, two at a time."""
+    """Each command's output, exit code, and whether it left all folders as they were."""
     begun = []
-    for batch in (COMMANDS[:4], COMMANDS[4:]):
+    for batch in (COMMANDS[:3], COMMANDS[3:]):
         started = []
         for arguments in batch:
             home = tmp_path_factory.mktemp("home")

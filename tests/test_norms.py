@@ -68,11 +68,14 @@ def test_a_constant_row_of_zeros_stays_finite_with_its_gradient(name):
     assert x.grad.isfinite().all()
 
 
+LAYER, RMS = norm_of("layernorm").double(), norm_of("rmsnorm").double()
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.5, 1e3), st.floats(-50, 50))
 def test_layernorm_forgets_scale_and_shift_and_rmsnorm_scale_alone(seed, scale, shift):
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed)).double()
-    layer, rms = norm_of("layernorm").double(), norm_of("rmsnorm").double()
+    layer, rms = LAYER, RMS
     torch.testing.assert_close(layer(x * scale + shift), layer(x), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(rms(x * scale), rms(x), rtol=1e-4, atol=1e-4)
     if abs(shift) > 1:

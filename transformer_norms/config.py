@@ -143,6 +143,15 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: {unknown(pair.key, pair.word, known)}")
 
 
+def check_names(overrides: Iterable[str]) -> None:
+    """ConfigError where an option does not exist: a sweep asks for all before it composes any."""
+    pairs = [pair for text in overrides for pair in parse([text])]
+    folders = [_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
+    if len(folders) < 2:
+        for pair in (pair for pair in pairs if pair.key in AXES):
+            check_option(pair, *(folders or [None]))
+
+
 def check_hydras(typed: Iterable[str]) -> None:
     """ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is none."""
     typed = list(typed)
@@ -161,7 +170,7 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     from hydra.version import VersionBase
 
     typed = [str(pair) for pair in groups]
-    if folder is not None:
+    if folder is not None and (folder / "configs").is_dir():
         quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
         typed.append(f"hydra.searchpath=['file://{quoted}']")
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base

@@ -19,9 +19,7 @@ from transformer_norms.trainer import load_weights
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
     """The model of a run folder as it was last saved, every file verified. ConfigError where the
     folder is no run or its norm is a plugin's that is not named here."""
-    folder = Path(folder)
-    if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder}: is no run folder; config.yaml is missing")
+    folder = _run(folder)
     # Where it trained does not matter: what is loaded stands on the CPU.
     here = [f"config={folder / 'config.yaml'}", "trainer.device=cpu", f"plugins={plugins}"]
     config = compose(here)
@@ -34,7 +32,15 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:
-    return load_tokenizer(read_json(Path(folder) / "tokenizer.json"))
+    """The tokenizer of a run folder; ConfigError where the folder is no run."""
+    return load_tokenizer(read_json(_run(folder) / "tokenizer.json"))
+
+
+def _run(folder: str | Path) -> Path:
+    for name in ("config.yaml", "tokenizer.json"):
+        if not (Path(folder) / name).is_file():
+            raise ConfigError(f"{folder}: is no run folder; {name} is missing")
+    return Path(folder)
 
 
 def runs(folder: str | Path) -> list[dict[str, Any]]:

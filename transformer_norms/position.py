@@ -67,7 +67,7 @@ class Rotary(NoPosition):
         self.frequencies: Tensor
 
     def angles(self, start: int, time: int) -> Float[Tensor, "two 1 time 1 turned"]:
-        """cos and sin, the sine negative for the first of each pair: (x, y) -> (xc - ys, yc + xs)"""
+        """cos and sin, the sine negative for the first of a pair: (x, y) -> (xc - ys, yc + xs)"""
         frequencies = self.frequencies
         times = torch.arange(start, start + time, device=frequencies.device)
         angle = torch.outer(times.to(frequencies.dtype), frequencies)

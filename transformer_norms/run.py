@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from transformer_norms import checkpoint, identity, machine
+from transformer_norms import checkpoint, machine
 from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import compose, plain, usual_axes
-from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.config import plain
+from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import preflight, storage, write_bytes, write_json
-from transformer_norms.folder import ENDED, choose, held, shown, summary_of, this_process
+from transformer_norms.files import StorageError, preflight, storage, write_bytes, write_json
+from transformer_norms.folder import ENDED, held, shown, summary_of, this_process
 from transformer_norms.model import Transformer
+from transformer_norms.plan import Plan
 from transformer_norms.progress import Watch
 from transformer_norms.record import Record, Summary, say
-from transformer_norms.report.curve import draw_curve
-from transformer_norms.settings import DataKeys
+from transformer_norms.report.curve import draw_curve, reference_lines
 from transformer_norms.stopping import Preempted, Stopping
 from transformer_norms.trainer import Trainer
 
@@ -49,43 +49,28 @@ def train(config: DictConfig, follow: Follow = lambda folder: None) -> Summary:
         return {**summary, "folder": str(plan.folder)}
     with Stopping() as stopping:
         try:
-            return {**plan.run(stopping, follow), "folder": str(plan.folder)}
+            return {**Run(plan).train(stopping, follow), "folder": str(plan.folder)}
         except Preempted as signal:
             say(f"stopped by {signal} before the first step; the same command starts it again")
             known = summary_of(plan.folder) or {"step": 0, "val_loss": None}
             return {**known, "status": "preempted", "folder": str(plan.folder)}
 
 
-class Plan:
-    """A run that is to be: its corpus, its identity, its folder. Writes nothing before `run`."""
+class Run:
+    """A plan carried out, or gone on with, in its folder."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        own = {k: v for k, v in config["data"].items() if k not in DataKeys.__dataclass_fields__}
-        self.corpus = CORPORA[own.pop("type")](**own)
-        self.data_identity = self.corpus.identity()
-        self.hash = identity.run_hash(config, self.data_identity)
-        self.code = identity.code(config)
-        origin = config["continue_from"]
-        self.origin = None if origin == "none" else self._origin(Path(origin))
-        self.folder, self.remarks = choose(
-            Path("runs") / config["study"],
-            identity.readable(config, usual_axes()),
-            self.hash,
-            f"-from-{self.origin.name[-8:]}" if self.origin else "",
-            again=config["again"],
-            code=self.code,
-            data=self.data_identity,
-        )
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.config, self.folder = plan, plan.config, plan.folder
 
-    def run(self, stopping: Stopping, follow: Follow) -> Summary:
+    def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
         config = self.config
         threads = summary_of(self.folder).get("threads", config["trainer"]["threads"])
         torch.set_num_threads(machine.cores() if threads == "auto" else threads)
-        tokens = self.tokens()
+        tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
         parameters = sum(p.numel() for p in model.parameters())
+        say(_introduced(tokens.facts, parameters))
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
             preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
@@ -97,43 +82,20 @@ class Plan:
                 record = self._record(tokens, summary, watch, follow)
                 try:
                     return self._train(model, tokens, record, stopping)
-                except Preempted:
+                except (Preempted, StorageError):
                     raise
-                except Exception as error:
+                except Exception:
                     record.summary |= {"status": "failed", "error": traceback.format_exc()}
-                    if not isinstance(error, OSError):
-                        write_json(self.folder / "summary.json", record.summary)
+                    write_json(self.folder / "summary.json", record.summary)
                     raise
-
-    def tokens(self) -> Tokens:
-        own = dict(self.config["tokenizer"])
-        choice = TOKENIZERS[own.pop("type")](**own)
-        data = self.config["data"]
-        tokens = prepare(self.corpus, choice, data["split"], data["val_fraction"], say)
-        tokens.check(self.config["model"]["context"])
-        return tokens
-
-    def _origin(self, folder: Path) -> Path:
-        """The run that `continue_from` names; ConfigError unless only the horizon differs."""
-        folder = folder.resolve()
-        status = summary_of(folder).get("status")
-        if status != "finished":
-            raise ConfigError(
-                f"continue_from={shown(folder)}: only a finished run can be continued; "
-                f"this one is {status or 'no run'}"
-            )
-        before = compose([f"config={folder / 'config.yaml'}", f"plugins={self.config['plugins']}"])
-        difference = identity.difference(plain(before), self.config)
-        if difference:
-            raise ConfigError(f"continue_from: only trainer.steps may differ; {difference}")
-        steps = before["trainer"]["steps"]
-        if self.config["trainer"]["steps"] <= steps:
-            raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")
-        return folder
 
     def _summary(self, tokens: Tokens, parameters: int) -> Summary:
         before = summary_of(self.folder)
-        data = {"identity": self.data_identity, "fingerprint": tokens.fingerprint, **tokens.facts}
+        data = {
+            "identity": self.plan.data_identity,
+            "fingerprint": tokens.fingerprint,
+            **tokens.facts,
+        }
         if before and before["data"]["fingerprint"] != tokens.fingerprint:
             raise ConfigError(
                 f"{shown(self.folder)}: the tokens have changed since this run began "
@@ -153,25 +115,26 @@ class Plan:
             "tokens_per_second": None,
             "peak_memory": None,
             "choices": self.config["choices"],
-            "identity": self.hash,
+            "identity": self.plan.hash,
             "versions": machine.versions(),
             **machine.commit(),
             "data": data,
-            "source": self.code,
+            "source": self.plan.code,
             "device": machine.device(self.config["trainer"]["device"]),
             "warnings": self.config["warnings"],
         }
         fresh |= {"threads": torch.get_num_threads()}
-        if self.origin:
-            fresh["continued_from"] = self.origin.name
+        if self.plan.origin:
+            fresh["continued_from"] = self.plan.origin.name
+        before.pop("error", None)
         return {**fresh, **before, "status": "running", "process": this_process()}
 
     def _write_first(self, tokens: Tokens, summary: Summary) -> None:
         if not (self.folder / "summary.json").exists():
             write_bytes(self.folder / "config.yaml", OmegaConf.to_yaml(self.config).encode())
             write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
-            if self.origin:
-                rows = (self.origin / "metrics.jsonl").read_bytes()
+            if self.plan.origin:
+                rows = (self.plan.origin / "metrics.jsonl").read_bytes()
                 write_bytes(self.folder / "metrics.jsonl", rows)
         write_json(self.folder / "summary.json", summary)
 
@@ -243,11 +206,20 @@ class Plan:
         """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
         checkpoint.clean(self.folder / "checkpoints")
         saved = checkpoint.newest(self.folder / "checkpoints", say)
-        if saved is None and self.origin is not None:
-            saved = checkpoint.newest(self.origin / "checkpoints", say)
+        if saved is None and self.plan.origin is not None:
+            saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
         if saved is None:
             record.rewind(0)
             return
         trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
         record.rewind(saved.step)
         say(f"{shown(self.folder)} goes on from step {saved.step}")
+
+
+def _introduced(facts: dict[str, Any], parameters: int) -> str:
+    """What is about to be trained on what, and what losses to compare with."""
+    lines = ", ".join(f"{name} {value:.3f}" for name, value in reference_lines(facts).items())
+    floor = facts["floor"]
+    floor = "" if floor is None else f" ({floor:.5f} nats per byte)"
+    sizes = f"{facts['train']['tokens']:,} tokens to train on, {facts['val']['tokens']:,} held out"
+    return f"{parameters:,} parameters; {sizes}; nats per token: {lines}{floor}"

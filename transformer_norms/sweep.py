@@ -12,10 +12,9 @@ from typing import Any
 
 from hydra.errors import HydraException
 
-from transformer_norms.config import check_hydras, compose, plain
+from transformer_norms.config import check_hydras, check_names, compose, plain
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.overrides import parse_one
-from transformer_norms.record import say
 
 Job = tuple[str, ...]
 MOST_JOBS = 10_000
@@ -27,21 +26,25 @@ def plan(arguments: Job) -> list[Job]:
 
     ConfigError or InputError, and nothing written, where one of them cannot be run.
     """
-    from transformer_norms.run import Plan
-
     check_hydras([text for text in arguments if _is_hydras(text)])
     axes = [_values(text) for text in arguments if not _is_hydras(text)]
     if math.prod(len(values) for values in axes) > MOST_JOBS:
         line = " ".join(arguments)
         raise ConfigError(f"{line}: is more than {MOST_JOBS} jobs; split the study")
+    check_names(itertools.chain(*axes))
     jobs = list(itertools.product(*axes))
     for job in jobs:
-        Plan(plain(compose(job)))
+        config = compose(job)  # before torch is imported with what comes next
+        from transformer_norms.plan import Plan
+
+        Plan(plain(config))
     return jobs
 
 
 def run(arguments: Sequence[str], launcher: Any) -> list[Any]:
     """What Hydra's `-m` calls: launches the jobs, ends with the sweep's JSON line and exit code."""
+    from transformer_norms.record import say  # imports torch
+
     jobs = plan(tuple(arguments))
     study = compose(jobs[0]).study
     say(f"{len(jobs)} jobs in runs/{study}")
@@ -64,6 +67,7 @@ def run(arguments: Sequence[str], launcher: Any) -> list[Any]:
 def job(overrides: Sequence[str]) -> dict[str, Any]:
     """One job, in whichever process the launcher chose. It never raises for what goes wrong in it:
     it says so, and the sweep goes on. A signal ends the sweep with exit code 75."""
+    from transformer_norms.record import say
     from transformer_norms.run import train
 
     say(f"--- {' '.join(overrides)}")

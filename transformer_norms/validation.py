@@ -53,8 +53,7 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
     if first["type"] == "extra_forbidden":
         return f"{key}: {unknown('key', name, known)}"
     if first["type"] == "missing":
-        kind = f"; type {values['type']!r} needs it" if "type" in values else ""
-        return f"{key} is missing{kind}"
+        return f"{key} is missing; wanted are {', '.join(known)}"
     wanted = [_wanted(error) for error in errors if _key(node, values, error) == key]
     return f"{key}: {_shown(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
 
@@ -111,8 +110,8 @@ def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRu
 
 def _check_coefficient(key: str, spec: Any, values: Mapping[str, float]) -> None:
     with _formula(key, spec):
-        if isinstance(spec, bool):
-            raise ValueError("a number or a formula is wanted, not a bool")
+        if isinstance(spec, bool) or not isinstance(spec, (str, int, float, Mapping)):
+            raise ValueError("a number, a formula such as sqrt(d), or learn and init are wanted")
         coefficient(spec, 1, values)
 
 

@@ -1,0 +1,458 @@
+"""One validated config out of what was typed: which choice wins, and that nothing is lost."""
+
+import copy
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from transformer_norms.building import build_model
+from transformer_norms.config import AXES, compose, folder_of_configs, options, plain
+from transformer_norms.errors import ConfigError
+from transformer_norms.identity import _NOT_IDENTITY, run_hash
+from transformer_norms.names import option_files
+from transformer_norms.plan import Plan
+from transformer_norms.resolution import resolve
+from transformer_norms.run import Run
+from transformer_norms.saved import unresolved
+from transformer_norms.stopping import Stopping
+
+FINALS = ("auto", "always", "none", "layernorm")
+
+
+def composed(*overrides: str) -> dict:
+    return plain(compose(overrides))
+
+
+def identity(config: dict) -> str:
+    return run_hash(config, {})
+
+
+def content(axis: str) -> dict:
+    """What each file of an axis holds."""
+    return {name: plain(OmegaConf.load(file)) for name, file in option_files(axis).items()}
+
+
+@pytest.fixture(scope="module")
+def files() -> dict:
+    return {axis: content(axis) for axis in ("norm", "init", "placement")}
+
+
+@pytest.fixture(scope="module")
+def norms(files) -> dict:
+    return files["norm"]
+
+
+@pytest.fixture(scope="module")
+def default() -> dict:
+    return composed()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a config as a run folder does; `config=FILE`."""
+
+    def save(*overrides: str) -> tuple[dict, str]:
+        config = compose(overrides)
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        return plain(config), f"config={tmp_path / 'config.yaml'}"
+
+    return save
+
+
+def resolved(config: dict, files: dict, **nodes) -> dict:
+    """`config` with other choices, as compose would resolve it, without Hydra's part."""
+    values, axes = unresolved(config)
+    values.update(copy.deepcopy(nodes))
+    return resolve(values, axes, set(), lambda axis, name: copy.deepcopy(files[axis][name]))
+
+
+# Composition
+
+
+def test_every_option_composes():
+    # Several axes at a time: the n-th option of each, or its first where it has fewer.
+    several = {axis: options(axis) for axis in AXES if axis != "preset"}
+    for number in range(max(map(len, several.values()))):
+        names = {axis: (known[number:] or known)[0] for axis, known in several.items()}
+        choices = composed(*(f"{axis}={name}" for axis, name in names.items()))["choices"]
+        for axis in names.keys() & choices.keys():
+            assert names[axis] in (choices[axis], "auto")
+
+
+def test_every_yaml_belongs_to_an_axis():
+    found = {file.relative_to(folder_of_configs()) for file in folder_of_configs().rglob("*.yaml")}
+    known = {Path(axis, f"{name}.yaml") for axis in AXES for name in options(axis)}
+    assert found == {*known, Path("train.yaml")}
+
+
+def test_every_preset_composes_with_every_norm(files, norms):
+    for preset in options("preset"):
+        config = composed(f"preset={preset}")
+        for norm in norms.values():
+            assert resolved(config, files, norm=norm)["norm"]["type"] == norm["type"]
+
+
+def test_every_norm_composes_with_every_placement_and_every_final_norm(default, files, norms):
+    for placement in files["placement"].values():
+        for norm, final in itertools.product(norms.values(), FINALS):
+            config = resolved(default, files, norm=norm, placement=placement, final_norm=final)
+            expected = {"always": ["norm"], "none": ["none"], "layernorm": ["layernorm"]}
+            assert config["final_norm"] in expected.get(final, ["norm", *norms])
+
+
+# Precedence
+
+
+def test_typed_wins_over_placement_over_norm_over_none(default):
+    assert default["architecture"]["embed_scale"] == "none"
+    post = composed("placement=post")
+    assert post["architecture"]["embed_scale"] == "sqrt(d)"
+    assert (
+        composed("placement=post", "architecture.embed_scale=none")["architecture"]["embed_scale"]
+        == "none"
+    )
+    typed = composed("architecture.embed_scale=2", "placement=post")
+    assert typed["architecture"]["embed_scale"] == 2
+
+
+def test_a_placement_wins_over_a_norm_and_a_norm_over_none(default, files, norms):
+    brings = {"embed_scale": 3, "attention_cap": 7}
+    norm = {**norms["rmsnorm"], "brings": brings}
+    config = resolved(default, files, norm=norm)
+    assert config["architecture"]["embed_scale"] == 3
+    assert config["architecture"]["attention_cap"] == 7
+    both = resolved(default, files, norm=norm, placement=files["placement"]["post"])
+    assert both["architecture"]["embed_scale"] == "sqrt(d)"
+    assert both["architecture"]["attention_cap"] == 7
+
+
+@pytest.mark.parametrize("norm", ["none", "rmsnorm"])
+def test_a_norm_typed_beside_a_preset_wins_in_either_order(norm):
+    before = composed(f"norm={norm}", "preset=gpt2")
+    after = composed("preset=gpt2", f"norm={norm}")
+    assert before == after
+    assert before["choices"]["norm"] == before["norm"]["type"] == norm
+    assert before["choices"]["position"] == "learned"
+    assert before["architecture"]["bias"] is True
+
+
+def test_a_typed_key_wins_over_the_preset_and_the_preset_over_the_placement():
+    config = composed("preset=gpt2", "architecture.bias=false", "placement=hybrid")
+    assert config["architecture"]["bias"] is False
+    assert config["choices"]["init"] == "gpt2"  # hybrid brings megatron
+    assert composed("placement=hybrid")["choices"]["init"] == "megatron"
+    assert composed("placement=hybrid", "init=scaled")["choices"]["init"] == "scaled"
+
+
+# Values
+
+
+def test_one_number_is_one_identity_however_it_is_spelled(default):
+    steps = [identity(composed(f"trainer.steps={text}")) for text in ("1000", "1e3", "1000.0")]
+    assert len(set(steps)) == 1
+    assert steps[0] != identity(default)
+    rates = [identity(composed(f"optimizer.lr={text}")) for text in ("3e-3", "0.003")]
+    assert rates == [identity(default)] * 2
+
+
+def test_a_word_may_look_like_a_number_and_a_number_may_stand_where_a_word_did():
+    assert composed("study=2024")["study"] == "2024"
+    assert composed("study=1e5")["study"] == "1e5"
+    assert composed("data=hub", "data.documents=500")["data"]["documents"] == 500
+    assert composed("data=text", "data.paths=a.txt")["data"]["paths"] == ["a.txt"]
+    assert composed("data=text", "data.paths='ä b.txt'")["data"]["paths"] == ["ä b.txt"]
+
+
+def test_a_composed_config_cannot_be_changed_by_accident():
+    with pytest.raises(Exception, match="read-only"):
+        compose().norm.eps = 1
+
+
+def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatch, default):
+    monkeypatch.chdir(tmp_path)
+    assert composed() == default
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hydra_that_is_running_is_left_as_it_was(default):
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    assert GlobalHydra.instance().hydra is None
+    with initialize_config_dir(str(folder_of_configs()), version_base="1.3"):
+        running = GlobalHydra.instance().hydra
+        assert composed() == default
+        assert GlobalHydra.instance().hydra is running
+        with pytest.raises(ConfigError):
+            compose(["norm=nothing_such"])
+        assert GlobalHydra.instance().hydra is running
+        assert hydra_compose("train", ["seed=3"]).seed == 3
+    assert GlobalHydra.instance().hydra is None
+
+
+# Saved runs
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["preset=gpt2", "norm=none", "seed=7", "study=2024"],
+        ["placement=hybrid", "mlp=swiglu", "model.mlp_width=96", "embed=layernorm"],
+        ["placement=post", "final_norm=layernorm", "data=stories", "tokenizer=bpe"],
+        ["placement=post", "architecture.embed_scale=2", "optimizer=muon", "tracking=none"],
+    ],
+    ids=" ".join,
+)
+def test_a_saved_config_composes_to_itself_with_the_same_hash(overrides, saved):
+    config, file = saved(*overrides)
+    again = composed(file)
+    assert again == config
+    assert identity(again) == identity(config)
+    assert composed(file, "study=other", "tracking=none", "trainer.keep=1")["seed"] == again["seed"]
+
+
+def test_what_is_typed_beside_a_saved_config_is_what_would_be_typed_beside_the_first_command(saved):
+    _, file = saved("seed=3", "norm=layernorm")
+    for key in (
+        "placement=post",
+        "placement=hybrid",
+        "norm=none",
+        "model.heads=8",
+        "model.width=64",
+        "mlp=swiglu",
+        "final_norm=always",
+        "final_norm=rmsnorm",
+        "init=gpt2",
+        "seed=5",
+        "qk_norm=head",
+    ):
+        before = {"seed": "seed=3", "norm": "norm=layernorm"}
+        direct = composed(*{**before, key.partition("=")[0]: key}.values())
+        assert composed(file, key) == direct, key
+
+
+def test_an_axis_typed_beside_a_saved_config_translates_its_words_again(saved):
+    config, file = saved()
+    assert config["architecture"]["embed_scale"] == "none"
+    post = composed(file, "placement=post")
+    assert post["architecture"]["embed_scale"] == "sqrt(d)"
+    assert post["final_norm"] == "none"
+    assert composed(file, "model.heads=8")["model"]["head_dim"] == 16
+    assert composed(file, "placement=post", "final_norm=always")["final_norm"] == "norm"
+
+
+def test_a_typed_value_stays_typed_in_a_saved_config(saved):
+    _, file = saved("architecture.embed_scale=2", "model.mlp_width=96")
+    config = composed(file, "placement=post", "model.width=64")
+    assert config["architecture"]["embed_scale"] == 2
+    assert config["model"]["mlp_width"] == 96
+
+
+def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
+    saved, tmp_path, monkeypatch
+):
+    config, file = saved("final_norm=layernorm", "placement=hybrid")
+    edited = tmp_path / "configs"
+    shutil.copytree(folder_of_configs(), edited)
+    for name in ("norm/layernorm.yaml", "norm/rmsnorm.yaml", "init/megatron.yaml"):
+        text = (edited / name).read_text()
+        (edited / name).write_text(text.replace("eps: 1e-", "eps: 2e-").replace("2.5", "3.5"))
+    for module in ("config", "names"):
+        monkeypatch.setattr(f"transformer_norms.{module}.folder_of_configs", lambda: edited)
+    assert composed(file) == config
+    assert composed(file, "seed=1")["norms"] == config["norms"]
+    assert composed("final_norm=layernorm", "placement=hybrid") != config
+
+
+def test_a_config_saved_on_another_device_runs_on_this_one(saved):
+    config, file = saved()
+    path = Path(file.removeprefix("config="))
+    path.write_text(path.read_text().replace(f"device: {config['trainer']['device']}", "device: x"))
+    assert composed(file) == config
+
+
+# Plugins
+
+NORM = """
+from torch import nn
+from transformer_norms.kinds import Rate
+from transformer_norms.norms import NORMS
+
+@NORMS("{name}")
+class Mine(nn.Module):
+    def __init__(self, width: int, zeta: Rate) -> None:
+        super().__init__()
+        self.zeta = zeta
+
+    def forward(self, x):
+        return self.zeta * x
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory) -> Path:
+    """A user's own folder, in a place whose name needs quotes."""
+    folder = tmp_path_factory.mktemp("it's mine, ü=1")
+    for axis, name, text in (
+        ("norm", "mynorm", "type: mynorm\nzeta: 2\n"),
+        (
+            "placement",
+            "mine",
+            "source: me\nequation: {attention: x + norm(f(x)), mlp: x + norm(f(x))}\n"
+            "both: {out: norm}\n",
+        ),
+    ):
+        (folder / "configs" / axis).mkdir(parents=True)
+        (folder / "configs" / axis / f"{name}.yaml").write_text(text)
+    (folder / "mynorm.py").write_text(NORM.format(name="mynorm"))
+    return folder
+
+
+def plugins(folder: Path) -> str:
+    quoted = str(folder).replace("'", "\\'")
+    return f"plugins='{quoted}'"
+
+
+def test_a_users_own_norm_and_placement_are_chosen_typed_and_built_like_ours(mine):
+    assert {"mynorm", "rmsnorm"} <= set(options("norm", mine))
+    config = composed(plugins(mine), "norm=mynorm", "placement=mine", "norm.zeta=3", "model=tiny")
+    assert config["norm"] == {"type": "mynorm", "zeta": 3.0}
+    assert config["choices"]["placement"] == "mine"
+    assert config["plugins"] == str(mine)
+    assert build_model(config, vocab_size=8).blocks[0].attention.out.zeta == 3.0
+
+
+@pytest.mark.parametrize(
+    ("key", "fragments"),
+    [
+        ("norm=mynrm", ["layernorm", "did you mean 'mynorm'"]),
+        ("placement=minne", ["did you mean 'mine'"]),
+        ("norm.zeta=0", ["norm.zeta", "greater than 0"]),
+        ("norm.zeta=abc", ["norm.zeta=abc", "a number"]),
+        ("norm.zeat=1", ["did you mean 'norm.zeta'"]),
+    ],
+)
+def test_a_users_own_options_are_checked_like_ours(key, fragments, mine):
+    typed = [plugins(mine), key] if key.startswith("norm=") else [plugins(mine), "norm=mynorm", key]
+    with pytest.raises(ConfigError) as caught:
+        compose(typed)
+    assert [part for part in fragments if part not in str(caught.value)] == []
+
+
+def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
+    config, file = saved(plugins(mine), "norm=mynorm")
+    assert composed(file, plugins(mine)) == config
+    fresh = mine.parent / "never"
+    shutil.copytree(mine, fresh)
+    (fresh / "mynorm.py").write_text("raise SystemExit('loaded')")
+    path = Path(file.removeprefix("config="))
+    text = path.read_text().replace("type: mynorm", "type: other").replace(str(mine), str(fresh))
+    path.write_text(text.replace(str(mine).replace("'", "''"), str(fresh)))
+    with pytest.raises(ConfigError, match="no norm 'other'.*type plugins=") as caught:
+        compose([file])
+    assert "loaded" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fragment"),
+    [
+        ("broken.py", "1 / 0", "broken.py: ZeroDivisionError: division by zero"),
+        ("broken.py", "raise ValueError('a\\nb')", "broken.py: ValueError: a b"),
+        ("broken.py", "def", "broken.py: SyntaxError"),
+        ("broken.py", "raise SystemExit('bye')", "broken.py: SystemExit: bye"),
+        ("broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"),
+        ("configs/norm/rmsnorm.yaml", "type: rmsnorm", "norm=rmsnorm is ours"),
+        ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
+        ("configs/norm/new.yaml", "a: [", "new.yaml"),
+        ("configs/norm/new.yaml", "- a", "a list is not allowed"),
+    ],
+)
+def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, tmp_path):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"plugins={tmp_path}"])
+    assert str(caught.value).isprintable()
+    assert str(caught.value).startswith(f"plugins={tmp_path}: ")
+    assert fragment in str(caught.value)
+
+
+# No key is dead
+
+
+def leaves(config: dict, above: tuple = ()) -> dict:
+    found = {}
+    for key, value in config.items():
+        here = (*above, key)
+        found |= leaves(value, here) if isinstance(value, dict) else {here: value}
+    return found
+
+
+def test_every_key_is_in_the_identity_or_declared_to_be_outside(default):
+    outside = {tuple(key.split(".")) for key in _NOT_IDENTITY}
+    for path in leaves(default):
+        changed = copy.deepcopy(default)
+        node = changed
+        for name in path[:-1]:
+            node = node[name]
+        node[path[-1]] = "another"
+        excluded = any(path[: len(key)] == key for key in outside)
+        assert (identity(changed) == identity(default)) == excluded, path
+
+
+class Watched(dict):
+    """A mapping that notes each leaf that is asked for."""
+
+    def __init__(self, values: dict, read: set, above: tuple = ()) -> None:
+        super().__init__(
+            (key, Watched(item, read, (*above, key)) if isinstance(item, dict) else item)
+            for key, item in values.items()
+        )
+        self.read, self.above = read, above
+
+    def __getitem__(self, key):
+        self.read.add((*self.above, key))
+        return super().__getitem__(key)
+
+    def __iter__(self):  # so that ** asks through __getitem__
+        return super().__iter__()
+
+    def keys(self):
+        return list(super().keys())
+
+    def items(self):
+        return [(key, self[key]) for key in super().__iter__()]
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default  # noqa: SIM401 it is what get means here
+
+    def __deepcopy__(self, memo):
+        return Watched(copy.deepcopy(dict(super().items()), memo), self.read, self.above)
+
+
+# Read by people, and by what no training calls: the command, the report, the door (config=FILE).
+READ_ELSEWHERE = (
+    "choices words tracking placement.source placement.equation placement.brings".split()
+)
+
+
+def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformer_norms.identity.run_hash", lambda *_: "0" * 16)
+    monkeypatch.setattr("transformer_norms.run.OmegaConf.to_yaml", lambda _: "")
+    config = composed(
+        "model=tiny", "placement=hybrid", "data=stories", "data.documents=300",
+        "data.val_tokens=64", "trainer.steps=1", "trainer.batch_size=2", "schedule.warmup=0",
+        "tracking=none",
+    )  # fmt: skip
+    read: set = set()
+    with Stopping() as stopping:
+        Run(Plan(Watched(config, read))).train(stopping, lambda folder: None)
+    dead = {".".join(path) for path in leaves(config) if path not in read}
+    assert {key for key in dead if not key.startswith(tuple(READ_ELSEWHERE))} == set()

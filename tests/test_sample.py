@@ -1,0 +1,60 @@
+"""Text from a trained run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import build_model, compose, train
+from transformer_norms.sample import generate, main
+
+TEXT = "the cat sat on the mat and the dog sat on the log " * 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("sampled"))
+        Path("corpus.txt").write_text(TEXT)
+        typed = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none"]
+        typed += [
+            "trainer.steps=150",
+            "schedule.warmup=10",
+            "optimizer.lr=1e-2",
+            "data.val_tokens=99",
+        ]
+        return Path(train(compose(typed))["folder"]).resolve()
+
+
+def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
+    assert main([str(folder), "--prompt", "the cat", "--tokens", "40", "--temperature", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("the cat")
+    assert out.strip() in TEXT * 2
+
+
+def test_the_same_seed_is_the_same_text_past_the_end_of_the_context(folder, capsys):
+    texts = []
+    for seed in ("1", "1", "2"):
+        main(
+            [str(folder), "--prompt", "the", "--tokens", "70", "--temperature", "2", "--seed", seed]
+        )
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_cache_changes_no_choice():
+    typed = ["model=tiny", "model.context=16", "init=megatron", "trainer.precision=fp64"]
+    model = build_model(compose(typed), 31).eval()
+    prompt = torch.tensor([3, 1, 4])
+    found = list(generate(model, prompt, 13, temperature=0))
+    seen = prompt.tolist()
+    for chosen in found:
+        assert chosen == int(model(torch.tensor([seen]))[0, -1].argmax())
+        seen.append(chosen)
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["FOLDER", "--tokens", "0"]])
+def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
+    assert main([text.replace("FOLDER", str(folder)) for text in arguments]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

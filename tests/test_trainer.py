@@ -1,0 +1,77 @@
+"""The training step: what precision, compilation, clipping and one repeated batch do."""
+
+import pytest
+import torch
+
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import compose, options, plain
+
+SIZES = ["model=tiny", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
+SIZES += ["schedule.warmup=5", "trainer.steps=300"]
+
+
+def trainer_of(*overrides, batch=None):
+    config = plain(compose([*SIZES, *overrides]))
+    fixed = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
+    return build_trainer(config, build_model(config, 31), lambda step: fixed, lambda: ())
+
+
+def losses(trainer, steps):
+    for _ in range(steps):
+        assert trainer.train_step() is None
+    return trainer.losses
+
+
+def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
+    trainer = trainer_of("trainer.clip=0.5", "optimizer.weight_decay=0", "trainer.precision=fp64")
+    model = build_model(plain(compose([*SIZES, "trainer.precision=fp64"])), 31)
+    reference = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, weight_decay=0)
+    batch = trainer.batches(0)
+    for step in range(4):
+        reference.param_groups[0]["lr"] = 3e-3 * (step + 1) / 6
+        logits = model(batch[:, :-1]).log_softmax(-1)
+        loss = -logits.gather(-1, batch[:, 1:, None]).mean()
+        reference.zero_grad()
+        loss.backward()
+        norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
+        for parameter in model.parameters():
+            parameter.grad *= min(1.0, 0.5 / (norm.item() + 1e-6))
+        reference.step()
+        assert losses(trainer, 1)[-1] == pytest.approx(loss.item(), rel=1e-12)
+        assert trainer.grad_norm == pytest.approx(norm.item(), rel=1e-12)
+    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_bf16_follows_fp32_with_its_weights_in_fp32(norm):
+    half, full = trainer_of("trainer.precision=bf16", f"norm={norm}"), trainer_of(f"norm={norm}")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert half.model(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.bfloat16
+    assert losses(half, 30)[-1] == pytest.approx(losses(full, 30)[-1], rel=0.05)
+    assert losses(half, 0) != losses(full, 0)
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_one_batch_is_learned_by_heart_in_every_placement(placement):
+    extra = [] if placement == "none" else ["optimizer.lr=1e-2"]
+    found = losses(trainer_of(f"placement={placement}", *extra), 300)
+    assert found[-1] < 0.05, found[::50]
+
+
+def test_what_is_not_finite_leaves_every_weight_and_moment_as_it_was():
+    trainer = trainer_of()
+    losses(trainer, 3)
+    before = {k: v.clone() for group in trainer.tensors().values() for k, v in group.items()}
+    trainer.model.final.gain.register_hook(lambda grad: grad * float("inf"))
+    assert "gradient's norm is" in trainer.train_step()
+    after = {k: v for group in trainer.tensors().values() for k, v in group.items()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert trainer.step == 3
+
+
+@pytest.mark.nightly
+def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
+    eager, compiled = trainer_of(), trainer_of("trainer.compile=true")
+    assert losses(compiled, 20) == pytest.approx(losses(eager, 20), rel=1e-5)
