@@ -92,7 +92,7 @@ class Theirs:
         self.parameters = list(self.model.parameters())
         self.batches, self.step = batches, 0
         same = {key: like.defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
-        self.optimizer = torch.optim.AdamW(four_groups(self.model), **same, fused=True)
+        self.optimizer = torch.optim.AdamW(two_groups(self.model), **same, fused=True)
 
     def loss(self, batch: Tensor) -> Tensor:
         logits = self.model(batch[:, :-1], use_cache=False).logits.float()
@@ -108,22 +108,29 @@ class Theirs:
         return loss.item()
 
 
-def four_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Tables, norms, biases, matrices, as our optimizer has them."""
-    groups: dict[str, list[Tensor]] = {"tables": [], "norms": [], "biases": [], "matrices": []}
-    for name, parameter in model.named_parameters():
-        if ".wte." in name or ".wpe." in name:
-            group = "tables"
-        elif ".ln_" in name:
-            group = "norms"
-        else:
-            group = "biases" if name.endswith(".bias") else "matrices"
-        groups[group].append(parameter)
-    decays = {"tables", "matrices"}
-    return [
-        {"params": parameters} | ({} if name in decays else {"weight_decay": 0.0})
-        for name, parameters in groups.items()
-    ]
+class AsDocumented(Theirs):
+    """The same model as its documentation trains it: `labels` given, its cache left on, AdamW as it
+    comes."""
+
+    def __init__(
+        self, size: Size, batches: Batches, like: torch.optim.Optimizer, activation: str
+    ) -> None:
+        super().__init__(size, batches, like, activation)
+        self.model.config.use_cache = True
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=like.defaults["lr"])
+
+    def loss(self, batch: Tensor) -> Tensor:
+        tokens = batch[:, :-1]
+        return self.model(input_ids=tokens, labels=tokens).loss
+
+
+def two_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Decayed and not, as our optimizer has them."""
+    named = list(model.named_parameters())
+    left = [p for name, p in named if name.endswith(".bias") or ".ln_" in name]
+    kept = {id(p) for p in left}
+    decayed = [p for _, p in named if id(p) not in kept]
+    return [{"params": decayed}, {"params": left, "weight_decay": 0.0}]
 
 
 @torch.no_grad()

@@ -56,8 +56,9 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"{area}: {share:.0f} s{budget} with {WORKERS} workers")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _one_thread():
+    """Two workers with two threads each would spin for one another; a run sets its own count."""
     import torch
 
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from transformer_norms import config, sweep
 from transformer_norms.config import compose
+from transformer_norms.data import InputError
 from transformer_norms.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -242,6 +243,11 @@ def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
     assert [part for part in fragments if part not in line] == [], line
 
 
+def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
+    with pytest.raises(InputError, match="there is no file nowhere.txt"):
+        sweep.plan(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
+
+
 def test_a_single_string_is_no_list_of_overrides():
     assert "['norm=rmsnorm']" in refused(compose, "norm=rmsnorm")
 
@@ -287,7 +293,7 @@ def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_pa
 
 
 # (the key that is changed, what stands there instead, what the refusal names besides the key)
-GONE = object()
+GONE = "(gone)"
 EDITS = [
     *((key, GONE, "missing") for key in ("choices", "words", "norms", "init", "norm", "seed")),
     *((key, GONE, "missing") for key in ("norm.eps", "data.split", "init.std", "norm.type")),
@@ -328,7 +334,7 @@ def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edi
     node = held
     for name in above.split(".") if above else ():
         node = node[name]
-    if value is GONE:
+    if value == GONE:
         del node[last]
     else:
         node[last] = value

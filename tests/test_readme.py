@@ -47,7 +47,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     (block,) = [b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "compose" in b]
     lines = block.replace('"norm=rmsnorm"', '"norm=rmsnorm", "trainer.steps=2", "data=stories"')
     lines = lines.replace('"trainer.steps=2"', '"trainer.steps=2", "data.documents=150"')
-    lines = lines.replace('"data=stories"', '"data=stories", "tracking=none"')
+    lines = lines.replace('"data=stories"', '"data=stories", "tracking=none", "trainer.threads=1"')
     scope: dict = {}
     exec(lines, scope)
     assert scope["summary"]["status"] == "finished"

@@ -26,7 +26,7 @@ def gelu(x: Tensor) -> Tensor:
 
 @ACTIVATIONS("gelu_tanh")
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GPT-2's gelu: the tanh approximation of Phi"""
+    """GPT-2's gelu: x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"""
     return F.gelu(x, approximate="tanh")
 
 

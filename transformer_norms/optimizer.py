@@ -89,13 +89,13 @@ def _adamw(
     decay_norms: bool,
 ) -> torch.optim.Optimizer:
     found, decays = groups(model), decayed(decay_norms)
+    held: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name in names:
+        held[decays[name]] += [parameter for _, parameter in found[name]]
     parameters = [
-        {
-            "params": [parameter for _, parameter in found[name]],
-            "weight_decay": weight_decay if decays[name] else 0.0,
-        }
-        for name in names
-        if found[name]
+        {"params": of, "weight_decay": weight_decay if decay else 0.0}
+        for decay, of in held.items()
+        if of
     ]
     return torch.optim.AdamW(parameters, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
 

@@ -87,7 +87,7 @@ class Trainer:
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * rate
-        torch.manual_seed(self._step_seed())  # for dropout: nothing else draws
+        self._seed()
         batch = self.batches(self.step)
         total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.accumulation):
@@ -160,8 +160,12 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
 
-    def _step_seed(self) -> int:
-        return int.from_bytes(hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()[:7])
+    def _seed(self) -> None:
+        """For dropout, the only thing that draws: what a step drops depends on its number alone."""
+        digest = hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()
+        torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        if self.device == "cuda":
+            torch.cuda.manual_seed(int.from_bytes(digest[:7], "big"))
 
     def _diverged(self, record: Any, reason: str) -> str:
         record.diverged = reason
