@@ -23,7 +23,7 @@ test: setup
 	@$(BIN)/python -m pytest
 
 nightly: setup
-	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/areas.py"; exit 2; }
+	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/conftest.py"; exit 2; }
 	@$(BIN)/python -m pytest --nightly $(AREA)
 
 check: setup

@@ -58,9 +58,9 @@ def weights(folder):
 
 
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal():
-    long = ["trainer.steps=400", "trainer.log_every=1", "trainer.eval_every=100"]
+    long = ["trainer.steps=150", "trainer.log_every=1", "trainer.eval_every=50"]
     stopped = start("study=rough", *long)
-    folder = wait_for_step(20)
+    folder = wait_for_step(10)
     second = start("study=rough", *long)
     busy = ended(second)
     assert busy[0] == 75
@@ -72,13 +72,13 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
     assert weights(folder)[1] == f"step-{at:08d}"
 
     killed = start("study=rough", *long)
-    wait_for_step(at + 30)
+    wait_for_step(at + 10)
     killed.kill()
     killed.communicate()
 
     calm = start("study=calm", *long)
     code, answer, _ = ended(start("study=rough", *long))
-    assert (code, answer["status"], answer["steps"]) == (0, "finished", 400)
+    assert (code, answer["status"], answer["steps"]) == (0, "finished", 150)
     code, expected, _ = ended(calm)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])

@@ -18,6 +18,7 @@ def folder(tmp_path_factory):
         Path("corpus.txt").write_text(TEXT)
         typed = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none"]
         typed += [
+            "trainer.threads=1",
             "trainer.steps=150",
             "schedule.warmup=10",
             "optimizer.lr=1e-2",

@@ -53,7 +53,11 @@ def test_bf16_follows_fp32_with_its_weights_in_fp32(norm):
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("placement", options("placement"))
+SAMPLE = ("pre", "hybrid")
+REST = [pytest.param(p, marks=pytest.mark.nightly) for p in options("placement") if p not in SAMPLE]
+
+
+@pytest.mark.parametrize("placement", [*SAMPLE, *REST])
 def test_one_batch_is_learned_by_heart_in_every_placement(placement):
     extra = [] if placement == "none" else ["optimizer.lr=1e-2"]
     found = losses(trainer_of(f"placement={placement}", *extra), 300)
