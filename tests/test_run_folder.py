@@ -1,5 +1,6 @@
 """A run is a folder: the same command resumes it bitwise, finds it done, or says what changed."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import torch
 from transformer_norms import ConfigError, compose, load, run, runs, train
 from transformer_norms.checkpoint import NoUsableCheckpoint, newest
 from transformer_norms.data import InputError
+from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy
 from transformer_norms.folder import held
 from transformer_norms.stopping import Stopping
@@ -99,6 +101,17 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit():
     assert one["status"] == "finished"
     assert same(one["folder"], other["folder"])
     assert one["batch_chain"] == other["batch_chain"]
+
+
+def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placement():
+    pre, post = go("study=a"), go("study=b", "placement=post", "norm=layernorm")
+    text = torch.tensor(list(TEXT[: int(len(TEXT) * 0.9)].encode()))
+    batches = Batches(text.numpy(), 16, 4, seed=0)
+    chain = ""
+    for step in range(24):
+        chain = hashlib.sha256(chain.encode() + batches(step).numpy().tobytes()).hexdigest()
+    assert pre["batch_chain"] == post["batch_chain"] == chain
+    assert go("study=c", "data.seed=1")["batch_chain"] != chain
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

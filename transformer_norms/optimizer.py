@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from transformer_norms.initialization import Embedding, Linear
-from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Number, Rate
+from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
 from transformer_norms.registry import Registry
 
 OPTIMIZERS = Registry("optimizer")
@@ -63,19 +63,18 @@ def muon(
     model: nn.Module,
     *,
     lr: Rate,
-    adamw_share: Annotated[Number, Field(gt=0, le=100)],
     momentum: Momentum,
     betas: Betas,
     eps: Epsilon,
     weight_decay: Nonnegative,
     decay_norms: Flag,
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside blocks, AdamW at the rate adamw_share * lr for all else."""
+    """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
     matrices = [parameter for _, parameter in groups(model)["matrices"]]
     rest = [name for name in groups(model) if name != "matrices"]
     return [
         Muon(matrices, lr=lr, momentum=momentum, weight_decay=weight_decay),
-        _adamw(rest, model, adamw_share * lr, betas, eps, weight_decay, decay_norms),
+        _adamw(rest, model, lr, betas, eps, weight_decay, decay_norms),
     ]
 
 
