@@ -7,7 +7,8 @@ checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from transformer_norms.config import compose, folder_of_configs
@@ -23,32 +24,37 @@ CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
 def main(arguments: Sequence[str]) -> int:
     """Runs what was typed; the process's exit code."""
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
-        return hydra_main(arguments)
-    try:
-        unknown = [flag for flag in flags if flag not in MULTIRUN]
-        if unknown:
-            raise ConfigError(
-                f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job"
-            )
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                "WORLD_SIZE is above 1: a run is one process; there is no parallel= yet"
-            )
-        overrides = [argument for argument in arguments if argument not in MULTIRUN]
-        if flags:
-            from transformer_norms import sweep
+    return answered(partial(_run, arguments))
 
-            sweep.plan(tuple(overrides))
-            return hydra_main(["-m", *overrides])
-        return _answer(_one(overrides))
+
+def answered(body: Callable[[], int]) -> int:
+    """The exit code of `body`; an error of the user's as one line and with the code of its kind."""
+    try:
+        return body()
     except Exception as error:
         code = exit_code(error)
         if code == 1:
             raise
         print(" ".join(str(error).split()), file=sys.stderr)
         return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
+        return hydra_main(arguments)
+    unknown = [flag for flag in flags if flag not in MULTIRUN]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("WORLD_SIZE is above 1: a run is one process; there is no parallel= yet")
+    overrides = [argument for argument in arguments if argument not in MULTIRUN]
+    if flags:
+        from transformer_norms import sweep
+
+        sweep.plan(tuple(overrides))
+        return hydra_main(["-m", *overrides])
+    return _answer(_one(overrides))
 
 
 def _one(overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 from jaxtyping import Int
 
-from transformer_norms.command import exit_code
+from transformer_norms.command import answered
 from transformer_norms.errors import ConfigError
 from transformer_norms.loading import load, tokenizer
 from transformer_norms.model import Transformer
@@ -77,25 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
     typed = parser.parse_args(arguments)
-    try:
-        if typed.tokens < 1 or not 0 <= typed.temperature <= 100:
-            raise ConfigError("--tokens must be at least 1 and --temperature between 0 and 100")
-        print(
-            sample(
-                typed.folder,
-                typed.prompt,
-                typed.tokens,
-                temperature=typed.temperature,
-                seed=typed.seed,
-                plugins=typed.plugins,
-            )
-        )
-    except Exception as error:
-        code = exit_code(error)
-        if code == 1:
-            raise
-        print(" ".join(str(error).split()), file=sys.stderr)
-        return code
+    return answered(partial(_print, typed))
+
+
+def _print(typed: argparse.Namespace) -> int:
+    if typed.tokens < 1 or not 0 <= typed.temperature <= 100:
+        raise ConfigError("--tokens must be at least 1 and --temperature between 0 and 100")
+    asked = {key: getattr(typed, key) for key in ("temperature", "seed", "plugins")}
+    print(sample(typed.folder, typed.prompt, typed.tokens, **asked))
     return 0
 
 
