@@ -2,7 +2,12 @@
 
 import sys
 
-from transformer_norms.command import main
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        from transformer_norms.command import main
+
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:  # before a run had begun that could save anything
+        print("stopped before the first step; the same command starts it again", file=sys.stderr)
+        code = 75
+    sys.exit(code)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_norms.folder import held
+
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=tiny", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
@@ -58,18 +60,18 @@ def weights(folder):
 
 
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal():
-    long = ["trainer.steps=150", "trainer.log_every=1", "trainer.eval_every=50"]
+    long = ["trainer.steps=400", "trainer.log_every=1", "trainer.eval_every=100"]
     stopped = start("study=rough", *long)
     folder = wait_for_step(10)
-    second = start("study=rough", *long)
-    busy = ended(second)
-    assert busy[0] == 75
-    assert f"process {stopped.pid}" in busy[2]
     stopped.send_signal(signal.SIGTERM)
     code, answer, _ = ended(stopped)
     assert (code, answer["status"], answer["run"]) == (75, "preempted", str(folder))
     at = answer["steps"]
     assert weights(folder)[1] == f"step-{at:08d}"
+    with held(folder):
+        code, _, err = ended(start("study=rough", *long))
+    assert code == 75
+    assert f"{folder} is being trained by process {stopped.pid}" in err
 
     killed = start("study=rough", *long)
     wait_for_step(at + 10)
@@ -78,7 +80,7 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
 
     calm = start("study=calm", *long)
     code, answer, _ = ended(start("study=rough", *long))
-    assert (code, answer["status"], answer["steps"]) == (0, "finished", 150)
+    assert (code, answer["status"], answer["steps"]) == (0, "finished", 400)
     code, expected, _ = ended(calm)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])

@@ -15,6 +15,7 @@ from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy
 from transformer_norms.folder import held
+from transformer_norms.identity import code, differing
 from transformer_norms.stopping import Stopping
 
 TEXT = "".join(
@@ -225,9 +226,16 @@ def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
         go("seed=4")
 
 
-def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
-    from transformer_norms.identity import code
+def test_what_a_plugins_file_imports_is_code_of_the_run_too():
+    Path("mine/core").mkdir(parents=True)
+    Path("mine/core/k.py").write_text("K = 0.5\n")
+    Path("mine/use.py").write_text("")
+    files = code(compose([*BASE, "plugins=mine"]))
+    Path("mine/core/k.py").write_text("K = 0.7\n")
+    assert differing(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
 
+
+def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     files = code(compose([*BASE, "norm=rmsnorm"]))
     assert "norms/rmsnorm.py" in files
     assert "norms/layernorm.py" not in files
@@ -248,6 +256,37 @@ def test_continue_from_goes_on_to_a_later_horizon_and_refuses_any_other_differen
         go(f"continue_from={first['folder']}", "trainer.steps=40", "optimizer.lr=1e-2")
     with pytest.raises(ConfigError, match="above its 24"):
         go(f"continue_from={first['folder']}")
+    # The origin is still what its own command means, and a chain is a run of its own.
+    assert go()["folder"] == first["folder"]
+    third = go(f"continue_from={further['folder']}", "trainer.steps=50")
+    direct = go(f"continue_from={first['folder']}", "trainer.steps=50")
+    assert third["folder"] != direct["folder"]
+    assert third["val_loss"] != direct["val_loss"]
+
+
+def test_continue_from_refuses_other_data_and_other_code_and_takes_a_renamed_file(monkeypatch):
+    from transformer_norms import identity
+
+    first = go()
+    shutil.copy("corpus.txt", "renamed.txt")
+    more = [f"continue_from={first['folder']}", "trainer.steps=30"]
+    assert go(*more, "data.paths=renamed.txt", "study=renamed")["status"] == "finished"
+    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
+    with pytest.raises(ConfigError, match="data.paths"):
+        go(*more)
+    original = identity.code
+    monkeypatch.setattr(identity, "code", lambda c: {**original(c), "schedule.py": "0" * 16})
+    with pytest.raises(ConfigError, match="schedule.py"):
+        go(*more, "data.paths=renamed.txt")
+
+
+def test_only_a_final_validation_loss_is_called_val_loss(stop_at):
+    stop_at(12)
+    stopped = go()
+    assert (stopped["status"], stopped["val_loss"]) == ("preempted", None)
+    assert stopped["best_val_loss"] is not None
+    finished = go()
+    assert finished["val_loss"] == rows(finished["folder"])[-1]["val/loss"]
 
 
 def damage(folder, which=-1):

@@ -97,13 +97,13 @@ class Capped:
         is_causal: bool,
     ) -> Tensor:
         logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        logits = self.cap * torch.tanh(logits.float() / self.cap).to(logits.dtype)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        logits = self.cap * torch.tanh(logits.to(dtype) / self.cap)
         if is_causal:
             attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         if attn_mask is not None:
             logits = logits.masked_fill(~attn_mask, float("-inf"))
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        weights = F.dropout(logits.to(dtype).softmax(-1).to(v.dtype), dropout_p)
+        weights = F.dropout(logits.softmax(-1).to(v.dtype), dropout_p)
         return weights @ v
 
 

@@ -16,12 +16,14 @@ from transformer_norms.model import LogitCap, Transformer
 from transformer_norms.norms import NORMS, nothing
 from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.placement import HEAD_SITES, Placement, Site, SubLayerPlan
+from transformer_norms.placement import TOPOLOGIES as TOPOLOGY_NAMES
 from transformer_norms.position import POSITIONS
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.trainer import Trainer, Windows
 
 Config = Mapping[str, Any]
 MakeNorm = Callable[[int], Any]
+assert set(TOPOLOGIES) == set(TOPOLOGY_NAMES)
 
 
 def build_model(config: Config, vocab_size: int) -> Transformer:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transformer_norms.config import compose, folder_of_configs
+from transformer_norms.config import check_names, compose, folder_of_configs
 from transformer_norms.errors import Busy, ConfigError
 
 MULTIRUN = ("-m", "--multirun")
@@ -42,6 +42,9 @@ def answered(body: Callable[[], int]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument.startswith("-")]
     if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
+        check_names(
+            text for text in arguments if "=" in text and not text.startswith(("-", "hydra"))
+        )
         return hydra_main(arguments)
     unknown = [flag for flag in flags if flag not in MULTIRUN]
     if unknown:

@@ -2,13 +2,13 @@
 what came of it."""
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.command import main
+from transformer_norms.files import read_metrics
 from transformer_norms.folder import summary_of
 from transformer_norms.record import say
 from transformer_norms.report.curve import reference_lines
@@ -44,10 +44,12 @@ def _explain(folder: Path) -> None:
     from transformer_norms.sample import sample
 
     summary = summary_of(folder)
-    loss = summary["val_loss"]
-    bits = loss / math.log(2) * summary["data"]["val"]["tokens"] / summary["data"]["val"]["bytes"]
+    last = read_metrics(folder / "metrics.jsonl")[-1]
     say("")
-    say(f"validation loss      {loss:.3f} nats per token, {bits:.2f} bits per byte")
+    say(
+        f"validation loss      {last['val/loss']:.3f} nats per token, "
+        f"{last['val/bpb']:.2f} bits per byte"
+    )
     names = {
         "uniform": "every token alike",
         "unigram": "tokens by frequency",

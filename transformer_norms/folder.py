@@ -28,6 +28,8 @@ def attempts(study: Path, run_hash: str, origin: str) -> list[Path]:
     found = []
     for folder in study.glob(f"*-{run_hash[:8]}{origin}*"):
         match = pattern.fullmatch(folder.name)
+        if ("-from-" in folder.name) != bool(origin):
+            continue  # a continuation is a run of its own, whatever hash its origin's name ends in
         if match and folder.is_dir():
             found.append((int(match[1] or 1), folder))
     return [folder for _, folder in sorted(found)]

@@ -26,15 +26,24 @@ _NOT_TRAINING = (
     "tracking",
     "wandb_mirror",
     "sweep",
+    "demo",
+    "loading",
+    "command",
+    "progress",
 )
 
 
 def run_hash(config: Config, data_identity: Mapping[str, Any]) -> str:
     """16 hex digits of the resolved config, its files by their content, not their spelling."""
+    return digest(identified(config, data_identity))
+
+
+def identified(config: Config, data_identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that can change a result, with files by their content and not by their spelling."""
     plain = part(config)
     if "paths" in plain["data"]:
         plain["data"]["paths"] = dict(data_identity)
-    return digest(plain)
+    return plain
 
 
 def part(config: Config) -> dict[str, Any]:
@@ -50,8 +59,8 @@ def part(config: Config) -> dict[str, Any]:
 
 
 def difference(before: Config, now: Config) -> str:
-    """The first key that makes two runs different, besides the horizon; '' where there is none."""
-    old, new = _flat(part(before)), _flat(part(now))
+    """The first key that makes two `identified` runs different, besides the horizon; or ''."""
+    old, new = _flat(before), _flat(now)
     for key in sorted({*old, *new} - {"trainer.steps"}):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)} there and {new.get(key)} here"
@@ -116,6 +125,6 @@ def _file_of_norm(name: str) -> str:
     return NORMS[name].__module__.rpartition(".")[2] + ".py"
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The names whose hashes differ, or that stand on one side alone."""
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names whose values differ, or that stand on one side alone."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

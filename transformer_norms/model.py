@@ -74,4 +74,5 @@ class LogitCap:
         self.cap = cap
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return self.cap * torch.tanh(logits / self.cap)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return self.cap * torch.tanh(logits.to(dtype) / self.cap)

@@ -15,7 +15,7 @@ SITES = {
 HEAD_SITES = ("q", "k", "v")
 SHARES = ("head", "full")  # a q, k or v norm acts on each head, or on all heads side by side
 COEFFICIENTS = ("a", "b")
-TOPOLOGIES = ("serial",)
+TOPOLOGIES = ("serial",)  # those of block.py, named here so that a name is checked without torch
 
 
 @dataclass(frozen=True)

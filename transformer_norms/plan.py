@@ -31,7 +31,7 @@ class Plan:
             Path("runs") / config["study"],
             identity.readable(config, usual_axes()),
             self.hash,
-            f"-from-{self.origin.name[-8:]}" if self.origin else "",
+            f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else "",
             again=config["again"],
             code=self.code,
             data=self.data_identity,
@@ -56,9 +56,21 @@ class Plan:
                 f"this one is {status or 'no run'}"
             )
         before = compose([f"config={folder / 'config.yaml'}", f"plugins={self.config['plugins']}"])
-        difference = identity.difference(plain(before), self.config)
+        summary = summary_of(folder)
+        difference = identity.difference(
+            identity.identified(plain(before), summary["data"]["identity"]),
+            identity.identified(self.config, self.data_identity),
+        )
         if difference:
             raise ConfigError(f"continue_from: only trainer.steps may differ; {difference}")
+        changed = identity.differing(summary["data"]["identity"], self.data_identity)
+        if changed:
+            raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changed)})")
+        other = identity.differing(summary["source"], self.code)
+        if other:
+            raise ConfigError(
+                f"continue_from: it was run by other code ({', '.join(other)} differ)"
+            )
         steps = before["trainer"]["steps"]
         if self.config["trainer"]["steps"] <= steps:
             raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")

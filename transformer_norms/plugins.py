@@ -41,4 +41,8 @@ def load(folder: Path) -> None:
 
 
 def sources(folder: Path | None) -> dict[str, Path]:
-    return {} if folder is None else {f"plugins/{f.name}": f for f in sorted(folder.glob("*.py"))}
+    """Every Python file of the folder, those that its own files import included."""
+    if folder is None:
+        return {}
+    files = sorted(folder.rglob("*.py"))
+    return {f"plugins/{file.relative_to(folder).as_posix()}": file for file in files}

@@ -46,8 +46,6 @@ class Record:
     def row(self, row: dict[str, Any]) -> None:
         self.metrics.append(row)
         self.written = row["step"]
-        if "val/loss" in row:
-            self.summary["val_loss"] = _finite(row["val/loss"])
 
     def checkpoint(self, trainer: Trainer) -> None:
         self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
@@ -69,6 +67,7 @@ class Record:
             "step": trainer.step,
             "tokens": trainer.tokens,
             "seconds": round(trainer.seconds, 3),
+            "val_loss": _finite(trainer.final) if trainer.step == trainer.steps else None,
             "best_val_loss": _finite(trainer.best),
             "initial_loss": trainer.divergence.initial,
             "spikes": trainer.divergence.spikes,
@@ -78,7 +77,7 @@ class Record:
         write_json(self.folder / "summary.json", self.summary)
 
     def progress(self, trainer: Trainer) -> None:
-        self.watch(trainer, self.summary["val_loss"])
+        self.watch(trainer, _finite(trainer.final))
 
 
 def _finite(value: float) -> float | None:

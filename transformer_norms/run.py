@@ -76,6 +76,10 @@ class Run:
             preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
+            known = summary_of(self.folder)
+            if known.get("status") in ENDED:  # by another process, since this one looked
+                say(f"{shown(self.folder)} has {known['status']} meanwhile")
+                return known
             summary = self._summary(tokens, parameters)
             self._write_first(tokens, summary)
             with Watch(config["trainer"]["steps"]) as watch:

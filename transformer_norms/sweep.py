@@ -59,6 +59,8 @@ def run(arguments: Sequence[str], launcher: Any) -> list[Any]:
         "report": None,
     }
     print(json.dumps(answer), flush=True)
+    if counts["preempted"] or counts["busy"]:
+        raise SystemExit(75)
     if counts["failed"]:
         raise SystemExit(1)
     return list(returns)
@@ -66,10 +68,12 @@ def run(arguments: Sequence[str], launcher: Any) -> list[Any]:
 
 def job(overrides: Sequence[str]) -> dict[str, Any]:
     """One job, in whichever process the launcher chose. It never raises for what goes wrong in it:
-    it says so, and the sweep goes on. A signal ends the sweep with exit code 75."""
+    it says so, and the sweep goes on. After a signal no further job is begun."""
     from transformer_norms.record import say
     from transformer_norms.run import train
 
+    if _stopped:
+        return {"status": "preempted"}
     say(f"--- {' '.join(overrides)}")
     try:
         config = compose(overrides)
@@ -85,8 +89,9 @@ def job(overrides: Sequence[str]) -> dict[str, Any]:
         print(traceback.format_exc(), file=sys.stderr)
         return {"status": "failed"}
     if summary["status"] == "preempted":
-        close_mirrors()
-        raise SystemExit(75)
+        _stopped.append(summary["folder"])
+    loss = "" if summary["val_loss"] is None else f", val_loss {summary['val_loss']:.4f}"
+    say(f"{summary['folder']}: {summary['status']}{loss}")
     return {key: summary[key] for key in ("status", "folder", "step", "val_loss")}
 
 
@@ -100,6 +105,7 @@ def mirror(mode: str) -> Any:
 
 
 _opened: list[Any] = []
+_stopped: list[str] = []  # the run that a signal stopped, if one did
 
 
 def close_mirrors() -> None:
