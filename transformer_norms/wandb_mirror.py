@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+import wandb
 from omegaconf import OmegaConf
 
-import wandb
 from transformer_norms.files import read_json, write_json
 
 _INIT_SECONDS = 20
