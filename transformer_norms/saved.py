@@ -78,8 +78,8 @@ def _refuse_more_than_values(text: str) -> None:
     for event in yaml.parse(text, Loader=get_yaml_loader()):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise ConfigError("a saved config holds no anchors or aliases")
-        if getattr(event, "tag", None):
-            raise ConfigError(f"a saved config holds no tags, and there is {event.tag!r}")
+        if tag := getattr(event, "tag", None):
+            raise ConfigError(f"a saved config holds no tags, and there is {tag!r}")
         if isinstance(event, yaml.ScalarEvent):
             if "${" in event.value:
                 raise ConfigError("a saved config holds no ${...}")
