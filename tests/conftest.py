@@ -68,5 +68,5 @@ def _one_thread():
 def cache(tmp_path_factory) -> Path:
     """One token cache for the session, apart from the user's."""
     folder = tmp_path_factory.mktemp("cache")
-    os.environ["TRANSFORMER_NORMS_CACHE"] = str(folder)
+    os.environ["TRANSFORMER_NORMS_CACHE"] = os.environ["MPLCONFIGDIR"] = str(folder)
     return folder

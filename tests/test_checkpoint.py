@@ -13,6 +13,8 @@ import torch
 from transformer_norms import checkpoint
 from transformer_norms.checkpoint import DamagedError, NonFiniteError, NoUsableCheckpoint
 
+pytestmark = pytest.mark.area("trust")
+
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 PAGE = 4096
 

@@ -16,6 +16,8 @@ import torch
 from transformer_norms import checkpoint, files
 from transformer_norms.files import MetricsFile, StorageError, read_metrics
 
+pytestmark = pytest.mark.area("trust")
+
 
 def save(folder: Path, step: int, size: int = 1000) -> Path:
     content = {"model": {"weight": torch.ones(size)}, "optimizer": {"average": torch.ones(size)}}

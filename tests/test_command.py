@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch):
 
 
 def start(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(Path.cwd())}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *SHORT, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -59,6 +59,7 @@ def weights(folder):
     return (newest / "model.safetensors").read_bytes(), newest.name
 
 
+@pytest.mark.area("trust")
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal():
     long = ["trainer.steps=400", "trainer.log_every=1", "trainer.eval_every=100"]
     stopped = start("study=rough", *long)
@@ -89,15 +90,14 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
 
 
 def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_but_run_folders():
-    code, answer, err = ended(start("-m", "norm=layernorm,rmsnorm", "seed=0,1", "trainer.steps=6"))
+    code, answer, err = ended(start("-m", "norm=layernorm,rmsnorm", "trainer.steps=6"))
     assert code == 0, err
     assert answer == {
-        "study": "main", "runs": 4, "finished": 4, "diverged": 0, "failed": 0, "missing": 0,
+        "study": "main", "runs": 2, "finished": 2, "diverged": 0, "failed": 0, "missing": 0,
         "report": None,
     }  # fmt: skip
-    assert len(list(Path("runs/main").iterdir())) == 4
-    there = {path.name for path in Path.cwd().iterdir()}
-    assert there <= {"corpus.txt", "runs", "fontlist-v390.json"} | {p for p in there if "font" in p}
+    assert len(list(Path("runs/main").iterdir())) == 2
+    assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}
 
 
 def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line():

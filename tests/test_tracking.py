@@ -15,6 +15,8 @@ import pytest
 from transformer_norms import files, tracking
 from transformer_norms.tracking import Mirror, resolve_mode
 
+pytestmark = pytest.mark.area("trust")
+
 SECRET = "5ec2e7" * 7
 
 

@@ -11,6 +11,8 @@ import pytest
 from transformer_norms import files, tracking, wandb_mirror
 from transformer_norms.wandb_mirror import FolderMirror, mirror_folder, run_id
 
+pytestmark = pytest.mark.area("trust")
+
 
 class StandIn:
     """Parts of W&B runs as folders; a row is lost unless its part is finished, as in W&B."""
