@@ -1,5 +1,10 @@
 """The training step: what precision, compilation, clipping and one repeated batch do."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -75,7 +80,23 @@ def test_what_is_not_finite_leaves_every_weight_and_moment_as_it_was():
     assert trainer.step == 3
 
 
+COMPILED = """
+import test_trainer as t
+print(*t.losses(t.trainer_of({}), 20))
+"""
+
+
 @pytest.mark.nightly
 def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
-    eager, compiled = trainer_of(), trainer_of("trainer.compile=true")
-    assert losses(compiled, 20) == pytest.approx(losses(eager, 20), rel=1e-5)
+    """In processes of their own: what checks shapes here cannot be compiled."""
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    eager, compiled = (
+        subprocess.run(
+            [sys.executable, "-c", COMPILED.format(repr(typed))],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout.split()
+        for typed in ("trainer.compile=false", "trainer.compile=true")
+    )  # fmt: skip
+    assert eager != compiled  # or nothing was compiled
+    assert [float(x) for x in compiled] == pytest.approx([float(x) for x in eager], rel=1e-5)
