@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.data.entry import SCHEMA, DamagedError, Entry, canonical, open_entry
+from transformer_norms.files import fsync_folder
 
 PAUSE = 0.1  # seconds between two looks at a lock
 
@@ -68,9 +69,9 @@ def open_or_build(
         try:
             passing.mkdir()
             build(passing)
-            _sync(passing)
+            fsync_folder(passing)
             _put(passing, folder)
-            _sync(root)
+            fsync_folder(root)
         finally:
             shutil.rmtree(passing, ignore_errors=True)
         return open_entry(folder)
@@ -115,11 +116,3 @@ def _sweep(root: Path, key: str) -> None:
         with (root / f"tokens-{other}.lock").open("w") as lock:
             if _take(lock):
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -24,7 +25,7 @@ PATTERNS = {
 }
 
 
-class Tokenizer:
+class Tokenizer(ABC):
     """`pieces[id]` is the bytes of an id; `end` closes a document and has no bytes.
 
     Any valid UTF-8 text comes back from decode(encode(text)), one that spells a special token
@@ -38,9 +39,9 @@ class Tokenizer:
         self.vocab_size = len(pieces)
         self.byte_lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
 
+    @abstractmethod
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, unsigned. Raises UnicodeEncodeError for half a surrogate pair."""
-        raise NotImplementedError
 
     def encode_documents(self, documents: Iterable[str], separated: bool) -> Iterator[np.ndarray]:
         """The ids of all documents in order, part by part; with `end` after each if separated."""
@@ -59,9 +60,9 @@ class Tokenizer:
         pieces = self.pieces
         return b"".join(pieces[id] for id in ids).decode("utf-8", errors="replace")
 
+    @abstractmethod
     def save(self) -> dict:
         """JSON-able; `load_tokenizer` reads it."""
-        raise NotImplementedError
 
 
 class ByteTokenizer(Tokenizer):
