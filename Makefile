@@ -1,10 +1,11 @@
 # make demo: set up, train the default model on the built-in corpus, show what came of it
-# make test: set up, run the tests      make check: format, lint, types      make nightly AREA=name
+# make test: set up, run the tests      make check: format, lint, types, the README's tables
+# make tables: write those tables anew      make nightly AREA=name: the long tests
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: demo test check nightly benchmark setup format clean
+.PHONY: demo test check tables nightly benchmark setup format clean
 
 setup: .venv/installed
 
@@ -14,6 +15,8 @@ setup: .venv/installed
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the pinned packages into .venv (a minute or two)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# The tests compare with torchscale; what it requires would bring a torchvision for CUDA.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchscale
 	@touch $@
 
 demo: setup
@@ -28,6 +31,10 @@ nightly: setup
 
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	@$(BIN)/python -m transformer_norms.tables README.md --check
+
+tables: setup
+	@$(BIN)/python -m transformer_norms.tables README.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

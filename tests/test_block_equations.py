@@ -1,209 +1,332 @@
-"""Every placement computes the equation that its YAML states, and the run's norm its formula."""
+"""Every placement computes the equation that its YAML states, with whichever norm."""
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
+import written_out
+from combinations import combined
 from torch import nn
+from written_out import l2norm
 
 from transformer_norms.building import build_model
-from transformer_norms.config import compose as composed
+from transformer_norms.causality import leak
+from transformer_norms.coefficient import Learned
 from transformer_norms.config import options
-from transformer_norms.norms import NORMS
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.placement import SITES, Placement
 
-SMALL = ["model=tiny", "model.width=16", "model.heads=2", "model.context=12"]
-SMALL += ["trainer.precision=fp64"]
+pytestmark = pytest.mark.area("catalogue")
+
+HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
+SMALL = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
+SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
+STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
 
 @cache
-def config_of(*overrides):
-    return composed(overrides)
+def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
+    typed = [f"{key}={value}" for key, value in words.items() if key != "final_norm"]
+    typed = [text.replace("__", ".") for text in typed]
+    words = {key: value for key, value in words.items() if key == "final_norm"}
+    return combined(*SMALL, *typed, f"init={init}", placement=placement, norm=norm, **words)
 
 
-def model_of(*overrides, init="megatron"):
-    """A float64 model whose norms have gains that differ from 1 and are the same everywhere."""
-    model = build_model(config_of(*SMALL, f"init={init}", *overrides), vocab_size=11)
-    torch.manual_seed(1)
-    gain, bias = torch.randn(16).double(), torch.randn(16).double()
+def model_of(**choices):
+    """A float64 model whose norms have the same random parameters everywhere, as far as they go,
+    and whose coefficients and biases are random."""
+    model = build_model(config_of(**choices), vocab_size=11)
+    torch.manual_seed(3)
     for module in model.modules():
-        if isinstance(module, tuple(NORMS[n] for n in ("layernorm", "rmsnorm"))):
-            width = len(module.gain)
-            module.gain.data = gain[:width].clone()
-            if getattr(module, "bias", None) is not None:
-                module.bias.data = bias[:width].clone()
-    return model, gain, bias
+        if type(module) in NORMS.values():
+            shake(module)
+        elif isinstance(module, Learned):
+            module.gain.data = torch.randn_like(module.gain) + 0.3
+        elif isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.data = torch.randn_like(module.bias)
+    return model
 
 
-def written_out(name, gain, bias):
-    """The norm's formula, from its paper, on the last axis."""
+def shake(norm):
+    for name, parameter in norm.named_parameters():
+        torch.manual_seed(sum(name.encode()))
+        parameter.data = torch.randn(WIDTH * 4, dtype=parameter.dtype)[: parameter.numel()]
+        parameter.data = parameter.data.view(parameter.shape) + 0.2
+    return norm
 
-    def layernorm(x, shift=True):
-        mean = sum(x[..., j] for j in range(x.shape[-1])) / x.shape[-1]
-        centred = x - mean[..., None]
-        variance = (centred * centred).sum(-1) / x.shape[-1]
-        y = centred / (variance[..., None] + 1e-5).sqrt() * gain[: x.shape[-1]]
-        return y + bias[: x.shape[-1]] if shift else y
 
-    def rmsnorm(x):
-        square = (x * x).sum(-1, keepdim=True) / x.shape[-1]
-        return gain[: x.shape[-1]] * x / (square + 1e-6).sqrt()
+def norm_of(name):
+    """The run's norm at any width: tests/test_norms.py compares each with its formula."""
+    spec = config_of(norm=name)["norm"]
+    own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
+    make = cache(lambda width: shake(NORMS[spec["type"]](width, **own).double()))
+    return (lambda x: x) if name == "none" else (lambda x: make(x.shape[-1])(x))
 
-    return {
-        "layernorm": layernorm,
-        "layernorm_nobias": lambda x: layernorm(x, shift=False),
-        "rmsnorm": rmsnorm,
-        "none": lambda x: x,
-    }[name]
+
+def used(spec, module, values):
+    """What a coefficient multiplies by, from its YAML and its parameter."""
+    if not isinstance(spec, dict):
+        return None if spec is None or spec == "1 - b" else number(spec, values)
+    stored = spec.get("stored", spec["init"])
+    factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
+    shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}
+    return shaped[spec.get("function", "same")](factor * module.gain)
+
+
+def number(text, values):
+    return eval(str(text), {"sqrt": math.sqrt, "log": math.log, **values})
+
+
+def scope_of(config, block, name, i, norm):
+    """What the equation of sub-layer `name` of block i may name."""
+    values = {"N": DEPTH, "R": 2 * DEPTH, "i": i, "l": i + 1, "d": WIDTH, "dh": WIDTH // HEADS}
+    plan = Placement(**config["placement"]).plans(i, DEPTH)[name]
+    layer, coefficients = getattr(block, name), dict(plan.coefficients)
+    scope = {"norm": norm, "l2norm": l2norm, "sqrt": math.sqrt, **values}
+    scope["a"] = used(coefficients.get("a"), layer.skip, values)
+    scope["b"] = used(coefficients.get("b"), layer.branch, values)
+    if name == "attention":
+        how = config["architecture"]
+        scale = how["attention_scale"]
+        f = partial(
+            written_out.attention,
+            layer.f,
+            heads=HEADS,
+            order=how["qk_norm_order"],
+            scale=layer.f.scale.gain if isinstance(scale, dict) else number(scale, values),
+        )
+        stand_in = norm_of("rmsnorm") if config["qkv"] == "rmsnorm" else norm
+        scope["f"] = lambda x, **at: f(
+            x, **{k: stand_in if k in "qkv" and v is norm else v for k, v in at.items()}
+        )
+        scope["head_scale"] = used(coefficients.get("head_scale"), layer.f.head_scale, values)
+        if "q" in plan.sites and plan.sites["q"].scale != 1:
+            scale_q = used(plan.sites["q"].scale, layer.f.q.scale, values)
+            scope["q"] = lambda x: l2norm(x) * scale_q
+    else:
+        scope["f"] = partial(written_out.mlp, layer.f)
+        hidden = coefficients.get("hidden_scale")
+        scope["hidden_scale"] = used(hidden, layer.f.up_scale, values)
+    return scope
 
 
 @pytest.mark.parametrize("norm", options("norm"))
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_computes_its_stated_equation(placement, norm):
-    model, gain, bias = model_of(f"placement={placement}", f"norm={norm}")
-    equation = config_of(f"placement={placement}").placement.equation
-    x = torch.randn(2, 12, 16, dtype=torch.double)
-    angles = model.position.angles(0, 12)
-    for block in model.blocks:
-        for name in ("attention", "mlp"):
-            sub_layer = getattr(block, name)
-            scope = {"x": x, "norm": written_out(norm, gain, bias)}
-            scope["f"] = lambda h, f=sub_layer.f: f(h, angles, None)
-            expected = eval(equation[name], scope)
-            torch.testing.assert_close(sub_layer(x, x, angles, None), expected, rtol=0, atol=1e-12)
-
-
-def rotated(x, base=10_000):
-    """Rotary positions by complex numbers: pairs (j, j + half), turned by t / base^(2j/r)."""
-    half = x.shape[-1] // 2
-    turned = torch.empty_like(x)
-    for t in range(x.shape[1]):
-        for j in range(half):
-            frequency = 1 / torch.tensor(float(base)) ** (j / half)  # in float32, as published code
-            angle = t * frequency.double()
-            pair = torch.complex(x[:, t, :, j], x[:, t, :, j + half])
-            pair = pair * torch.polar(torch.ones(()).double(), angle)
-            turned[:, t, :, j], turned[:, t, :, j + half] = pair.real, pair.imag
-    return turned
-
-
-def attention_written_out(f, x, q_norm, k_norm, v_norm):
-    """softmax(q k^T / sqrt(dh)) v over the past, head by head and token by token."""
-    heads = lambda w: (x @ w.weight.T).unflatten(-1, (2, 8))  # noqa: E731
-    q, k, v = rotated(q_norm(heads(f.query))), rotated(k_norm(heads(f.key))), v_norm(heads(f.value))
-    context = torch.zeros_like(q)
-    for t in range(x.shape[1]):
-        for h in range(2):
-            scores = (q[:, t, h, None] * k[:, : t + 1, h]).sum(-1) / math.sqrt(8)
-            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
-            context[:, t, h] = (weights[..., None] * v[:, : t + 1, h]).sum(1)
-    return context.flatten(2) @ f.output.weight.T
+    config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
+    stated, plan = norm_of(norm), Placement(**config["placement"])
+    torch.manual_seed(0)
+    x, r = torch.randn(2, 2, TIME, WIDTH, dtype=torch.double)
+    context = (model.position.angles(0, TIME), None)
+    for i in (0, 1, DEPTH - 1):  # of every schedule, an entry that holds and one that does not
+        block, equation = model.blocks[i], plan.equation(i, DEPTH)
+        scopes = {n: scope_of(config, block, n, i, stated) for n in ("attention", "mlp")}
+        if plan.topology == "serial":
+            y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x})
+            expected = eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x})
+            found = block(x, *context)
+        elif plan.topology == "parallel":
+            scope = {name: s["f"] for name, s in scopes.items()}
+            expected = eval(equation["block"], {**scopes["mlp"], **scope, "x": x})
+            found = block(x, *context)
+        else:
+            y, s = eval(equation["attention"], {**scopes["attention"], "x": x, "r": r})
+            y, s = eval(equation["mlp"], {**scopes["mlp"], "x": y, "r": s})
+            expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
+            found = model.final(block((x, r), *context))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_hybrid_is_the_papers_equations_with_qkv_norm_written_out():
     """HybridNorm, arXiv:2503.04598: Y = MHA_qkv(X) + X; X' = FFN(Norm(Y)) + Norm(Y)."""
-    model, gain, bias = model_of("placement=hybrid")
-    norm = written_out("rmsnorm", gain, bias)
-    x = torch.randn(2, 12, 16, dtype=torch.double)
+    model, norm = model_of(placement="hybrid"), norm_of("rmsnorm")
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
     block = model.blocks[1]
-    f, mlp = block.attention.f, block.mlp.f
-    y = attention_written_out(f, x, norm, norm, norm) + x
-    z = norm(y)
-    hidden = torch.relu(z @ mlp.up.weight.T) ** 2
-    expected = hidden @ mlp.down.weight.T + z
-    found = block(x, model.position.angles(0, 12), None)
+    attention = written_out.attention(block.attention.f, x, heads=HEADS, q=norm, k=norm, v=norm)
+    z = norm(attention + x)
+    expected = written_out.mlp(block.mlp.f, z) + z
+    found = block(x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert model.final is not None
     assert [n for n, _ in model.named_parameters() if n.startswith("final")] == ["final.gain"]
 
 
-@pytest.mark.parametrize("qk_norm", ["none", "head", "full"])
-def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_norm):
-    model, gain, bias = model_of(f"qk_norm={qk_norm}")
-    one_head = written_out("rmsnorm", gain, bias)
+def test_post_with_its_norms_moved_on_by_one_sub_layer_is_the_papers_rotated_form():
+    """GLM-130B, arXiv:2210.02414: u = norm(x); x = alpha u + f(u), and the last norm is final."""
+    model, norm = model_of(placement="glm130b"), norm_of("rmsnorm")
+    tokens = torch.randint(11, (2, TIME))
+    x, alpha = model.embedding(tokens), math.sqrt(2 * DEPTH)
+    for block in model.blocks:
+        u = norm(x)
+        x = alpha * u + written_out.attention(block.attention.f, u, heads=HEADS)
+        u = norm(x)
+        x = alpha * u + written_out.mlp(block.mlp.f, u)
+    expected = norm(x) @ model.embedding.weight.T
+    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("qk_norm", ["none", "head", "per_head", "full", "l2"])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_norm, order):
+    model = model_of(qk_norm=qk_norm, architecture__qk_norm_order=order)
+    f, dim = model.blocks[0].attention.f, WIDTH // HEADS
+    one_head, how = norm_of("rmsnorm"), {}
+    if qk_norm == "per_head":  # each head's own gain
+        for head, norm in enumerate(f.q.heads):
+            norm.gain.data += head
+            f.k.heads[head].gain.data += head
+    if qk_norm == "l2":
+        how = {"scale": f.scale.gain}
     norm = {
         "none": lambda q: q,
         "head": one_head,
-        "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (2, 8)),
+        "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * one_head_without_gain(q),
+        "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (HEADS, dim)),
+        "l2": l2norm,
     }[qk_norm]
-    x = torch.randn(2, 12, 16, dtype=torch.double)
-    f = model.blocks[0].attention.f
-    expected = attention_written_out(f, x, norm, norm, lambda v: v)
-    found = f(x, model.position.angles(0, 12), None)
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
+    expected = written_out.attention(f, x, heads=HEADS, q=norm, k=norm, order=order, **how)
+    found = f(x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def one_head_without_gain(x):
+    return x / ((x * x).mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
+    """Henry et al. 2020: g = log2(L^2 - L), learned, one for each attention, and no 1/sqrt(dh)."""
+    model = build_model(config_of(qk_norm="l2"), vocab_size=11)
+    scales = [block.attention.f.scale.gain for block in model.blocks]
+    assert all(scale.item() == pytest.approx(math.log2(TIME**2 - TIME)) for scale in scales)
+    assert len({id(scale) for scale in scales}) == DEPTH
 
 
 @pytest.mark.parametrize("placement", options("placement"))
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
-    model = build_model(config_of(*SMALL, "init=megatron", f"placement={placement}"), vocab_size=11)
-    sites = {"pre", "q", "k", "v", "head_norm", "head_scale", "ctx", "mid", "out", "post"}
-    plan = config_of(f"placement={placement}").placement
-    named = {"attention": set(plan.get("attention", {})), "mlp": set(plan.get("mlp", {}))}
-    for block in model.blocks:
-        for name in ("attention", "mlp"):
-            sub_layer = getattr(block, name)
-            there = set(dict(sub_layer.named_children())) | set(dict(sub_layer.f.named_children()))
-            assert there & sites == named[name] | set(plan.get("both", {}))
+    config = config_of(placement=placement)
+    model = build_model(config, vocab_size=11)
+    sites = {site for of in SITES.values() for site in of}
+    for i, block in enumerate(model.blocks):
+        for name, plan in Placement(**config["placement"]).plans(i, DEPTH).items():
+            layer = getattr(block, name)
+            there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
+            scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()
+            assert there & sites == set(plan.sites) | scales
 
 
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("placement", options("placement"))
-def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement, norm):
-    model, *_ = model_of(f"placement={placement}", f"norm={norm}", init="gpt2")
-    tokens = torch.randint(11, (2, 12))
-    logits = model(tokens)
-    for t in (3, 10):
-        changed = tokens.clone()
-        changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
-        moved = model(changed)
-        assert torch.equal(moved[:, : t + 1], logits[:, : t + 1])
-        assert not torch.equal(moved[:, t + 1 :], logits[:, t + 1 :])
+def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
+    """init=gpt2, so that attention takes part; every norm of the catalogue."""
+    tokens = torch.randint(11, (2, TIME), generator=torch.Generator().manual_seed(0))
+    for norm in options("norm"):
+        model = model_of(placement=placement, norm=norm, init="gpt2").train()
+        logits = model(tokens)
+        for t in (1, TIME - 2):
+            changed = tokens.clone()
+            changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
+            moved = model(changed)
+            looks_ahead = norm == "batchnorm" and has_batchnorm(model)
+            assert torch.equal(moved[:, : t + 1], logits[:, : t + 1]) != looks_ahead
+            assert not torch.equal(moved[:, t + 1 :], logits[:, t + 1 :])
+        assert (leak(model, 11) > 1e-3) == looks_ahead
 
 
-def test_a_leak_from_the_future_is_caught():
-    """The positive control of the test above: a norm over time instead of features."""
-    model, *_ = model_of()
+def has_batchnorm(model):
+    return any(type(module).__name__ == "BatchNorm" for module in model.modules())
 
-    class Leaky(nn.Module):
-        def forward(self, x):
-            return x / (x.square().mean((1, 2), keepdim=True) + 1e-6).sqrt()
 
-    model.blocks[0].mlp.pre = Leaky()
-    tokens = torch.randint(11, (2, 12))
-    changed = tokens.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % 11
-    assert not torch.equal(model(tokens)[:, :-1], model(changed)[:, :-1])
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+LEAKS = {
+    "a norm over time": lambda x: x / (x.square().mean((1, 2), keepdim=True) + 1e-6).sqrt(),
+    "the mean over time": lambda x: x - x.mean(1, keepdim=True),
+    "the mean of a chunk": lambda x: x - x.unflatten(1, (2, -1)).mean(2).repeat_interleave(3, 1),
+    "the mean of the batch": lambda x: x - x.mean(0, keepdim=True),
+    "the next token": lambda x: x.roll(-1, 1),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_planted_leak_is_caught(name):
+    model = model_of()
+    assert leak(model, 11) == 0
+    model.blocks[0].mlp.pre = Function(LEAKS[name])
+    assert leak(model, 11) > 1e-3
 
 
 @pytest.mark.parametrize("placement", options("placement"))
 @pytest.mark.parametrize("position", options("position"))
 def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement, position):
-    model, *_ = model_of(f"placement={placement}", f"position={position}", "model.kv_heads=1")
-    tokens = torch.randint(11, (2, 12))
+    model = model_of(placement=placement, position=position, model__kv_heads=1)
+    tokens = torch.randint(11, (2, TIME))
     expected = model(tokens)
     cache, found = model.new_cache(), []
-    for part in tokens.split([5, 1, 1, 3, 2], dim=1):
+    for part in tokens.split([3, 1, 2], dim=1):
         found.append(model(part, cache))
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-12)
 
 
 def test_more_tokens_than_the_context_are_refused():
-    model, *_ = model_of()
-    with pytest.raises(ValueError, match="13 tokens are more than the context of 12"):
-        model(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(ValueError, match=f"{TIME + 1} tokens are more than the context of {TIME}"):
+        model_of()(torch.zeros(1, TIME + 1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("cap", ["architecture.attention_cap=0.5", "architecture.logit_cap=0.5"])
+@pytest.mark.parametrize("cap", ["attention_cap", "logit_cap"])
 def test_a_cap_bounds_what_it_names_and_a_high_one_changes_nothing(cap):
-    tokens = torch.randint(11, (2, 12))
-    plain, low, high = (model_of(*extra)[0] for extra in ([], [cap], [cap.replace("0.5", "1e4")]))
-    torch.testing.assert_close(high(tokens), plain(tokens), rtol=1e-6, atol=1e-7)
+    tokens = torch.randint(11, (2, TIME))
+    key = f"architecture__{cap}"
+    plain, low, high = (model_of(**extra) for extra in ({}, {key: 0.5}, {key: 1e4}))
+    torch.testing.assert_close(high(tokens), plain(tokens), rtol=1e-6, atol=1e-6)
     assert not torch.allclose(low(tokens), plain(tokens), atol=1e-4)
     if "logit" in cap:
         assert low(tokens).abs().max() <= 0.5
 
 
+@pytest.mark.parametrize("scale", ["attention_scale", "logit_scale"])
+def test_a_scale_multiplies_what_it_names(scale):
+    model, plain = model_of(**{f"architecture__{scale}": "'2*sqrt(d)'"}), model_of()
+    tokens = torch.randint(11, (2, TIME))
+    if scale == "logit_scale":
+        torch.testing.assert_close(model(tokens), 8 * plain(tokens))
+        return
+    x, angles = torch.randn(2, TIME, WIDTH).double(), model.position.angles(0, TIME)
+    f = model.blocks[0].attention.f
+    expected = written_out.attention(f, x, heads=HEADS, scale=8)
+    torch.testing.assert_close(f(x, angles, None), expected, rtol=0, atol=1e-12)
+
+
 def test_the_embedding_scale_of_post_is_the_root_of_the_width():
-    post, pre = model_of("placement=post")[0], model_of("placement=pre")[0]
+    post, pre = model_of(placement="post"), model_of()
     tokens = torch.tensor([[1, 2]])
     assert torch.allclose(post.scale(post.embedding(tokens)), 4 * pre.embedding(tokens))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
+    """Nguyen & Chiang 2018; Nguyen & Salazar 2019: input sqrt(d) e/|e|, logits h . e/|e|."""
+    model = model_of(embed="fixnorm", architecture__tied=str(tied).lower())
+    tokens = torch.randint(11, (2, TIME))
+    assert torch.allclose(
+        model.scale(model.rows(model.embedding(tokens))),
+        4 * l2norm(model.embedding.weight)[tokens],
+    )
+    model.final = Function(torch.ones_like)
+    head = model.embedding if tied else model.head
+    expected = l2norm(head.weight).sum(1).expand(2, TIME, 11)
+    assert torch.allclose(model(tokens), expected)
+
+
+def test_sinusoidal_positions_are_the_papers_table():
+    """Vaswani et al. 2017: PE(t, 2j) = sin(t / 10000^(2j/d)), PE(t, 2j + 1) = its cosine."""
+    model = model_of(position="sinusoidal")
+    moved = model.position(torch.zeros(1, TIME, WIDTH, dtype=torch.double), 0)[0]
+    for t in range(TIME):
+        for j in range(WIDTH // 2):
+            angle = t / 10_000 ** (2 * j / WIDTH)
+            assert moved[t, 2 * j].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert moved[t, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)

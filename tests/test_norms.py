@@ -1,99 +1,456 @@
-"""Norms against torch, their formulas and their invariances; the catalogue's own come with it."""
+"""Every norm against the formula of its YAML, torch's own, finite differences, and its laws.
+
+Whatever lies in configs/norm is tested: a new YAML brings its tests by its formula and its type.
+"""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
-from transformer_norms.building import _norm
-from transformer_norms.config import compose, options, plain
-from transformer_norms.placement import Site
+from transformer_norms.config import plain
+from transformer_norms.names import folder_of_configs
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.validation import check
 
+pytestmark = pytest.mark.area("catalogue")
+
+SPECS = {
+    file.stem: plain(OmegaConf.load(file))
+    for file in sorted((folder_of_configs() / "norm").rglob("*.yaml"))
+}
+NAMES = [name for name in SPECS if name != "none"]
+CAUSAL = [name for name in NAMES if getattr(NORMS[SPECS[name]["type"]], "causal", True)]
 WIDTH = 24
-LEARNED = [name for name in options("norm") if name != "none"]
 
 
-def norm_of(name, width=WIDTH):
-    norm = _norm(plain(compose([f"norm={name}"])), Site("norm"))(width)
-    torch.manual_seed(0)
-    for parameter in norm.parameters():
-        parameter.data = torch.randn_like(parameter)
+def of_type(*types):
+    return [name for name in NAMES if SPECS[name]["type"] in types]
+
+
+CENTRED = of_type("layernorm")
+DIVIDED = of_type("rmsnorm", "prmsnorm", "scalenorm", "l2norm")
+BOUNDED = of_type("dyt", "derf")
+
+every = pytest.mark.parametrize("name", NAMES)
+laws = settings(max_examples=30, deadline=None)
+seeds, factors = st.integers(0, 2**32), st.floats(0.1, 10)
+
+
+def arguments(name):
+    return {key: value for key, value in SPECS[name].items() if key not in NOT_ARGUMENTS}
+
+
+def norm_of(name, width=WIDTH, *, trained=True, **changed):
+    """The YAML's norm in float64, its parameters moved off their starts unless told otherwise."""
+    norm = NORMS[SPECS[name]["type"]](width, **{**arguments(name), **changed}).double()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in norm.parameters() if trained else ():
+        shift = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
+        parameter.data += 0.5 * shift
     return norm
 
 
+def ideal(name, width=WIDTH, **kinds):
+    """The same without its eps, which the laws do not know of."""
+    smaller = {"eps": 1e-24} if "eps" in SPECS[name] else {}
+    return norm_of(name, width, **kinds, **smaller)
+
+
+def draw(seed, *shape):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape or (3, 5, WIDTH), generator=generator, dtype=torch.double)
+
+
+def same(found, expected, tolerance=1e-9):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def gradient(norm, x, of):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad((norm(x) * of).sum(), x)[0]
+
+
+# Formulas
+
+
+def mean(x):
+    return x.mean(-1, keepdim=True)
+
+
+WORDS = {
+    "sqrt": torch.sqrt,
+    "tanh": torch.tanh,
+    "erf": torch.erf,
+    "max": lambda x, least: torch.where(x > least, x, least),
+    "mean": mean,
+    "var": lambda x: mean((x - mean(x)) ** 2),
+    "sum": lambda x: x.sum(-1, keepdim=True),
+    "norm": lambda x: (x**2).sum(-1, keepdim=True).sqrt(),
+    "first": lambda x, share: x[..., : max(1, int(share * x.shape[-1]))],
+    "batch_mean": lambda x: x.flatten(0, -2).mean(0),
+    "batch_var": lambda x: x.flatten(0, -2).var(0, unbiased=False),
+}
+
+
+def by_formula(name, norm, x):
+    own = {key: parameter.to(x.dtype) for key, parameter in norm.named_parameters()}
+    return eval(
+        SPECS[name]["formula"], {"__builtins__": {}}, WORDS | arguments(name) | own | {"x": x}
+    )
+
+
+@every
+def test_a_norm_is_the_formula_of_its_yaml(name):
+    tokens = () if name in CAUSAL else (2,)
+    for shape in ((WIDTH,), (5, WIDTH), (3, 5, WIDTH), (2, 3, 4, 8), (4, 1), (2, 3, 2)):
+        norm, x = norm_of(name, shape[-1]), draw(0, *tokens, *shape) * 7 + 2
+        for scale in (1, 1e-4, 1e-8):  # small, it counts what eps is and where it stands
+            same(norm(scale * x), by_formula(name, norm, scale * x), 1e-12)
+
+
+def test_the_none_of_configs_is_its_input_and_no_module():
+    none, x = NORMS["none"](WIDTH), draw(0)
+    assert none(x) is x
+    assert eval(SPECS["none"]["formula"], {"x": x}) is x
+    assert not isinstance(none, torch.nn.Module)
+
+
+@every
+def test_a_yaml_has_a_source_all_arguments_of_its_class_and_no_parameter_beside_its_formula(name):
+    spec, owner = SPECS[name], NORMS[SPECS[name]["type"]]
+    parameters = list(inspect.signature(owner).parameters.values())
+    assert set(arguments(name)) == {parameter.name for parameter in parameters} - {"width"}
+    assert all(parameter.default is parameter.empty for parameter in parameters)
+    assert check("norm", arguments(name), owner, ("width",)) == arguments(name)
+    assert spec["source"]
+    names = {n.id for n in ast.walk(ast.parse(spec["formula"])) if isinstance(n, ast.Name)}
+    numbers = {key for key, value in arguments(name).items() if isinstance(value, float)}
+    assert {key for key, _ in norm_of(name).named_parameters()} == names - {"x", *WORDS, *numbers}
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if name == SPECS[name]["type"]])
+def test_the_docstring_of_a_class_begins_with_the_formula_of_its_yaml(name):
+    assert inspect.getdoc(NORMS[name]).startswith(SPECS[name]["formula"])
+
+
+# torch's own
+
+
 def torchs(name, norm, x):
-    if name == "rmsnorm":
-        return F.rms_norm(x, (WIDTH,), norm.gain.to(x.dtype), norm.eps)
-    bias = None if norm.bias is None else norm.bias.to(x.dtype)
-    return F.layer_norm(x, (WIDTH,), norm.gain.to(x.dtype), bias, norm.eps)
+    spec, width = SPECS[name], x.shape[-1]
+    gain, bias = getattr(norm, "gain", None), getattr(norm, "bias", None)
+    gain = 1 + norm.offset if spec.get("gain") == "offset" else gain
+    if spec["type"] == "layernorm":
+        return F.layer_norm(x, (width,), gain, bias, spec["eps"])
+    if spec["type"] == "rmsnorm":
+        return F.rms_norm(x, (width,), gain, spec["eps"]) + (0 if bias is None else bias)
+    if spec["type"] == "batchnorm":
+        y = F.batch_norm(x.flatten(0, -2), None, None, gain, bias, True, eps=spec["eps"])
+        return y.view_as(x)
+    return F.normalize(x, dim=-1, eps=spec["eps"]) * (1 if gain is None else gain)
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_a_norm_equals_torchs_own_in_float64(name):
-    norm, x = norm_of(name).double(), torch.randn(3, 5, WIDTH).double() * 7 + 2
-    torch.testing.assert_close(norm(x), torchs(name, norm, x), rtol=0, atol=1e-13)
+@pytest.mark.parametrize(
+    "name", of_type("layernorm", "rmsnorm", "batchnorm", "l2norm", "scalenorm")
+)
+def test_a_norm_and_its_gradients_are_torchs_own_where_torch_has_it(name):
+    norm, x = norm_of(name), (draw(0) * 7 + 2).requires_grad_()
+    inputs, of = (x, *norm.parameters()), draw(1)
+    same(norm(x), torchs(name, norm, x), 1e-13)
+    found = torch.autograd.grad(norm(x), inputs, of)
+    expected = torch.autograd.grad(torchs(name, norm, x), inputs, of)
+    same(found, expected, 1e-12)
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_the_gradient_of_a_norm_is_that_of_finite_differences(name):
-    norm = norm_of(name, 6).double()
-    x = torch.randn(2, 3, 6, dtype=torch.double, requires_grad=True)
+# Gradients
+
+
+@every
+def test_first_and_second_derivatives_are_those_of_finite_differences(name):
+    width = 4
+    norm, x = norm_of(name, width), draw(3, 2, 3, width).transpose(0, 1).requires_grad_()
     names = list(dict(norm.named_parameters()))
 
     def function(x, *values):
         return torch.func.functional_call(norm, dict(zip(names, values, strict=True)), (x,))
 
-    assert torch.autograd.gradcheck(function, (x, *norm.parameters()))
+    def twice(x, *values):  # where one input of the second was made of the other
+        return function(function(x, *values), *values)
+
+    inputs = (x, *norm.parameters())
+    for applied in (function, twice):
+        assert torch.autograd.gradcheck(applied, inputs)
+        assert torch.autograd.gradgradcheck(applied, inputs)
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@every
+@pytest.mark.parametrize("value", [0, 3, 1e-30, 1e4])
+def test_constant_rows_give_finite_outputs_and_gradients_in_float32(name, value):
+    norm = norm_of(name).float()
+    x = torch.full((2, 3, WIDTH), float(value), requires_grad=True)
+    assert norm(x).isfinite().all()
+    for create_graph in (False, True):
+        inputs = (x, *norm.parameters())
+        for grad in torch.autograd.grad(norm(x).sum(), inputs, create_graph=create_graph):
+            assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_second_derivatives_at_zero_are_finite(name):
+    norm, x = norm_of(name), torch.zeros(2, WIDTH, dtype=torch.double, requires_grad=True)
+    (grad,) = torch.autograd.grad((norm(x) * draw(0, 2, WIDTH)).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), x)
+    assert second.isfinite().all()
+
+
+# Dtypes
+
+
+def ordered(x):
+    """Integers in the order of the half precision numbers, one apart where these are neighbours."""
+    bits = x.view(torch.int16).int()
+    return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+
+@every
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once_at_the_end(name, dtype):
-    norm, x = norm_of(name), (torch.randn(64, WIDTH) * 30).to(dtype)
-    expected = torchs(name, norm, x.double()).to(dtype)
+    norm, x = norm_of(name).float(), (draw(0, 4, 256, WIDTH) * 3).to(dtype)
+    expected = by_formula(name, norm, x.double()).to(dtype)
     found = norm(x)
     assert found.dtype == dtype
     # One unit in the last place where float32 and float64 fall on two sides of a rounding edge.
     assert (found == expected).float().mean() > 0.999
-    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+    assert (ordered(found) - ordered(expected)).abs().max() <= 1
     assert all(parameter.dtype == torch.float32 for parameter in norm.parameters())
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_a_constant_row_of_zeros_stays_finite_with_its_gradient(name):
-    norm, x = norm_of(name), torch.zeros(2, WIDTH, requires_grad=True)
-    norm(x).sum().backward()
-    assert norm(x).isfinite().all()
-    assert x.grad.isfinite().all()
+@every
+def test_autocast_and_the_dtype_of_the_parameters_change_nothing_but_their_rounding(name):
+    norm, x, of = norm_of(name).float(), draw(0).float().requires_grad_(), draw(1).float()
+    inputs = (x, *norm.parameters())
+    expected = (norm(x), *torch.autograd.grad(norm(x), inputs, of))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = (norm(x), *torch.autograd.grad(norm(x), inputs, of))
+        assert norm(x.bfloat16()).dtype == torch.bfloat16
+    same(found, expected, 0)
+    assert norm(x.double()).dtype == torch.double
+    assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
 
 
-LAYER, RMS = norm_of("layernorm").double(), norm_of("rmsnorm").double()
+COMPILED = """
+import torch
+from test_norms import NAMES, draw, norm_of, same
+
+for name in NAMES:
+    norm, x, of = norm_of(name), draw(0).requires_grad_(), draw(1)
+    compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
+    inputs = (x, *norm.parameters())
+    same(compiled(x), norm(x))
+    same(*(torch.autograd.grad(f(x), inputs, of) for f in (compiled, norm)))
+"""
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0.5, 1e3), st.floats(-50, 50))
-def test_layernorm_forgets_scale_and_shift_and_rmsnorm_scale_alone(seed, scale, shift):
-    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed)).double()
-    layer, rms = LAYER, RMS
-    torch.testing.assert_close(layer(x * scale + shift), layer(x), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(rms(x * scale), rms(x), rtol=1e-4, atol=1e-4)
-    if abs(shift) > 1:
-        assert not torch.allclose(rms(x + shift), rms(x), atol=1e-3)
+def test_compiled_a_norm_is_one_graph_and_the_same_function():
+    """In a process of its own: what checks shapes here cannot be compiled."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here.parent), str(here)))},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_norm_none_adds_no_module_and_returns_its_input():
-    none, x = norm_of_none(), torch.randn(2, WIDTH)
-    assert none(x) is x
-    assert not isinstance(none, torch.nn.Module)
+# Laws
 
 
-def norm_of_none():
-    return _norm(plain(compose(["norm=none"])), Site("norm"))(WIDTH)
+@pytest.mark.parametrize("name", CENTRED)
+@laws
+@given(seeds, factors, st.floats(-10, 10))
+def test_layernorm_forgets_scale_and_shift(name, seed, factor, shift):
+    norm, x = ideal(name), draw(seed)
+    same(norm(factor * x + shift), norm(x))
 
 
-def test_second_derivatives_are_refused_and_never_silently_wrong():
-    norm, x = norm_of("rmsnorm"), torch.randn(2, WIDTH, requires_grad=True)
-    (grad,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+@pytest.mark.parametrize("name", DIVIDED)
+@laws
+@given(seeds, factors)
+def test_what_divides_by_a_length_forgets_scale_and_not_shift(name, seed, factor):
+    norm, x = ideal(name), draw(seed)
+    same(norm(factor * x), norm(x))
+    assert not torch.allclose(norm(x + factor), norm(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CENTRED + DIVIDED)
+@laws
+@given(seeds, factors)
+def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(name, seed, factor):
+    norm, x, of = ideal(name), draw(seed), draw(seed + 1)
+    grad = gradient(norm, x, of)
+    same((grad * x).sum(-1), torch.zeros(3, 5).double())
+    same(gradient(norm, factor * x, of), grad / factor)
+    if name in CENTRED:
+        same(grad.sum(-1), torch.zeros(3, 5).double())
+
+
+@laws
+@given(seeds, factors)
+def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(seed, factor):
+    norm, x = ideal("layernorm_np"), factor * draw(seed) + 3
+    y = norm(x)
+    same(y.mean(-1), torch.zeros(3, 5).double())
+    same(y.square().mean(-1), torch.ones(3, 5).double())
+    same(norm(y), y)
+
+
+@laws
+@given(seeds, factors)
+def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor):
+    x, scale = factor * draw(seed), ideal("scalenorm")
+    lengths = torch.linalg.vector_norm(x, dim=-1)
+    same(ideal("l2norm")(x) * lengths[..., None], x)
+    same(torch.linalg.vector_norm(scale(x), dim=-1), scale.gain.abs().expand(3, 5))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in of_type("prmsnorm")])
+@laws
+@given(seeds)
+def test_features_in_another_order_come_out_in_that_order(name, seed):
+    norm, other, x = norm_of(name), norm_of(name), draw(seed)
+    order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(seed))
+    for parameter in other.parameters():
+        parameter.data = parameter[order] if len(parameter) == WIDTH else parameter.data
+    same(other(x[..., order]), norm(x)[..., order])
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@laws
+@given(seeds)
+def test_a_token_does_not_know_of_another(name, seed):
+    norm, x = norm_of(name), draw(seed)
+    same(norm(x)[1, 2], norm(x[1, 2]), 1e-14)
+
+
+@laws
+@given(seeds)
+def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
+    x = draw(seed) + 2
+    same(ideal("layernorm_np")(x), ideal("rmsnorm_np")(x - mean(x)))
+
+
+@laws
+@given(seeds, factors)
+def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
+    norm, x, k = ideal("prmsnorm", share=0.25), draw(seed), WIDTH // 4
+    other = torch.cat((x[..., :k], factor * draw(seed + 1)[..., k:]), -1)
+    same(norm(other)[..., :k], norm(x)[..., :k])
+    same(norm(other) / other, norm(x) / x)
+    whole, rms = ideal("prmsnorm", share=1), ideal("rmsnorm")
+    same(whole(x), rms(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"),
+    [
+        ("scalenorm", "rmsnorm_np"),
+        ("seednorm", "rmsnorm"),
+        ("seednorm", "rmsnorm_np"),
+        ("rmsnorm", "rmsnorm_np"),
+        ("rmsnorm_1p", "rmsnorm_np"),
+        ("rmsnorm_bias", "rmsnorm_np"),
+        ("layernorm", "layernorm_np"),
+        ("layernorm_1p", "layernorm_np"),
+    ],
+)
+@laws
+@given(seeds, factors)
+def test_at_the_start_a_norm_is_a_simpler_one(name, simple, seed, factor):
+    norm, simple = ideal(name, 16, trained=False), ideal(simple, 16, trained=False)
+    x = factor * draw(seed, 3, 5, 16)
+    same(norm(x), simple(x))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@laws
+@given(seeds, factors)
+def test_a_squashing_is_bounded_odd_and_knows_one_coordinate(name, seed, factor):
+    norm, x = norm_of(name), factor * draw(seed)
+    assert ((norm(x) - norm.bias).abs() <= norm.gain.abs() * (1 + 1e-12)).all()
+    other = x.clone()
+    other[..., 1] += 1
+    others = torch.arange(WIDTH) != 1
+    same(norm(other)[..., others], norm(x)[..., others], 0)
+    if hasattr(norm, "shift"):
+        assert not torch.allclose(norm(-x) - norm.bias, norm.bias - norm(x), atol=1e-3)
+        norm.shift.data.zero_()
+    same(norm(-x) - norm.bias, norm.bias - norm(x))
+
+
+# Ba et al. 2016, table 1: what may be done to a layer z = x w^T before a norm and leave its output.
+# Changes of w, [neurons, inputs], and of x, [cases, inputs]: for batchnorm, layernorm, rmsnorm.
+ONE = F.one_hot(torch.tensor(2), 12).double()[:, None]
+CHANGES = {
+    "weights times a number": ((1, 1, 1), lambda w, x, g: (2.5 * w, x)),
+    "weights times a negative number": ((0, 0, 0), lambda w, x, g: (-w, x)),
+    "one vector added to each neuron": ((0, 1, 0), lambda w, x, g: (w + g, x)),
+    "a number of its own added to each neuron": ((0, 0, 0), lambda w, x, g: (w + w[:, :1], x)),
+    "one neuron times a number": ((1, 0, 0), lambda w, x, g: (w * (1 + ONE), x)),
+    "data times a number": ((1, 1, 1), lambda w, x, g: (w, 2.5 * x)),
+    "one vector added to all data": ((1, 0, 0), lambda w, x, g: (w, x + g)),
+    "one case times a number": ((0, 1, 1), lambda w, x, g: (w, x * (1 + ONE[:9]))),
+}
+
+
+@pytest.mark.parametrize(("kept", "change"), CHANGES.values(), ids=CHANGES)
+@settings(max_examples=10, deadline=None)
+@given(seeds)
+def test_what_a_layer_may_undergo_before_a_norm_is_the_table_of_ba(kept, change, seed):
+    w, x, g = draw(seed, 12, 6), draw(seed + 1, 9, 6), draw(seed + 2, 6)
+    new_w, new_x = change(w, x, g)
+    for keeps, name in zip(kept, ("batchnorm", "layernorm", "rmsnorm"), strict=True):
+        norm = ideal(name, 12)
+        before, after = norm(x @ w.T), norm(new_x @ new_w.T)
+        assert torch.allclose(before, after, atol=1e-8 if keeps else 1e-3) == bool(keeps)
+
+
+# BatchNorm
+
+
+def test_batchnorm_lets_the_future_in_while_it_trains_and_not_in_evaluation():
+    norm, x = norm_of("batchnorm"), draw(0, 2, 5, WIDTH)
+    other = x.clone()
+    other[:, -1] += 3
+    assert not torch.allclose(norm(other)[:, 0], norm(x)[:, 0], atol=0.1)
+    norm.eval()
+    same(norm(other)[:, :-1], norm(x)[:, :-1], 0)
+
+
+def test_batchnorm_follows_its_statistics_as_torchs_does():
+    norm, torchs = norm_of("batchnorm"), torch.nn.BatchNorm1d(WIDTH).double()
+    torchs.weight, torchs.bias = norm.gain, norm.bias
+    for seed in range(3):
+        x = draw(seed, 2, 5, WIDTH) * (seed + 1) + seed
+        same(norm(x), torchs(x.flatten(0, 1)).view_as(x), 1e-13)
+        same(norm.running_mean, torchs.running_mean, 1e-13)
+        same(norm.running_var, torchs.running_var, 1e-13)
+    same(norm.eval()(x), torchs.eval()(x.flatten(0, 1)).view_as(x), 1e-13)
+
+
+def test_batchnorm_refuses_one_token_alone_and_keeps_its_statistics():
+    norm = norm_of("batchnorm")
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        norm(draw(0, 1, 1, WIDTH))
+    assert norm.running_var.isfinite().all()
+    assert norm.eval()(draw(0, 1, 1, WIDTH)).isfinite().all()

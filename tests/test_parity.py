@@ -1,132 +1,292 @@
-"""The same numbers as transformers' GPT-2 and Llama in float64: logits and every gradient."""
+"""The same numbers as public implementations in float64: logits and the gradient of every weight.
 
+Theirs runs with its own float32 casts lifted, ours as it is.
+"""
+
+import papers
 import pytest
+import reference_tables as tables
+import references as there
 import torch
-import torch.nn.functional as F
+from torch.func import functional_call
 
 from transformer_norms.building import build_model
 from transformer_norms.config import compose
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZES = ["model.width=24", "model.depth=3", "model.heads=4", "model.context=20"]
-SIZES += ["trainer.precision=fp64", "init=megatron"]
-VOCABULARY = 37
+catalogue = pytest.mark.area("catalogue")
+SIZES = {
+    "width": there.WIDTH,
+    "depth": there.DEPTH,
+    "heads": there.HEADS,
+    "context": there.CONTEXT,
+}
+FIXED = [*(f"model.{key}={size}" for key, size in SIZES.items())]
+FIXED += ["trainer.precision=fp64", "init=megatron"]
 
 
-def ours_of(*overrides):
-    model = build_model(compose([*SIZES, *overrides]), VOCABULARY)
+def ours_of(overrides):
+    model = build_model(compose([*FIXED, *overrides.split()]), there.VOCABULARY)
     torch.manual_seed(0)
     for parameter in model.parameters():  # gains and biases that a slip would show
         parameter.data += 0.3 * torch.randn_like(parameter)
     return model
 
 
-@pytest.fixture
-def in_float64(monkeypatch):
-    """transformers casts norms, softmax and angles to float32 even in float64: lifted here."""
-    to, softmax = torch.Tensor.to, F.softmax
-
-    def lifted_to(self, *args, **kwargs):
-        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
-        if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
-        return to(self, *args, **kwargs)
-
-    def lifted_softmax(x, dim=None, dtype=None, **kwargs):
-        return softmax(x, dim=dim, dtype=torch.float64, **kwargs)
-
-    monkeypatch.setattr(torch.Tensor, "to", lifted_to)
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    monkeypatch.setattr(F, "softmax", lifted_softmax)
-
-
-def gpt2_weights(model):
-    """transformers' name -> (our parameters, how they stand in its tensor)"""
-    yield "transformer.wte.weight", ["embedding.weight"], False
-    yield "transformer.wpe.weight", ["position.position.weight"], False
-    yield "transformer.ln_f.weight", ["final.gain"], False
-    yield "transformer.ln_f.bias", ["final.bias"], False
-    for i in range(len(model.blocks)):
-        here, there = f"blocks.{i}.", f"transformer.h.{i}."
-        for norm, layer in (("ln_1", "attention"), ("ln_2", "mlp")):
-            yield f"{there}{norm}.weight", [f"{here}{layer}.pre.gain"], False
-            yield f"{there}{norm}.bias", [f"{here}{layer}.pre.bias"], False
-        for name, ours in {
-            "attn.c_attn": ["attention.f.query", "attention.f.key", "attention.f.value"],
-            "attn.c_proj": ["attention.f.output"],
-            "mlp.c_fc": ["mlp.f.up"],
-            "mlp.c_proj": ["mlp.f.down"],
-        }.items():
-            yield f"{there}{name}.weight", [f"{here}{our}.weight" for our in ours], True
-            yield f"{there}{name}.bias", [f"{here}{our}.bias" for our in ours], False
-
-
-def llama_weights(model):
-    yield "model.embed_tokens.weight", ["embedding.weight"], False
-    yield "lm_head.weight", ["head.weight"], False
-    yield "model.norm.weight", ["final.gain"], False
-    for i in range(len(model.blocks)):
-        here, there = f"blocks.{i}.", f"model.layers.{i}."
-        yield f"{there}input_layernorm.weight", [f"{here}attention.pre.gain"], False
-        yield f"{there}post_attention_layernorm.weight", [f"{here}mlp.pre.gain"], False
-        for name, our in {
-            "self_attn.q_proj": "attention.f.query",
-            "self_attn.k_proj": "attention.f.key",
-            "self_attn.v_proj": "attention.f.value",
-            "self_attn.o_proj": "attention.f.output",
-            "mlp.gate_proj": "mlp.f.gate",
-            "mlp.up_proj": "mlp.f.up",
-            "mlp.down_proj": "mlp.f.down",
-        }.items():
-            yield f"{there}{name}.weight", [f"{here}{our}.weight"], False
-
-
-def compare(ours, theirs, weights):
-    mine, other = dict(ours.named_parameters()), dict(theirs.named_parameters())
-    table = list(weights(ours))
-    assert sorted(name for _, names, _ in table for name in names) == sorted(mine)
-    assert {name for name, _, _ in table} == set(other)
-    with torch.no_grad():
-        for name, names, transposed in table:
-            value = torch.cat([mine[our] for our in names])
-            other[name].copy_(value.T if transposed else value)
-    tokens = torch.randint(VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(1))
-    logits, reference = ours(tokens), theirs(tokens).logits
-    torch.testing.assert_close(logits, reference, rtol=1e-10, atol=1e-10)
-    pull = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2)).double()
+def compare(ours, reference):
+    """`reference(tokens, weights)` -> logits, from leaves with the values of our parameters."""
+    tokens = torch.randint(there.VOCABULARY, (3, there.CONTEXT), generator=seeded(1))
+    pull = torch.randn(3, there.CONTEXT, there.VOCABULARY, generator=seeded(2)).double()
+    weights = {k: p.detach().clone().requires_grad_() for k, p in ours.named_parameters()}
+    logits = ours(tokens)
     (logits * pull).sum().backward()
-    (reference * pull).sum().backward()
-    for name, names, transposed in table:
-        grad = torch.cat([mine[our].grad for our in names])
-        expected = other[name].grad.T if transposed else other[name].grad
-        scale = expected.abs().max().item()
-        torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-10 * scale, msg=name)
+    with there.in_float64():
+        expected = reference(tokens, weights)
+        (expected * pull).sum().backward()
+    torch.testing.assert_close(logits, expected, rtol=1e-10, atol=1e-10)
+    sizes = {name: weight.grad.abs().max().item() for name, weight in weights.items()}
+    least = 1e-3 * max(sizes.values())  # a key's bias has no gradient at all, but for rounding
+    for name, parameter in ours.named_parameters():
+        atol = 1e-10 * max(sizes[name], least)
+        expected = weights[name].grad
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-10, atol=atol, msg=name)
 
 
-def test_preset_gpt2_is_transformers_gpt2(in_float64):
-    from transformers import GPT2Config, GPT2LMHeadModel
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
 
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=20, n_embd=24, n_layer=3, n_head=4)
-    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-    compare(ours_of("preset=gpt2"), GPT2LMHeadModel(config).double(), gpt2_weights)
+
+def compare_with(table, ours, build, *args, **config):
+    def reference(tokens, weights):
+        theirs = build(*args, **config).double()
+        made = there.copied(table, theirs, weights)
+        return there.logits_of(functional_call(theirs, made, (tokens,)))
+
+    compare(ours_of(ours), reference)
+
+
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def test_preset_gpt2_is_transformers_gpt2():
+    sizes = {"n_embd": 24, "n_layer": 4, "n_head": 4, "n_positions": 20, **NO_DROPOUT}
+    compare_with(tables.GPT2, "preset=gpt2", there.transformers_model, "GPT2", **sizes)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_pre_rmsnorm_with_rope_and_swiglu_is_transformers_llama(in_float64, kv_heads):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=24,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
+def test_pre_rmsnorm_with_rope_and_swiglu_is_transformers_llama(kv_heads):
+    compare_with(
+        tables.LLAMA,
+        f"mlp=swiglu architecture.tied=false model.kv_heads={kv_heads}",
+        there.transformers_model,
+        "Llama",
         num_key_value_heads=kv_heads,
-        max_position_embeddings=20,
         rms_norm_eps=1e-6,
-        attention_bias=False,
         tie_word_embeddings=False,
     )
-    ours = ours_of("mlp=swiglu", "architecture.tied=false", f"model.kv_heads={kv_heads}")
-    assert ours.blocks[0].mlp.f.up.weight.shape[0] == 64
-    compare(ours, LlamaForCausalLM(config).double(), llama_weights)
+
+
+GPT = "norm=layernorm position=learned architecture.bias=true architecture.embed_scale=none"
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+# Each: the table, their class, its config, our overrides. Sizes that all share are filled in.
+TRANSFORMERS = {
+    "pre, layernorm_np": (tables.LLAMA, "Olmo", {}, "norm=layernorm_np mlp=swiglu"),
+    "pre, layernorm_1p": (
+        tables.LLAMA,
+        "Nemotron",
+        {
+            "intermediate_size": 96,
+            "num_key_value_heads": 4,
+            "rope_parameters": {**ROPE, "partial_rotary_factor": 1.0},
+        },
+        "norm=layernorm_1p mlp=relu2",
+    ),
+    "pre, scales": (
+        tables.LLAMA,
+        "Granite",
+        {"embedding_multiplier": 7.0, "attention_multiplier": 0.3, "logits_scaling": 4.0},
+        "norm=rmsnorm mlp=swiglu architecture.embed_scale=7 architecture.attention_scale=0.3 "
+        "architecture.logit_scale=0.25",
+    ),
+    "pre, qk by head": (
+        tables.QWEN3,
+        "Qwen3",
+        {"head_dim": 6, "num_key_value_heads": 2},
+        "norm=rmsnorm qk_norm=head mlp=swiglu model.kv_heads=2",
+    ),
+    "pre, qk after rotation": (
+        tables.NANOCHAT,
+        "NanoChat",
+        {"intermediate_size": 96, "final_logit_softcapping": 3.0},
+        "norm=rmsnorm_np embed=norm qk_norm=head architecture.qk_norm_order=after mlp=relu2 "
+        "architecture.logit_cap=3",
+    ),
+    "post, gelu_tanh": (  # which is called gelu there
+        tables.GPT1,
+        "OpenAIGPT",
+        {"n_embd": 24, "n_layer": 4, "n_head": 4, "n_positions": 20, **NO_DROPOUT},
+        f"placement=post mlp=gelu_tanh {GPT} architecture.tied=true",
+    ),
+    "post, relu": (
+        tables.OPT,
+        "OPT",
+        {"do_layer_norm_before": False, "ffn_dim": 96, "dropout": 0.0},
+        f"placement=post mlp=relu {GPT} architecture.tied=true",
+    ),
+    "out, qk over all heads": (
+        tables.OLMO2,
+        "Olmo2",
+        {"rms_norm_eps": 1e-6, "num_key_value_heads": 2},
+        "placement=out norm=rmsnorm qk_norm=full mlp=swiglu model.kv_heads=2",
+    ),
+    "sandwich, rmsnorm_1p, caps": (
+        tables.GEMMA2,
+        "Gemma2",
+        {
+            "head_dim": 6,
+            "query_pre_attn_scalar": 9,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 3.0,
+        },
+        "placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.tied=true "
+        "architecture.embed_scale=d**0.5 architecture.attention_scale=1/3 "
+        "architecture.attention_cap=5 architecture.logit_cap=3",
+    ),
+    "parallel": (
+        tables.COHERE,
+        "Cohere",
+        {"rope_parameters": ROPE},
+        "placement=parallel norm=layernorm_nobias mlp=swiglu architecture.tied=true "
+        "architecture.logit_scale=0.0625",
+    ),
+    "parallel, qk per head": (
+        tables.COHERE,
+        "Cohere",
+        {"rope_parameters": ROPE, "use_qk_norm": True},
+        "placement=parallel norm=layernorm_nobias qk_norm=per_head mlp=swiglu "
+        "architecture.tied=true architecture.logit_scale=0.0625",
+    ),
+    "parallel_two_norms": (
+        tables.GPT_NEOX,
+        "GPTNeoX",
+        {"intermediate_size": 96, "rotary_pct": 0.67},
+        "placement=parallel_two_norms norm=layernorm mlp=gelu architecture.bias=true "
+        "architecture.rope_fraction=0.67",
+    ),
+}
+
+
+@catalogue
+@pytest.mark.parametrize("case", TRANSFORMERS)
+def test_transformers_has_the_same_model(case):
+    table, name, config, ours = TRANSFORMERS[case]
+    tied = "" if "architecture.tied" in ours else "architecture.tied=false"
+    compare_with(table, f"{ours} {tied}", there.transformers_model, name, **config)
+
+
+@catalogue
+@pytest.mark.parametrize(
+    ("placement", "config"),
+    [
+        ("pre", {"decoder_normalize_before": True}),
+        ("post", {"decoder_normalize_before": False, "no_scale_embedding": False}),
+        ("deepnorm", {"deepnorm": True}),
+        ("subln", {"subln": True}),
+    ],
+)
+def test_torchscale_has_the_same_decoder(placement, config):
+    """The forward is theirs; the init is not: torchscale scales its linear layers' own init, the
+    biases included, where DeepNorm and Sub-LN scale Xavier's weights.
+    """
+    table = tables.TORCHSCALE_POST if placement in ("post", "deepnorm") else tables.TORCHSCALE_PRE
+    scale = "d**0.5" if placement == "post" else "none"
+    ours = f"placement={placement} norm=layernorm mlp=gelu position=none architecture.bias=true "
+    ours += f"architecture.embed_scale={scale} final_norm=auto"
+    compare_with(table, ours, there.torchscale_decoder, **config)
+
+
+# Each: our overrides, their config. Its norms but LayerNorm know no eps.
+X_TRANSFORMERS = {
+    "pre": ("norm=layernorm_nobias", {}),
+    "rmsnorm": ("norm=rmsnorm norm.eps=1e-30", {"use_rmsnorm": True}),
+    # its default for every norm: what is stored is added to 1
+    "rmsnorm_1p": (
+        "norm=rmsnorm_1p norm.eps=1e-30",
+        {"use_rmsnorm": True, "norm_add_unit_offset": True},
+    ),
+    "rmsnorm_np": ("norm=rmsnorm_np norm.eps=1e-30", {"use_simple_rmsnorm": True}),
+    "scalenorm": ("norm=scalenorm", {"use_scalenorm": True}),
+    "dyt": ("norm=dyt", {"use_dynamic_tanh": True}),
+    "derf": ("norm=derf", {"use_derf": True}),
+    "post": ("placement=post norm=layernorm_nobias", {"pre_norm": False}),
+    "sandwich": ("placement=sandwich norm=layernorm_nobias", {"sandwich_norm": True}),
+    "peri": (
+        "placement=peri norm=layernorm_nobias",
+        {"sandwich_norm": True, "post_emb_norm": True},
+    ),
+    "keel": (  # the skip's factor, R here, is left to the user there
+        "placement=keel norm=layernorm_nobias",
+        {"pre_and_post_norm": True, "scale_residual_constant": 2 * there.DEPTH},
+    ),
+    "layerscale": ("placement=layerscale norm=layernorm_nobias", {"use_layerscale": True}),
+    "qk_per_head": (
+        "norm=rmsnorm norm.eps=1e-30 qk_norm=per_head",
+        {"use_rmsnorm": True, "attn_qk_rmsnorm": True},
+    ),
+    "qk_l2": (
+        "norm=layernorm_nobias qk_norm=l2 architecture.attention_scale=10",
+        {"attn_qk_norm": True, "attn_qk_norm_scale": 10},
+    ),
+    "attention_cap": (
+        "norm=layernorm_nobias architecture.attention_cap=5",
+        {"attn_softclamp_logits": True, "attn_logit_softclamp_value": 5.0},
+    ),
+}
+X_TABLES = {
+    "scalenorm": tables.X_SCALENORM,
+    "layerscale": tables.X_LAYERSCALE,
+    "qk_per_head": tables.X_PER_HEAD,
+}
+
+
+@catalogue
+@pytest.mark.parametrize("case", X_TRANSFORMERS)
+def test_x_transformers_has_the_same_decoder(case):
+    ours, config = X_TRANSFORMERS[case]
+    compare_with(
+        X_TABLES.get(case, tables.X_TRANSFORMERS),
+        f"mlp=relu2 position=none architecture.embed_scale=none {ours}",
+        there.x_transformers_decoder,
+        ff_relu_squared=True,
+        **config,
+    )
+
+
+@catalogue
+def test_normformer_is_made_of_the_parts_of_x_transformers():
+    """Its head scale stands before W_o, as in the paper; fairseq's stands after."""
+
+    def build():
+        model = there.x_transformers_decoder(
+            sandwich_norm=True, attn_head_scale=True, ff_post_act_ln=True, ff_relu_squared=True
+        )
+        for norms, *_ in model.attn_layers.layers[1::2]:
+            norms[1] = None  # NormFormer has the norm after a sub-layer in attention alone
+        return model
+
+    ours = "placement=normformer norm=layernorm_nobias mlp=relu2 position=none"
+    compare_with(tables.X_NORMFORMER, f"{ours} architecture.embed_scale=none", build)
+
+
+@catalogue
+@pytest.mark.parametrize("placement", papers.ALL)
+def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
+    """Where no package can be held against it, or the official code is not what the paper says."""
+
+    def reference(tokens, weights):
+        return papers.ALL[placement](papers.Parts(weights), weights["embedding.weight"][tokens])
+
+    mlp = "swiglu" if placement == "ngpt" else "relu2"
+    fixed = f"norm=rmsnorm mlp={mlp} position=none architecture.embed_scale=none"
+    compare(ours_of(f"placement={placement} {fixed}"), reference)

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, build_model, compose
+from transformer_norms import ConfigError, build_model, compose, tables
 from transformer_norms.config import AXES, options
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+AXES_OF_README = README.partition("## Norms")[0]
 
 
 def test_the_norm_of_ones_own_is_two_files_checked_and_named_like_ours(tmp_path, monkeypatch):
@@ -35,11 +37,23 @@ def test_the_norm_of_ones_own_is_two_files_checked_and_named_like_ours(tmp_path,
 
 
 def test_the_table_of_axes_lists_every_choice_there_is():
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", README, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", AXES_OF_README, re.MULTILINE))
     assert set(rows) == set(AXES) - {"launcher", "parallel", "sweep"}
     for axis, said in rows.items():
         named = set(re.findall(r"[a-z]\w*", re.sub(r"\(.*?\)", "", said)))
         assert set(options(axis)) - {"none"} <= named, axis
+
+
+def test_its_tables_are_those_that_the_definitions_make(tmp_path, capsys):
+    assert tables.main([str(ROOT / "README.md"), "--check"]) == 0
+    old = tmp_path / "README.md"
+    old.write_text(README.replace("`norm(x + f(x))`", "`x + norm(f(x))`"))
+    assert tables.main([str(old), "--check"]) == 1
+    assert tables.main([str(old)]) == 0
+    assert old.read_text() == README
+    old.write_text("no marks")
+    assert tables.main([str(old)]) == 2
+    assert "there is no <!-- norms: ... -->" in capsys.readouterr().err
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Causal self-attention, with a site for a norm wherever one was ever put."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,10 @@ Known = Float[Tensor, "batch known kv_heads head_dim"]  # what q looks at: the p
 class Attention(nn.Module):
     """W_o ctx(head_scale * head_norm(softmax(q(W_q x) k(W_k x)^T / sqrt(head_dim)) v(W_v x)))
 
-    q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first four act on
+    q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
     [batch, time, heads, head_dim], ctx on the heads side by side. Fewer `kv_heads` than `heads` are
-    shared by groups of queries. `rotate` turns q and k by the model's angles, after their norms.
+    shared by groups of queries. `turn` turns q and k by the model's angles, after their norms or
+    before. `scale` multiplies q where it is more than the constant that `attend` knows.
     """
 
     def __init__(
@@ -34,7 +35,8 @@ class Attention(nn.Module):
         bias: bool,
         dropout: float,
         attend: Callable[..., Any],
-        rotate: Callable[..., Any],
+        turn: Callable[..., Any],
+        scale: Callable[..., Any] = nothing,
         q: Callable[..., Any] = nothing,
         k: Callable[..., Any] = nothing,
         v: Callable[..., Any] = nothing,
@@ -48,13 +50,13 @@ class Attention(nn.Module):
         self.value = Linear(width, kv_heads * head_dim, bias=bias)
         self.output = Linear(heads * head_dim, width, bias=bias)
         self.head_dim, self.groups, self.dropout = head_dim, heads // kv_heads, dropout
-        self.attend, self.rotate = attend, rotate
+        self.attend, self.turn, self.scale = attend, turn, scale
         self.q, self.k, self.v = q, k, v
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
 
     def forward(self, x: Stream, angles: Any = None, cache: Any = None) -> Stream:
-        q = self.rotate(self.q(self.split(self.query(x))), angles)
-        k = self.rotate(self.k(self.split(self.key(x))), angles)
+        q = self.scale(self.turn(self.q, self.split(self.query(x)), angles))
+        k = self.turn(self.k, self.split(self.key(x)), angles)
         v = self.v(self.split(self.value(x)))
         if cache is not None:
             k, v = cache.extend(k, v)
@@ -78,6 +80,23 @@ class Attention(nn.Module):
         return context.transpose(1, 2)
 
 
+def norm_first(
+    rotate: Callable[..., Any], norm: Callable[..., Any], x: Heads, angles: Any
+) -> Heads:
+    return rotate(norm(x), angles)
+
+
+def rotate_first(
+    rotate: Callable[..., Any], norm: Callable[..., Any], x: Heads, angles: Any
+) -> Heads:
+    return norm(rotate(x, angles))
+
+
+# Whether q and k meet their norms before their rotation or after: the same for a norm without a
+# gain for each dimension, since a rotation keeps lengths.
+ORDERS = {"before": norm_first, "after": rotate_first}
+
+
 class Capped:
     """Attention whose logits s are bounded: cap * tanh(s / cap), before the mask      Gemma 2
 
@@ -95,8 +114,9 @@ class Capped:
         attn_mask: Tensor | None,
         dropout_p: float,
         is_causal: bool,
+        scale: float | None = None,
     ) -> Tensor:
-        logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         logits = self.cap * torch.tanh(logits.to(dtype) / self.cap)
         if is_causal:
@@ -105,17 +125,6 @@ class Capped:
             logits = logits.masked_fill(~attn_mask, float("-inf"))
         weights = F.dropout(logits.softmax(-1).to(v.dtype), dropout_p)
         return weights @ v
-
-
-class HeadScale(nn.Module):
-    """gain_h * x_h: one learned number a head, before W_o      NormFormer, arXiv:2110.09456"""
-
-    def __init__(self, heads: int, init: float) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.full((heads, 1), float(init)))
-
-    def forward(self, x: Heads) -> Heads:
-        return x * self.gain.to(x.dtype)
 
 
 class AllHeads(nn.Module):
@@ -127,6 +136,18 @@ class AllHeads(nn.Module):
 
     def forward(self, x: Heads) -> Heads:
         return self.norm(x.flatten(2)).view_as(x)
+
+
+class PerHead(nn.Module):
+    """A norm for each head, with gains of its own (`norm@per_head`)      Cohere's Command R+"""
+
+    def __init__(self, norms: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(norms)
+
+    def forward(self, x: Heads) -> Heads:
+        each = zip(self.heads, x.unbind(2), strict=True)
+        return torch.stack([norm(head) for norm, head in each], dim=2)
 
 
 class Cache:

@@ -1,7 +1,10 @@
-"""Read this file first: the block, for every placement that is one stream in series."""
+"""Read this file first: the block, for every placement that is one stream in series.
+
+Below it stand the two that are not: sub-layers side by side, and two streams.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -34,8 +37,11 @@ class SubLayer(nn.Module):
         self.skip, self.branch, self.dropout = skip, branch, dropout
 
     def forward(self, x: Stream, start: Stream, *context: Any) -> Stream:
-        f = self.out(self.f(self.pre(x), *context))
-        return self.post(self.skip(x, start) + self.branch(self.dropout(f)))
+        return self.post(self.skip(x, start) + self.update(x, *context))
+
+    def update(self, x: Stream, *context: Any) -> Stream:
+        """b * out(f(pre(x))), what the sub-layer adds to the stream"""
+        return self.branch(self.dropout(self.out(self.f(self.pre(x), *context))))
 
 
 class SerialBlock(nn.Module):
@@ -51,4 +57,68 @@ class SerialBlock(nn.Module):
         return self.mlp(y, x, *context)
 
 
-TOPOLOGIES = {"serial": SerialBlock}
+class ParallelBlock(nn.Module):
+    """y = x + attention(h) + mlp(h), h = pre(x)      GPT-J; PaLM, arXiv:2204.02311
+
+    Both sub-layers read the same x, through one norm (`pre`) or each through its own.
+    """
+
+    def __init__(
+        self, attention: SubLayer, mlp: SubLayer, pre: Callable[..., Any] = nothing
+    ) -> None:
+        super().__init__()
+        self.attention, self.mlp, self.pre = attention, mlp, pre
+
+    def forward(self, x: Stream, *context: Any) -> Stream:
+        h = self.pre(x)
+        return x + self.attention.update(h, *context) + self.mlp.update(h, *context)
+
+
+class DualBlock(nn.Module):
+    """u = b * out(f(pre(x)));  x = post(x + u);  r = r + u      ResiDual, arXiv:2304.14802
+
+    x is normed after every sub-layer, r is the plain sum. Both begin as the embedded tokens and
+    meet at the end of the model, in `Join`.
+    """
+
+    def __init__(self, attention: SubLayer, mlp: SubLayer) -> None:
+        super().__init__()
+        self.attention, self.mlp = attention, mlp
+
+    def forward(self, streams: tuple[Stream, Stream], *context: Any) -> tuple[Stream, Stream]:
+        x, r = streams
+        for sub_layer in (self.attention, self.mlp):
+            u = sub_layer.update(x, *context)
+            x, r = sub_layer.post(x + u), r + u
+        return x, r
+
+
+class Join(nn.Module):
+    """x + norm(r): the end of a model of `DualBlock`s, its final norm inside"""
+
+    def __init__(self, norm: Callable[..., Any]) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, streams: tuple[Stream, Stream]) -> Stream:
+        x, r = streams
+        return x + self.norm(r)
+
+
+def twice(x: Stream) -> tuple[Stream, Stream]:
+    return x, x
+
+
+class Topology(NamedTuple):
+    """A block's class, and what stands before the first and after the last of them."""
+
+    block: Callable[..., nn.Module]
+    enter: Callable[..., Any] = nothing
+    leave: Callable[..., Any] = nothing  # final norm -> what stands in its place
+
+
+TOPOLOGIES = {
+    "serial": Topology(SerialBlock),
+    "parallel": Topology(ParallelBlock),
+    "dual": Topology(DualBlock, enter=twice, leave=Join),
+}

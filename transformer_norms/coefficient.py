@@ -1,4 +1,4 @@
-"""The numbers on the two roads of a sub-layer: a on the skip, b on the branch."""
+"""Numbers that multiply: a on the skip, b on the branch, scales of heads, logits, embeddings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,19 +10,48 @@ from torch import Tensor, nn
 from transformer_norms.formula import Formula
 from transformer_norms.norms import nothing
 
-LEARNED = ("scalar", "vector")
+Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
+Function = Callable[[Tensor], Tensor]
+FUNCTIONS: dict[str, Function] = {
+    "same": nothing,
+    "absolute": torch.abs,
+    "square": torch.square,
+}
+OPTIONAL = {"stored": "", "function": "same", "share": "sub_layer"}
+SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
+REST_OF_B = "1 - b"  # a, in a convex residual
 
 
-def coefficient(spec: Any, width: int, values: Mapping[str, float]) -> Callable[..., Any]:
-    """`1` · `(2*N)**0.25` · `{learn: scalar | vector, init: FORMULA}`  ->  x times that."""
+def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Callable[..., Any]:
+    """`1` · `(2*N)**0.25` · `{learn: scalar | vector | head, init: FORMULA}`  ->  x times that.
+
+    A learned number may be kept at another size than it is used at (`stored`: FORMULA, which
+    divides its effective learning rate by init / stored), be used through a `function` (absolute,
+    square), and be one for both sub-layers (`share: block`).
+    """
     if isinstance(spec, Mapping):
-        if set(spec) != {"learn", "init"} or spec["learn"] not in LEARNED:
-            raise ValueError(
-                f"{dict(spec)} is no coefficient: learn: scalar or vector, init: number"
-            )
-        return Learned((width,) if spec["learn"] == "vector" else (), Formula(spec["init"])(values))
+        _check(spec, shapes)
+        init = Formula(spec["init"])(values)
+        stored = Formula(spec["stored"])(values) if "stored" in spec else init
+        if stored == 0 and init != 0:
+            raise ValueError("stored is 0, from which nothing but 0 follows")
+        factor = 1.0 if stored == init else init / stored
+        return Learned(shapes[spec["learn"]], stored, factor, spec.get("function", "same"))
     value = Formula(spec)(values)
     return nothing if value == 1 else Times(value)
+
+
+def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
+    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS), "share": SHARES}
+    unknown = sorted(set(spec) - {"learn", "init", *OPTIONAL})
+    if unknown or not {"learn", "init"} <= set(spec):
+        raise ValueError(
+            f"{dict(spec)} is no coefficient: learn and init are wanted, and {', '.join(OPTIONAL)} "
+            "may be there"
+        )
+    for key, names in allowed.items():
+        if key in spec and spec[key] not in names:
+            raise ValueError(f"{key}: {spec[key]!r} is not among {', '.join(names)}")
 
 
 class Times:
@@ -36,11 +65,49 @@ class Times:
 
 
 class Learned(nn.Module):
-    """gain * x, one number or one a feature, learned from `init` on."""
+    """function(factor * gain) * x, learned from `stored` on"""
 
-    def __init__(self, shape: tuple[int, ...], init: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], stored: float, factor: float = 1, function: str = "same"
+    ) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.full(shape, float(init)))
+        self.gain = nn.Parameter(torch.full(shape, float(stored)))
+        self.factor, self.function = factor, FUNCTIONS[function]
+
+    def used(self) -> Tensor:
+        """What x is multiplied by."""
+        return self.function(self.gain if self.factor == 1 else self.factor * self.gain)
 
     def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:
-        return x * self.gain.to(x.dtype)
+        return x * self.used().to(x.dtype)
+
+
+class Rest:
+    """x - branch(x): the convex residual (1 - b) x + b f"""
+
+    def __init__(self, branch: Callable[..., Any]) -> None:
+        self.branch = branch
+
+    def __call__(self, x: Tensor, *_: Any) -> Tensor:
+        return x - self.branch(x)
+
+
+class FromBlock:
+    """skip(x) + start: a second skip, from where the stream entered the block"""
+
+    def __init__(self, skip: Callable[..., Any]) -> None:
+        self.skip = skip
+
+    def __call__(self, x: Tensor, start: Tensor) -> Tensor:
+        return self.skip(x) + start
+
+
+class Scaled(nn.Module):
+    """scale * norm(x)"""
+
+    def __init__(self, norm: Callable[..., Any], scale: Callable[..., Any]) -> None:
+        super().__init__()
+        self.norm, self.scale = norm, scale
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return self.scale(self.norm(x))

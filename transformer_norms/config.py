@@ -106,7 +106,7 @@ def _from_saved(saved: dict[str, Any], typed: list[Typed], folder: Path | None) 
     apply(config, [pair for pair in typed if pair.key not in AXES])
 
     def option(axis: str, name: str) -> dict[str, Any]:
-        held = {"norm": norms, "init": init}[axis]
+        held = init if axis == "init" else norms
         return held[name] if name in held else read(axis, name)
 
     return plain(config), axes, option

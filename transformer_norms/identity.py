@@ -14,7 +14,8 @@ Config = Mapping[str, Any]
 _NOT_IDENTITY = (
     "study tracking plugins again continue_from choices words warnings "
     "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every "
-    "placement.source placement.equation placement.brings norm.brings"
+    "placement.source placement.equation placement.brings placement.unverified "
+    "norm.formula norm.source norm.brings"
 ).split()
 # The parts of the package that no training imports.
 _NOT_TRAINING = (
@@ -27,6 +28,7 @@ _NOT_TRAINING = (
     "wandb_mirror",
     "sweep",
     "demo",
+    "tables",
     "loading",
     "command",
     "progress",
@@ -55,6 +57,9 @@ def part(config: Config) -> dict[str, Any]:
         for name in above:
             node = node[name]
         node.pop(last, None)
+    for norm in plain["norms"].values():
+        for key in ("formula", "source", "brings"):
+            norm.pop(key, None)
     return plain
 
 

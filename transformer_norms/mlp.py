@@ -30,6 +30,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+@ACTIVATIONS("relu")
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)"""
+    return F.relu(x)
+
+
 @ACTIVATIONS("relu2")
 def relu2(x: Tensor) -> Tensor:
     """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
@@ -60,7 +66,7 @@ def silu(x: Tensor) -> Tensor:
 
 @MLPS("plain")
 class MLP(nn.Module):
-    """W_down mid(activation(W_up x))"""
+    """W_down mid(activation(scale * W_up x)), the scale of each hidden unit 1 but for nGPT"""
 
     gated = False
 
@@ -72,25 +78,36 @@ class MLP(nn.Module):
         bias: bool,
         activation: Callable[[Tensor], Tensor],
         mid: Callable[..., Any] = nothing,
+        up_scale: Callable[..., Any] = nothing,
     ) -> None:
         super().__init__()
         self.up = Linear(width, mlp_width, bias=bias)
         self.down = Linear(mlp_width, width, bias=bias)
-        self.activation, self.mid = activation, mid
+        self.activation, self.mid, self.up_scale = activation, mid, up_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:
-        return self.down(self.mid(self.activation(self.up(x))))
+        return self.down(self.mid(self.activation(self.up_scale(self.up(x)))))
 
 
 @MLPS("gated")
 class GatedMLP(MLP):
-    """W_down mid(activation(W_gate x) * W_up x)      Shazeer 2020, arXiv:2002.05202"""
+    """W_down mid(activation(scale * W_gate x) * scale * W_up x)      Shazeer 2020, 2002.05202"""
 
     gated = True
 
-    def __init__(self, *, width: int, mlp_width: int, bias: bool, **rest: Any) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        mlp_width: int,
+        bias: bool,
+        gate_scale: Callable[..., Any] = nothing,
+        **rest: Any,
+    ) -> None:
         super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)
         self.gate = Linear(width, mlp_width, bias=bias)
+        self.gate_scale = gate_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:
-        return self.down(self.mid(self.activation(self.gate(x)) * self.up(x)))
+        gate = self.activation(self.gate_scale(self.gate(x)))
+        return self.down(self.mid(gate * self.up_scale(self.up(x))))

@@ -17,9 +17,13 @@ Tokens = Int[Tensor, "batch time"]
 
 
 class Transformer(nn.Module):
-    """x = embed(position(scale * E[tokens]));  x = block(x) for each;  logits = cap(head(final(x)))
+    """x = embed(position(scale * E[tokens]));  x = block(x) for each;
+    logits = cap(logit_scale * head(final(x)))
 
-    A tied head reads the embedding's rows. `embed` and `final` hold a norm or nothing.
+    A tied head reads the embedding's rows. `embed` and `final` hold a norm or nothing, and so does
+    `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is what blocks of
+    several streams want before the first; `constrain` is applied to the model at the start and
+    after every optimizer step.
     """
 
     def __init__(
@@ -35,7 +39,11 @@ class Transformer(nn.Module):
         embed: Callable[..., Any] = nothing,
         final: Callable[..., Any] = nothing,
         dropout: Callable[..., Any] = nothing,
+        logit_scale: Callable[..., Any] = nothing,
         cap: Callable[..., Any] = nothing,
+        rows: Callable[..., Any] = nothing,
+        enter: Callable[..., Any] = nothing,
+        constrain: Callable[..., Any] = nothing,
     ) -> None:
         super().__init__()
         self.vocab_size, self.context = vocab_size, context
@@ -45,7 +53,8 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final = final
         self.head = None if tied else Linear(width, vocab_size, bias=False)
-        self.cap = cap
+        self.logit_scale, self.cap = logit_scale, cap
+        self.rows, self.enter, self.constrain = rows, enter, constrain
 
     def forward(
         self, tokens: Tokens, cache: Sequence[Cache] | None = None
@@ -53,15 +62,15 @@ class Transformer(nn.Module):
         start, time = cache[0].length if cache else 0, tokens.shape[1]
         if start + time > self.context:
             raise ValueError(f"{start + time} tokens are more than the context of {self.context}")
-        x = self.embedding(tokens)
+        x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        x = self.dropout(self.embed(self.position(self.scale(x), start)))
+        x = self.enter(self.dropout(self.embed(self.position(self.scale(x), start))))
         angles = self.position.angles(start, time)
         for i, block in enumerate(self.blocks):
             x = block(x, angles, cache[i] if cache else None)
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return self.cap(F.linear(self.final(x), weight))
+        return self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight))))
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from transformer_norms.initialization import Embedding, Linear
 from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
+from transformer_norms.norms import nothing
 from transformer_norms.registry import Registry
 
 OPTIMIZERS = Registry("optimizer")
@@ -39,9 +40,11 @@ def _group(module: nn.Module, name: str) -> str:
     return "tables" if isinstance(module, Embedding) else "norms"
 
 
-def decayed(decay_norms: bool) -> dict[str, bool]:
-    """Which groups weight decay acts on: weights always, norms where asked, biases never."""
-    return {"matrices": True, "tables": True, "norms": decay_norms, "biases": False}
+def decayed(model: nn.Module, decay_norms: bool) -> dict[str, bool]:
+    """Which groups weight decay acts on: weights unless a constraint holds their length, norms
+    where asked, biases never."""
+    free = getattr(model, "constrain", nothing) is nothing
+    return {"matrices": free, "tables": free, "norms": decay_norms, "biases": False}
 
 
 @OPTIMIZERS("adamw")
@@ -72,8 +75,9 @@ def muon(
     """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
     matrices = [parameter for _, parameter in groups(model)["matrices"]]
     rest = [name for name in groups(model) if name != "matrices"]
+    decay = weight_decay if decayed(model, decay_norms)["matrices"] else 0.0
     return [
-        Muon(matrices, lr=lr, momentum=momentum, weight_decay=weight_decay),
+        Muon(matrices, lr=lr, momentum=momentum, weight_decay=decay),
         _adamw(rest, model, lr, betas, eps, weight_decay, decay_norms),
     ]
 
@@ -87,7 +91,7 @@ def _adamw(
     weight_decay: float,
     decay_norms: bool,
 ) -> torch.optim.Optimizer:
-    found, decays = groups(model), decayed(decay_norms)
+    found, decays = groups(model), decayed(model, decay_norms)
     held: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name in names:
         held[decays[name]] += [parameter for _, parameter in found[name]]

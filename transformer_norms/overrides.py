@@ -104,6 +104,10 @@ def _leaves(value: Any) -> Sequence[Any]:
     return [value]
 
 
+# What a choice's file says of itself, which a value typed beside it would make untrue.
+WHAT_A_FILE_IS = ("type", "formula", "equation", "source", "unverified")
+
+
 def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
     """Each KEY=VALUE put in its place, if there is such a place and VALUE is of its kind."""
     for pair in typed:
@@ -115,6 +119,9 @@ def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
             there = None
         if there is None:
             raise ConfigError(_no_such_key(pair, config))
+        axis, _, own = pair.key.partition(".")
+        if axis in AXES and own in WHAT_A_FILE_IS:
+            raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
         value = _of_kind(pair, there)
         OmegaConf.update(config, pair.key, value, merge=True, force_add=True)
 

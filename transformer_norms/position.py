@@ -48,6 +48,25 @@ class Learned(NoPosition):
         return x + self.position.weight[start : start + x.shape[1]]
 
 
+@POSITIONS("sinusoidal")
+class Sinusoidal(NoPosition):
+    """x + P[t], P[t, 2j] = sin(t / 10000^(2j/d)), P[t, 2j+1] = its cos      Vaswani et al. 2017
+
+    As the paper has it, sines and cosines take turns; others put all sines first.
+    """
+
+    def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
+        super().__init__()
+        pairs = torch.arange(0, width, 2, dtype=torch.float64) / width
+        angle = torch.outer(torch.arange(context, dtype=torch.float64), 10_000.0**-pairs)
+        both = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :width]
+        self.register_buffer("table", both, persistent=False)
+        self.table: Tensor
+
+    def forward(self, x: Stream, start: int) -> Stream:
+        return x + self.table[start : start + x.shape[1]].to(x.dtype)
+
+
 @POSITIONS("rope")
 class Rotary(NoPosition):
     """Rotary positions, pairs (j, j + r/2) of the first r dimensions of each head turned by the

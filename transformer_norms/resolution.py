@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
+from transformer_norms.building import qk_site
 from transformer_norms.cautions import cautions
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
 from transformer_norms.initialization import InitRule
 from transformer_norms.mlp import ACTIVATIONS, MLPS
-from transformer_norms.names import unknown
-from transformer_norms.norms import NORMS
+from transformer_norms.names import options, unknown
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.placement import HEAD_SITES, SHARES, Placement
 from transformer_norms.position import POSITIONS
 from transformer_norms.registry import Registry
-from transformer_norms.saved import KEYS, WORD_KEYS, get
+from transformer_norms.saved import AUTO_ARCHITECTURE, KEYS, WORD_KEYS, get
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.settings import (
     TRACKING,
@@ -40,7 +41,9 @@ Config = dict[str, Any]
 ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
 
 # What may go with a norm or a placement, where neither the user nor a preset chose.
-BRINGS = "embed final_norm qk_norm init embed_scale attention_cap".split()
+BRINGS = ["embed", "final_norm", "qk_norm", "init", *AUTO_ARCHITECTURE]
+HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
+HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
 def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: ReadOption) -> Config:
@@ -50,15 +53,15 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
     """
     words = {"init": axes["init"], **{key: get(config, key) for key in WORD_KEYS}}
     _check_plain(config)
+    _check_registered("norm", config["norm"], NORMS, ("width",))
     placement = _build(Placement, "placement", config["placement"])
     brings = _brings(config["norm"], placement)
     notes = _resolve_norms(config, brings, placement, typed, option)
     init = _resolve_init(config, words["init"], brings, typed, option)
-    for key in ("embed_scale", "attention_cap"):
-        if config["architecture"][key] == "auto":
-            config["architecture"][key] = brings.get(key, "none")
+    _resolve_architecture(config, brings, placement)
     _resolve_machine(config)
     _check_axes(config)
+    _check_causal(config)
     check_formulas(config, placement, InitRule(**config["init"]))
     config["choices"] = {
         **axes,
@@ -66,7 +69,7 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
         **{key: config[key] for key in ("embed", "final_norm", "qk_norm")},
     }
     config["words"] = words
-    config["warnings"] = notes + cautions(config, placement)
+    config["warnings"] = notes + cautions(config, placement, typed)
     return {key: config[key] for key in KEYS}
 
 
@@ -100,8 +103,8 @@ def _resolve_norms(
     word = config["qk_norm"]
     if word == "auto":
         word = brings.get("qk_norm", "none")
-    if word not in ("none", *SHARES):
-        raise ConfigError(f"qk_norm: {unknown('choice', word, ('auto', 'none', *SHARES))}")
+    if word not in ("none", *SHARES, "l2"):
+        raise ConfigError(f"qk_norm: {unknown('choice', word, ('auto', 'none', *SHARES, 'l2'))}")
     own = [site for site, _ in placement.sites() if site in HEAD_SITES]
     if own and word != "none":
         if "qk_norm" in typed:
@@ -117,8 +120,10 @@ def _resolve_norms(
         config["qkv"] = "rmsnorm"
     config["norms"] = {}
     named = [(key, config[key]) for key in ("embed", "final_norm", "qkv")]
+    named.append(("qk_norm", "norm" if word == "none" else qk_site(config).norm))
     for where, name in [*named, *((f"placement.{key}", s.norm) for key, s in placement.sites())]:
         if name not in ("norm", "none"):
+            name = "l2norm" if (where, name) == ("embed", "fixnorm") else name
             config["norms"][name] = _read_norm(where, name, option)
     return notes
 
@@ -126,9 +131,10 @@ def _resolve_norms(
 def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
     if not isinstance(name, str):
         raise ConfigError(f"{where}: {name!r} is not allowed; it is a word, such as none or a norm")
-    words = {"embed": "auto, ", "final_norm": "auto, always, "}.get(where, "")
+    words = {"embed": "auto, fixnorm, ", "final_norm": "auto, always, "}.get(where, "")
+    axis = "norm/head" if where == "placement.head_norm" and name in HEAD_NORMS else "norm"
     try:
-        norm = option("norm", name)
+        norm = option(axis, name)
     except ConfigError as error:
         line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
         raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
@@ -148,6 +154,34 @@ def _resolve_init(
     name = str(brings.get("init", "scaled"))
     config["init"] = option("init", name)
     return name
+
+
+def _resolve_architecture(config: Config, brings: Config, placement: Placement) -> None:
+    architecture = config["architecture"]
+    usual = dict(AUTO_ARCHITECTURE)
+    if config["embed"] == "fixnorm":  # on which the paper's scale goes before what others bring
+        brings = {**brings, "embed_scale": "sqrt(d)"}
+    short = _unit_length_queries(config, placement)
+    if short:
+        usual["attention_scale"] = HENRYS_SCALE
+    for key in AUTO_ARCHITECTURE:
+        if architecture[key] == "auto":
+            architecture[key] = brings.get(key, usual[key])
+    if short and str(architecture["attention_scale"]).replace(" ", "") == "1/sqrt(dh)":
+        raise ConfigError(
+            "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys have "
+            "length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
+        )
+
+
+def _unit_length_queries(config: Config, placement: Placement) -> bool:
+    there = [site.norm for name, site in placement.sites() if name in ("q", "k")]
+    if config["qk_norm"] != "none":
+        there.append(qk_site(config).norm)
+    names = [config["qkv"] if name == "norm" else name for name in there]
+    types = {name: norm["type"] for name, norm in config["norms"].items()}
+    types |= {"norm": config["norm"]["type"], "none": "none"}
+    return any(types[name] == "l2norm" for name in names)
 
 
 def _resolve_machine(config: Config) -> None:
@@ -183,7 +217,6 @@ def _check_plain(config: Config) -> None:
 
 
 def _check_axes(config: Config) -> None:
-    _check_registered("norm", config["norm"], NORMS, ("width",))
     _build(InitRule, "init", config["init"])
     architecture = dict(config["architecture"])
     scale = architecture["embed_scale"]
@@ -204,12 +237,25 @@ def _check_axes(config: Config) -> None:
     _check_registered("tracking", config["tracking"], TRACKING)
 
 
+def _check_causal(config: Config) -> None:
+    if config["norm"].get("allow_noncausal"):
+        return
+    for name, norm in {"norm": config["norm"], **config["norms"]}.items():
+        if not getattr(NORMS[norm["type"]], "causal", True):
+            where = "" if name == "norm" else f" ({name}, besides the run's norm)"
+            raise ConfigError(
+                f"norm: {norm['type']}{where} takes its statistics over later tokens too, so that "
+                "a causal model would be trained on what it must predict and judged without; "
+                "norm=batchnorm norm.allow_noncausal=true trains it all the same"
+            )
+
+
 def _check_registered(
     node: str, values: Config, registry: Registry, supplied: tuple[str, ...] = ()
 ) -> None:
     """Checks `values` in place against the class that their `type` names."""
     owner = _check_choice(f"{node}.type", values.get("type"), registry)
-    own = {key: value for key, value in values.items() if key not in ("type", "brings")}
+    own = {key: value for key, value in values.items() if key not in NOT_ARGUMENTS}
     values.update(check(node, own, owner, supplied))
 
 

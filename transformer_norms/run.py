@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from transformer_norms import checkpoint, machine
 from transformer_norms.building import build_model, build_trainer
+from transformer_norms.causality import leaks
 from transformer_norms.config import plain
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
@@ -70,6 +71,7 @@ class Run:
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
         parameters = sum(p.numel() for p in model.parameters())
+        self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
         say(_introduced(tokens.facts, parameters))
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
@@ -125,7 +127,7 @@ class Run:
             "data": data,
             "source": self.plan.code,
             "device": machine.device(self.config["trainer"]["device"]),
-            "warnings": self.config["warnings"],
+            "warnings": self.warnings,
         }
         fresh |= {"threads": torch.get_num_threads()}
         if self.plan.origin:
@@ -167,7 +169,7 @@ class Run:
         batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
         trainer = build_trainer(self.config, model, batches, self._windows(tokens.val))
         self._restore(trainer, record)
-        for line in self.config["warnings"]:
+        for line in self.warnings:
             say(f"warning: {line}")
         stopping.patient = True
         if stopping.asked:

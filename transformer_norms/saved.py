@@ -14,13 +14,20 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 
 NORM_WORDS = ("embed", "final_norm", "qk_norm")
+# architecture.* keys that are auto, and what that is where nothing brings another.
+AUTO_ARCHITECTURE: dict[str, Any] = {
+    "tied": True,
+    "embed_scale": "none",
+    "attention_scale": "1/sqrt(dh)",
+    "logit_scale": "none",
+    "qk_norm_order": "before",
+    "attention_cap": "none",
+}
 # The keys that hold a word to be translated (auto, always, a norm's name).
 WORD_KEYS = (
     *NORM_WORDS,
-    *(
-        "architecture.embed_scale architecture.attention_cap "
-        "model.kv_heads model.head_dim model.mlp_width data.seed trainer.device"
-    ).split(),
+    *(f"architecture.{key}" for key in AUTO_ARCHITECTURE),
+    *("model.kv_heads model.head_dim model.mlp_width data.seed trainer.device").split(),
 )
 # What a complete config holds, in the order of the file.
 KEYS = (

@@ -93,8 +93,11 @@ class Architecture:
     bias: Flag
     tied: Flag
     embed_scale: Any  # a coefficient: number, formula, or learned; auto and none are resolved
+    attention_scale: Any  # likewise: what q k^T is multiplied by
+    logit_scale: Any
     attention_cap: Cap
     logit_cap: Cap
+    qk_norm_order: Literal["before", "after"]  # before the rotation of q and k, or after it
     rope_base: Annotated[Number, Field(gt=1, le=1e9)]
     rope_fraction: Annotated[Number, Field(gt=0, le=1)]
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from transformer_norms.divergence import Divergence
+from transformer_norms.norms import nothing
 from transformer_norms.stopping import Stopping
 
 Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap
@@ -42,11 +43,12 @@ class Trainer:
         eval_every: int,
         log_every: int,
         checkpoint_every: int,
+        constrain: Callable[[nn.Module], object] = nothing,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-        self.parameters = list(model.parameters())
+        self.parameters, self.constrain = list(model.parameters()), constrain
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
         self.precision, self.device, self.seed = precision, device, seed
         self.eval_every, self.log_every = eval_every, log_every
@@ -101,6 +103,7 @@ class Trainer:
         if reason is None:
             for optimizer in self.optimizers:
                 optimizer.step()
+            self.constrain(self.model)
             self.step += 1
             self.tokens += batch[:, 1:].numel()
             self.losses.append(loss_here)
@@ -176,7 +179,7 @@ class Trainer:
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Every number that the next step depends on, by name."""
         return {
-            "model": dict(self.model.named_parameters()),
+            "model": stored(self.model),
             "optimizer": dict(self._optimizer_tensors()),
         }
 
@@ -217,10 +220,18 @@ class Trainer:
             of[names[name]].state[names[name]][part] = value.to(self.device).clone()
 
 
+def stored(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of the model that a step changes: its parameters, each under its first name, and
+    the running statistics of norms that keep some."""
+    kept = model.state_dict(keep_vars=True)
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
+    return {**dict(model.named_parameters()), **buffers}
+
+
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies every parameter by name; ValueError where names or shapes are not the model's own."""
-    parameters = dict(model.named_parameters())
+    """Copies every tensor by name; ValueError where names or shapes are not the model's own."""
+    parameters = stored(model)
     if parameters.keys() != tensors.keys():
         strange = sorted(parameters.keys() ^ tensors.keys())
         raise ValueError(f"the weights are not this model's: {', '.join(strange[:3])}")

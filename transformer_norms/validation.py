@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.building import formula_values
-from transformer_norms.coefficient import coefficient
+from transformer_norms.coefficient import REST_OF_B, Shapes, coefficient
 from transformer_norms.errors import ConfigError
 from transformer_norms.initialization import ROLES, InitRule
 from transformer_norms.names import nearest, unknown
-from transformer_norms.placement import Placement
+from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan
 
 
 def check(
@@ -90,14 +90,16 @@ def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRu
     depth, architecture = config["model"]["depth"], config["architecture"]
     values = formula_values(config)
     blocks = [{**values, "i": i, "l": i + 1} for i in range(depth)]
-    if architecture["embed_scale"] != "none":
-        _check_coefficient("architecture.embed_scale", architecture["embed_scale"], values)
+    for key in ("embed_scale", "attention_scale", "logit_scale"):
+        if architecture[key] != "none" or key == "attention_scale":
+            learned = HEAD if key == "attention_scale" else STREAM
+            _check_coefficient(f"architecture.{key}", architecture[key], learned, values)
     for here in blocks:
         with _formula("placement.schedule", "blocks"):
-            plans = placement.block(int(here["i"]), depth)
-        for name, plan in plans.items():
-            _check_coefficient(f"placement.{name}.a", plan.a, here)
-            _check_coefficient(f"placement.{name}.b", plan.b, here)
+            plans = placement.plans(int(here["i"]), depth)
+        for name, plan in {**plans, "block": placement.whole}.items():
+            for key, spec, learned in _coefficients(plan):
+                _check_coefficient(f"placement.{name}.{key}", spec, learned, here)
     outside = {"embedding": True, "head": not architecture["tied"]}
     outside["position"] = config["position"]["type"] == "learned"
     for role in ROLES:
@@ -108,11 +110,23 @@ def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRu
                     raise ValueError("a standard deviation is at least 0")
 
 
-def _check_coefficient(key: str, spec: Any, values: Mapping[str, float]) -> None:
+STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))  # what may be learned on the stream
+HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))  # and on heads
+
+
+def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
+    for key, spec in plan.coefficients.items():
+        if (key, spec) != ("a", REST_OF_B):
+            yield key, spec, HEAD if key == "head_scale" else STREAM
+    for key, site in plan.sites.items():
+        yield f"{key}.scale", site.scale, HEAD if key in (*HEAD_SITES, "head_norm") else STREAM
+
+
+def _check_coefficient(key: str, spec: Any, learned: Shapes, values: Mapping[str, float]) -> None:
     with _formula(key, spec):
         if isinstance(spec, bool) or not isinstance(spec, (str, int, float, Mapping)):
             raise ValueError("a number, a formula such as sqrt(d), or learn and init are wanted")
-        coefficient(spec, 1, values)
+        coefficient(spec, learned, values)
 
 
 @contextmanager

@@ -1,8 +1,14 @@
 """Every norm: one class in one file here, one YAML in configs/norm.
 
 A norm is built as `norm(width)`, acts on the last axis, and keeps shape and dtype. Its docstring is
-its formula and its paper. Statistics are computed in float32 at least, whatever the input's dtype,
-and gains are kept in float32: the result is rounded once, at the end.
+its formula and its paper. The arithmetic is float32 at least, whatever the input's dtype, and
+gains are kept in float32: the result is rounded once, at the end.
+
+A YAML's `formula` names x, the parameters and numbers of its norm, and these functions:
+    mean var sum norm     of a token's coordinates; var is the mean of (x - mean(x))**2
+    first(x, share)       the first coordinates, int(share * width) of them and at least one
+    batch_mean batch_var  of a coordinate over all tokens
+    sqrt tanh erf max     of each number
 """
 
 import importlib
@@ -14,6 +20,8 @@ from transformer_norms.registry import Registry
 T = TypeVar("T")
 
 NORMS = Registry("norm")
+# What a norm's YAML says besides the arguments of its class. `formula` is evaluated by a test.
+NOT_ARGUMENTS = ("type", "formula", "source", "brings")
 
 
 def nothing(x: T, *_: Any) -> T:

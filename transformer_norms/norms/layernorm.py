@@ -1,25 +1,23 @@
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from transformer_norms.affine import Affine, Gain, wide
 from transformer_norms.kinds import Epsilon, Flag
 from transformer_norms.norms import NORMS
 
 
 @NORMS("layernorm")
-class LayerNorm(nn.Module):
+class LayerNorm(Affine):
     """gain * (x - mean(x)) / sqrt(var(x) + eps) + bias      Ba et al. 2016, arXiv:1607.06450
 
-    var is the biased variance, mean((x - mean(x))^2). Without `bias` it is PaLM's (2204.02311).
+    var is the biased variance, mean((x - mean(x))**2).
     """
 
-    def __init__(self, width: int, *, eps: Epsilon, bias: Flag) -> None:
-        super().__init__()
-        self.eps = eps
-        self.gain = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+    def __init__(self, width: int, *, eps: Epsilon, gain: Gain, bias: Flag) -> None:
+        super().__init__(width, gain=gain, bias=bias)
+        self.width, self.eps = width, eps
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        y = x.to(self.gain.dtype)  # float32 under autocast, float64 in a float64 model
-        return F.layer_norm(y, self.gain.shape, self.gain, self.bias, self.eps).to(x.dtype)
+        y = wide(x)
+        return F.layer_norm(y, (self.width,), *self.gain_and_bias(y.dtype), self.eps).to(x.dtype)

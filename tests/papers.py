@@ -1,0 +1,269 @@
+"""Placements as their papers write them, for those that no package can be held against.
+
+Plain arithmetic on our weights, {name: tensor}. ALL takes a placement's name to its function from
+embedded tokens to logits. The norm is RMSNorm and the mlp relu^2, but in nGPT, which has its own.
+"""
+
+import math
+from functools import partial, wraps
+
+import torch
+from references import DEPTH, HEAD_DIM, HEADS, WIDTH
+
+ALL = {}
+
+
+def same(x):
+    return x
+
+
+def unit(x):
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+class Parts:
+    """norm, attention, mlp and head, by the names that our weights have."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __getitem__(self, name):
+        return self.weights[name]
+
+    def norm(self, name, x):
+        return self[f"{name}.gain"] * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+    def attention(self, i, x, q=same, k=same, v=same, each_head=same, cap=same, scale=None):
+        here, (batch, time, _) = f"blocks.{i}.attention.f", x.shape
+        queries, keys, values = (
+            norm((x @ self[f"{here}.{name}.weight"].T).view(batch, time, HEADS, HEAD_DIM))
+            for name, norm in (("query", q), ("key", k), ("value", v))
+        )
+        scale = HEAD_DIM**-0.5 if scale is None else scale
+        scores = cap(scale * torch.einsum("bihd,bjhd->bhij", queries, keys))
+        future = torch.ones(time, time, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        context = each_head(torch.einsum("bhij,bjhd->bihd", weights, values))
+        return context.reshape(batch, time, WIDTH) @ self[f"{here}.output.weight"].T
+
+    def normed_attention(self, i, x, sites, **rest):
+        """With a norm on each head of q, k or v, all heads with the same gain."""
+        here = f"blocks.{i}.attention.f"
+        norms = {site: lambda h, site=site: self.norm(f"{here}.{site}", h) for site in sites}
+        return self.attention(i, x, **norms, **rest)
+
+    def mlp(self, i, x, mid=same):
+        up, down = (self[f"blocks.{i}.mlp.f.{name}.weight"] for name in ("up", "down"))
+        return mid((x @ up.T).clamp(min=0) ** 2) @ down.T
+
+    def swiglu(self, i, x):
+        """nGPT's, its halves scaled by s_u sqrt(d) and s_v sqrt(d)"""
+        here = f"blocks.{i}.mlp.f"
+        up, gate = (
+            self[f"{here}.{name}_scale.gain"]
+            * math.sqrt(WIDTH)
+            * (x @ self[f"{here}.{name}.weight"].T)
+            for name in ("up", "gate")
+        )
+        return (up * gate * torch.sigmoid(gate)) @ self[f"{here}.down.weight"].T
+
+    def head(self, x):
+        return x @ self.weights.get("head.weight", self["embedding.weight"]).T
+
+
+def model(placement):
+    ALL[placement.__name__] = placement
+    return placement
+
+
+def block(end):
+    """The model of such blocks, with a norm named `end` before the head, or none."""
+
+    def of(placement):
+        @wraps(placement)
+        def whole(p, x):
+            for i in range(DEPTH):
+                x = placement(p, i, x, f"blocks.{i}.attention", f"blocks.{i}.mlp")
+            return p.head(p.norm(end, x) if end else x)
+
+        return model(whole)
+
+    return of
+
+
+@block(end="final")
+def hybrid(p, i, x, attention, mlp):
+    """Y = MHA_qkv(X) + X;  X' = FFN(Norm(Y)) + Norm(Y)      equation 5"""
+    z = p.norm(f"{attention}.post", p.normed_attention(i, x, "qkv") + x)
+    return p.mlp(i, z) + z
+
+
+@block(end="final")
+def hybrid_star(p, i, x, attention, mlp):
+    """Block 0 is Pre-Norm in both sub-layers, its q, k, v norms kept.      equation 7"""
+    if i > 0:
+        return hybrid.__wrapped__(p, i, x, attention, mlp)
+    y = p.normed_attention(i, p.norm(f"{attention}.pre", x), "qkv") + x
+    return p.mlp(i, p.norm(f"{mlp}.pre", y)) + y
+
+
+@block(end="final")
+def prepost(p, i, x, attention, mlp):
+    """Y = MHA(Norm(X)) + X;  X' = FFN(Norm(Y)) + Norm(Y)      of HybridNorm's ablations"""
+    z = p.norm(f"{attention}.post", p.attention(i, p.norm(f"{attention}.pre", x)) + x)
+    return p.mlp(i, z) + z
+
+
+@model
+def postpre(p, x):
+    """Y = MHA(Norm(X)) + Norm(X);  X' = FFN(Norm(Y)) + Y, and a norm before the head
+
+    Ours has the norm of X after the block before, where the last is the one before the head.
+    """
+    norms = ["embed", *(f"blocks.{i}.mlp.post" for i in range(DEPTH))]
+    for i in range(DEPTH):
+        u = p.norm(norms[i], x)
+        y = p.attention(i, u) + u
+        x = p.mlp(i, p.norm(f"blocks.{i}.mlp.pre", y)) + y
+    return p.head(p.norm(norms[DEPTH], x))
+
+
+@model
+def glm130b(p, x):
+    """u = LN(x);  x = alpha u + F(u), and a norm before the head      moved likewise in ours"""
+    norms = ["embed"]
+    for i in range(DEPTH):
+        norms += [f"blocks.{i}.attention.post", f"blocks.{i}.mlp.post"]
+    for j, f in enumerate([p.attention, p.mlp] * DEPTH):
+        u = p.norm(norms[j], x)
+        x = math.sqrt(2 * DEPTH) * u + f(j // 2, u)
+    return p.head(p.norm(norms[-1], x))
+
+
+@block(end="final")
+def mixln(p, i, x, attention, mlp):
+    """Post-LN in the first floor(N/4) blocks, Pre-LN after.
+
+    Its repository has it so, from the environment; the DeepNorm it is compared with there has the
+    inverse of the right gain, and an alpha that does not depend on the depth.
+    """
+    if i < DEPTH // 4:
+        x = p.norm(f"{attention}.post", x + p.attention(i, x))
+        return p.norm(f"{mlp}.post", x + p.mlp(i, x))
+    x = x + p.attention(i, p.norm(f"{attention}.pre", x))
+    return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
+
+
+@block(end="final")
+def lns(p, i, x, attention, mlp):
+    """h = LN(x) / sqrt(l), l from 1
+
+    Its repository compares the norm's name, made lower case, with "LNS": that branch never runs.
+    """
+    root = math.sqrt(i + 1)
+    x = x + p.attention(i, p.norm(f"{attention}.pre.norm", x) / root)
+    return x + p.mlp(i, p.norm(f"{mlp}.pre.norm", x) / root)
+
+
+@block(end="final")
+def normformer(p, i, x, attention, mlp, skip=same):
+    """HeadScaleMHA(x) = Concat(g_1 h_1, ..., g_n h_n) W_o
+
+    fairseq multiplies after W_o, chunk by chunk of the width: another function.
+    """
+    gains = p[f"{attention}.f.head_scale.gain"].view(HEADS, 1)
+    h = p.norm(f"{attention}.pre", x)
+    h = p.attention(i, h, each_head=lambda context: gains * context)
+    x = x + p.norm(f"{attention}.out", h)
+    h = p.norm(f"{mlp}.pre", x)
+    return skip(x) + p.mlp(i, h, mid=lambda u: p.norm(f"{mlp}.f.mid", u))
+
+
+@block(end="final")
+def normformer_residual_scale(p, i, x, attention, mlp):
+    """lambda * x on the skip of the FFN alone"""
+    gain = p[f"{mlp}.skip.gain"]
+    return normformer.__wrapped__(p, i, x, attention, mlp, skip=lambda x: gain * x)
+
+
+@block(end="final")
+def qkv(p, i, x, attention, mlp):
+    """Norms after the linear maps of q, k and v, none before."""
+    x = x + p.normed_attention(i, x, "qkv")
+    return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
+
+
+@block(end="final")
+def qk_fc(p, i, x, attention, mlp):
+    """Norms on q and k, after the projection, and after the second linear map of the FFN."""
+    h = p.normed_attention(i, p.norm(f"{attention}.pre", x), "qk")
+    x = x + p.norm(f"{attention}.out", h)
+    return x + p.norm(f"{mlp}.out", p.mlp(i, p.norm(f"{mlp}.pre", x)))
+
+
+@block(end="final")
+def qk_cap(p, i, x, attention, mlp):
+    """Norms on q and k, and cap tanh(logits / cap)"""
+    h = p.norm(f"{attention}.pre", x)
+    x = x + p.normed_attention(i, h, "qk", cap=lambda s: 50 * torch.tanh(s / 50))
+    return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
+
+
+@block(end=None)
+def b2t(p, i, x, attention, mlp):
+    """y = LN(x + MHA(x));  x' = LN(x + y + FFN(y))"""
+    y = p.norm(f"{attention}.post", x + p.attention(i, x))
+    return p.norm(f"{mlp}.post", x + y + p.mlp(i, y))
+
+
+@block(end=None)
+def admin(p, i, x, attention, mlp):
+    """LN(omega * x + F(x)), omega one number a feature"""
+    for here, f in ((attention, p.attention), (mlp, p.mlp)):
+        x = p.norm(f"{here}.post", p[f"{here}.skip.gain"] * x + f(i, x))
+    return x
+
+
+@block(end=None)
+def rezero(p, i, x, attention, mlp):
+    """x + a F(x), one a for both sub-layers of a block"""
+    a = p[f"{attention}.branch.gain"]
+    x = x + a * p.attention(i, x)
+    return x + a * p.mlp(i, x)
+
+
+@block(end="final")
+def skipinit(p, i, x, attention, mlp):
+    """x + a F(x), one a for each, and pre-norms"""
+    for here, f in ((attention, p.attention), (mlp, p.mlp)):
+        x = x + p[f"{here}.branch.gain"] * f(i, p.norm(f"{here}.pre", x))
+    return x
+
+
+@model
+def residual_dual(p, x):
+    """f = F(x);  r = r + f;  x = LN(x + f);  at the end x + LN(r)"""
+    r = x
+    for i in range(DEPTH):
+        for name, f in (("attention", p.attention), ("mlp", p.mlp)):
+            update = f(i, x)
+            x, r = p.norm(f"blocks.{i}.{name}.post", x + update), r + update
+    return p.head(x + p.norm("final.norm", r))
+
+
+@model
+def ngpt(p, x):
+    """h = Norm(h + |a| (Norm(F(h)) - h)), with q = s_qk Norm(q), k = s_qk Norm(k), scaled by
+    sqrt(d_head), and logits by s_z. s_qk, a, s_z are kept sqrt(d) times less than 1, 0.05, 1.
+
+    Ours keeps s_qk with q alone, where it counts twice.
+    """
+    root = math.sqrt(WIDTH)
+    for i in range(DEPTH):
+        s_qk = p[f"blocks.{i}.attention.f.q.scale.gain"] * root
+        q = k = partial(lambda s, h: s * unit(h), s_qk)
+        attention = partial(p.attention, q=q, k=k, scale=math.sqrt(HEAD_DIM))
+        for name, f in (("attention", attention), ("mlp", p.swiglu)):
+            a = (p[f"blocks.{i}.{name}.branch.gain"] * 0.05 * root).abs()
+            x = unit(x + a * (unit(f(i, x)) - x))
+    return p["logit_scale.gain"] * root * p.head(x)

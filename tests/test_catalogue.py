@@ -1,0 +1,255 @@
+"""Whatever is chosen together composes, builds and trains; what is strange about it is said."""
+
+import copy
+
+import pytest
+import torch
+from combinations import combined, composed
+
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import compose, options, plain
+from transformer_norms.errors import ConfigError
+from transformer_norms.placement import Placement
+
+pytestmark = pytest.mark.area("catalogue")
+
+TINY = ("model=tiny", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
+TINY += ("trainer.batch_size=2", "trainer.steps=10")
+VOCABULARY = 11
+NORMS, PLACEMENTS = options("norm"), options("placement")
+FINALS = ("auto", "always", "none")
+
+
+def trains(precision, **choices):
+    """One optimizer step with finite results."""
+    config = combined(*TINY, f"trainer.precision={precision}", **choices)
+    model = build_model(config, VOCABULARY)
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(VOCABULARY, (2, 9), generator=generator)
+    trainer = build_trainer(config, model, lambda step: batch, lambda: [batch])
+    start = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    assert trainer.train_step() is None, choices
+    assert torch.tensor(trainer.last_loss).isfinite()
+    assert trainer.grad_norm > 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        assert tensor.isfinite().all()
+    assert any(not torch.equal(start[name], p) for name, p in model.named_parameters())
+    assert torch.tensor(trainer.evaluate([batch])[0]).isfinite()
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_norm_in_every_placement_trains_a_step_in_float32_and_bfloat16(placement):
+    for norm in NORMS:
+        for precision in ("fp32", "bf16"):
+            trains(precision, norm=norm, placement=placement)
+
+
+@pytest.mark.parametrize("final_norm", ["always", "none", *NORMS])
+def test_every_placement_trains_a_step_before_every_final_norm(final_norm):
+    norm = "batchnorm" if final_norm == "batchnorm" else "rmsnorm"
+    for placement in PLACEMENTS:
+        trains("bf16", norm=norm, placement=placement, final_norm=final_norm)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("final_norm", ["always", "none", *NORMS])
+def test_all_norms_placements_and_final_norms_train_a_step(norm, final_norm):
+    if final_norm == "batchnorm" != norm:
+        return  # refused: tests/test_config_refusals.py
+    for placement in PLACEMENTS:
+        for precision in ("fp32", "bf16"):
+            trains(precision, norm=norm, placement=placement, final_norm=final_norm)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_each_norm_by_the_front_door_is_what_the_short_way_of_these_tests_makes(norm):
+    assert plain(composed(*TINY, norm=norm)) == combined(*TINY, norm=norm)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_each_placement_by_the_front_door_is_what_the_short_way_of_these_tests_makes(placement):
+    assert plain(composed(*TINY, placement=placement)) == combined(*TINY, placement=placement)
+
+
+@pytest.mark.parametrize("axis", ["mlp", "position", "init", "embed", "qk_norm"])
+def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_norms(axis):
+    words = {
+        "embed": ["none", "fixnorm", *(n for n in NORMS if n != "batchnorm")],
+        "qk_norm": ["none", "head", "per_head", "full", "l2"],
+    }
+    for name in words.get(axis) or options(axis):
+        for placement in ("pre", "post", "parallel", "residual_dual", "ngpt", "subln"):
+            if (axis, placement) != ("qk_norm", "ngpt") or name == "none":  # it has its own
+                trains("fp32", placement=placement, **{axis: name})
+
+
+def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
+    for extra in (
+        ("architecture.tied=false", "architecture.bias=true"),
+        ("architecture.bias=true", "model.kv_heads=1", "qk_norm=per_head"),
+        ("model.head_dim=6", "architecture.rope_fraction=0.5"),
+        ("model.head_dim=5", "position=none", "qk_norm=full", "model.kv_heads=1"),
+        ("model.dropout=0.3", "architecture.attention_cap=20", "architecture.logit_cap=30"),
+    ):
+        for placement in ("hybrid_star", "normformer", "subln", "ngpt", "parallel"):
+            own = placement in ("hybrid_star", "ngpt")
+            typed = [text for text in extra if not (own and text.startswith("qk_norm"))]
+            config = combined(*TINY, *typed, placement=placement)
+            model = build_model(config, VOCABULARY)
+            model(torch.randint(VOCABULARY, (2, 8))).sum().backward()
+            assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+# What is said of a config that is strange
+
+
+def warnings_of(*typed):
+    return compose(["model=tiny", *typed]).warnings
+
+
+STRANGE = [
+    ([], []),
+    (["placement=none"], ["no norm on the stream", "reaches the head without", "stands nowhere"]),
+    (["norm=none"], ["no norm on the stream", "the stream reaches the head without"]),
+    (["placement=rezero"], ["norm=rmsnorm stands nowhere", "reaches the head without"]),
+    (["placement=ngpt"], ["norm=rmsnorm stands nowhere in placement=ngpt"]),
+    (["final_norm=none"], ["the stream reaches the head without a norm"]),
+    (["placement=post", "final_norm=always"], ["it follows a norm, and at the start changes"]),
+    (["placement=residual_dual"], []),
+    (["placement=mixln"], ["placement.schedule[0]: no block of model.depth=2"]),
+    (["placement=lns", "init=scaled"], ["init=scaled, where placement=lns goes with normal"]),
+    (["placement=deepnorm", "init=xavier"], ["init=xavier, where placement=deepnorm goes with"]),
+    (["placement=glm130b", "embed=none"], ["embed=none, where placement=glm130b goes with norm"]),
+    (["placement=deepnorm", "mlp=swiglu"], ["mlp=swiglu has a gate, on which the paper of init="]),
+    (["placement=subln", "mlp=geglu"], ["mlp=geglu has a gate, on which the paper of init=subln"]),
+    (["norm=dyt", "architecture.embed_scale=none"], ["architecture.embed_scale=none, where norm="]),
+    (["norm=derf", "placement=post"], ["embed_scale=sqrt(d), where norm=derf goes with a learned"]),
+    (["placement=keel"], ["placement=keel is not verified: "]),
+    (["init=zero_out", "placement=out"], ["init: output and down start at zero under a norm"]),
+    (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
+    (["norm.bias=true"], ["norm.bias is typed: what is computed may not be the formula"]),
+    (["placement.both={pre: norm, a: 2, b: 2}"], ["a and b are the same number", "is typed"]),
+    (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
+    (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "said"), STRANGE, ids=lambda v: " ".join(v)[:40])
+def test_what_is_strange_is_said_naming_its_key_and_nothing_else_is(typed, said):
+    found = warnings_of(*typed)
+    assert len(found) == len(said), found
+    for line, fragment in zip(
+        sorted(found), sorted(said, key=lambda s: _of(s, found)), strict=True
+    ):
+        assert fragment in line
+
+
+def _of(fragment, found):
+    return next((line for line in sorted(found) if fragment in line), fragment)
+
+
+BAD = [
+    ({"both": {"pre": {"norm": "norm", "scale": "1/sqrt(l)"}, "out": "norm"}}, "no effect beside"),
+    ({"both": {"post": "norm", "a": 2}, "attention": {"ctx": "norm"}}, "they exclude each other"),
+    ({"mlp": {"post": "norm", "mid": "norm", "a": "R"}}, "they exclude each other"),
+    ({"both": {"inptu": "norm"}}, "there is no site 'inptu'"),
+    ({"both": {"q": "norm"}}, "there is no site 'q'"),
+    ({"attention": {"q": "norm@heads"}}, "there is no share 'heads'"),
+    ({"attention": {"q": 3}}, "3 is no norm"),
+    ({"mlp": {"skip": "blok"}}, "there is no skip 'blok'"),
+    ({"topology": "serail"}, "did you mean 'serial'"),
+    ({"topology": "parallel"}, "there is no part 'attention'"),
+    ({"topology": "parallel", "equation": {"block": "x"}, "both": {"post": "norm"}}, "site 'post'"),
+    ({"block": {"pre": "norm"}}, "block: there is no site 'pre'"),
+    ({"equation": {"attention": "x"}}, "equation: mlp is missing"),
+    ({"schedule": [{"both": {"pre": "norm"}}]}, "blocks is missing"),
+    ({"schedule": [{"blocks": "i == 0", "mpl": {}}]}, "did you mean 'mlp'"),
+    ({"schedule": [{"blocks": "i == 0", "mlp": {}}]}, "schedule[0].equation: mlp is missing"),
+]
+
+
+@pytest.mark.parametrize(("keys", "said"), BAD, ids=lambda v: str(v)[:40])
+def test_a_placement_that_contradicts_itself_is_refused(keys, said):
+    equation = {"attention": "x + f(x)", "mlp": "x + f(x)"}
+    with pytest.raises(ValueError, match=r".") as caught:
+        Placement(**{"source": "a test", "equation": equation, **keys})
+    assert said in str(caught.value)
+
+
+# Adding to it
+
+
+def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from transformer_norms.kinds import OpenShare\n"
+        "from transformer_norms.norms import NORMS\n"
+        '@NORMS("leaky")\n'
+        "class Leaky(nn.Module):\n"
+        "    def __init__(self, width: int, *, zeta: OpenShare) -> None:\n"
+        "        super().__init__()\n"
+        "        self.zeta = nn.Parameter(torch.full((), zeta))\n"
+        "    def forward(self, x):\n"
+        "        rms = (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()\n"
+        "        return self.zeta * x + (1 - self.zeta) * x / rms\n"
+    )
+    for axis, name, text in (
+        ("norm", "leaky", "type: leaky\nzeta: 0.1\n"),
+        (
+            "placement",
+            "thirds",
+            "source: here\n"
+            "equation: {attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}\n"
+            "attention: {post: norm}\nmlp: {pre: norm, out: norm, b: 1/3}\n",
+        ),
+    ):
+        (tmp_path / "configs" / axis).mkdir(parents=True)
+        (tmp_path / "configs" / axis / f"{name}.yaml").write_text(text)
+    typed = [f"plugins={tmp_path}", "norm=leaky", "placement=thirds", "norm.zeta=0.25"]
+    config = compose([*TINY, *typed, "trainer.precision=fp64"])
+    model = build_model(config, VOCABULARY)
+    gains = [name for name, p in model.named_parameters() if name.endswith("zeta")]
+    assert len(gains) == 3 * 4 + 1
+    block, x = model.blocks[0].mlp, torch.randn(2, 8, 16).double()
+
+    def norm(x):
+        return 0.25 * x + 0.75 * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+    expected = eval(config.placement.equation.mlp, {"x": x, "norm": norm, "f": block.f})
+    torch.testing.assert_close(block(x, x), expected)
+    with pytest.raises(ConfigError, match="did you mean 'norm.zeta'"):
+        compose([*TINY, *typed[:3], "norm.zetta=0.1"])
+
+
+def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
+    """GroupNorm with a group a head, Wu & He 2018, arXiv:1803.08494, a gain for each channel."""
+    (tmp_path / "configs" / "placement").mkdir(parents=True)
+    (tmp_path / "configs" / "placement" / "grouped.yaml").write_text(
+        "source: here\nequation: {attention: 'x + f(x, head_norm=norm)', mlp: x + f(x)}\n"
+        "attention: {head_norm: groupnorm_head@per_head}\n"
+    )
+    config = compose([*TINY, f"plugins={tmp_path}", "placement=grouped", "trainer.precision=fp64"])
+    norm = build_model(config, VOCABULARY).blocks[0].attention.f.head_norm
+    gain, bias = torch.randn(2, 2, 8).double()
+    for head, of in enumerate(norm.heads):
+        of.gain.data, of.bias.data = gain[head], bias[head]
+    x = torch.randn(3, 5, 2, 8).double()
+    grouped = torch.nn.functional.group_norm(
+        x.view(15, 16), 2, gain.flatten(), bias.flatten(), eps=1e-5
+    )
+    torch.testing.assert_close(norm(x), grouped.view_as(x))
+
+
+def test_a_saved_run_of_every_placement_is_the_same_run_again(tmp_path):
+    from omegaconf import OmegaConf
+
+    from transformer_norms.identity import part
+
+    file = tmp_path / "config.yaml"
+    for placement, norm in (("ngpt", "dyt"), ("hybrid_star", "seednorm"), ("peri", "batchnorm")):
+        config = composed(*TINY, placement=placement, norm=norm)
+        file.write_text(OmegaConf.to_yaml(config))
+        assert part(plain(compose([f"config={file}"]))) == part(plain(config))
+        assert copy.deepcopy(plain(config))["choices"]["placement"] == placement

@@ -1,0 +1,96 @@
+"""x divided by a length of its own: rmsnorm, prmsnorm, seednorm, l2norm and scalenorm.
+
+Outside of norms/, since several norms are made of it.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer_norms.analytic import by_autograd, never_autocast
+
+
+@dataclass(frozen=True)
+class Length:
+    """sqrt(max(sum(z**2), floor) / count + eps), z being the first `first` coordinates of x"""
+
+    first: int
+    count: int
+    floor: float
+    eps: float
+
+    def inverse(self, square: Tensor) -> Tensor:
+        """1 / length, from the sum of squares."""
+        return (square.clamp(min=self.floor) / self.count + self.eps).rsqrt()
+
+
+def root_mean_square(first: int, eps: float) -> Length:
+    """sqrt(mean(z**2) + eps)"""
+    return Length(first, first, floor=0, eps=eps)
+
+
+def euclidean(width: int, eps: float) -> Length:
+    """max(norm(x), eps)"""
+    return Length(width, 1, floor=eps**2, eps=0)
+
+
+def divide(x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
+    """gain * x / length(x). A gain has one number, or as many as x is wide, or is absent."""
+    if torch.compiler.is_compiling():  # which fuses the formula and its gradient by itself
+        return _formula(length, x, gain)
+    return _Divide.apply(x, gain, length)
+
+
+def _formula(length: Length, x: Tensor, gain: Tensor | None) -> Tensor:
+    square = x[..., : length.first].square().sum(-1, keepdim=True)
+    y = x * length.inverse(square)
+    return y if gain is None else y * gain
+
+
+class _Divide(torch.autograd.Function):
+    """The formula with its gradient written out: a third of the passes over memory that autograd
+    makes of it, with the same result to rounding.
+
+    With r = length(x), h = gain * grad, and sums over the coordinates of a token:
+        dx = h / r - z * sum(h * x) / (count * r^3)         dgain = sum of grad * x / r over tokens
+    where z is x in the first coordinates and 0 elsewhere, and all 0 where the length is clamped.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
+        first = x[..., : length.first]
+        square = torch.linalg.vector_norm(first, dim=-1, keepdim=True).square_()
+        ctx.save_for_backward(x, gain, square)
+        ctx.length = length
+        inverse = length.inverse(square)
+        if gain is None or gain.numel() == 1:
+            return x * (inverse if gain is None else inverse * gain)
+        return (x * inverse).mul_(gain)
+
+    @staticmethod
+    @never_autocast
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, gain, square = ctx.saved_tensors
+        length, width = ctx.length, x.shape[-1]
+        if torch.is_grad_enabled():
+            dx, dgain = by_autograd(partial(_formula, length), (x, gain), grad)
+            return dx, dgain, None
+        inverse = length.inverse(square)
+        product = grad * x
+        if gain is None or gain.numel() == 1:
+            along, scale, dgain = product.sum(-1, keepdim=True), inverse, None
+            if gain is not None:
+                dgain = (along * inverse).sum().view_as(gain)
+                along, scale = along * gain, inverse * gain
+            dx = grad * scale
+        else:
+            product = product.reshape(-1, width)
+            dgain = torch.mv(product.T, inverse.reshape(-1))
+            along = torch.mv(product, gain).view_as(square)
+            dx = (grad * gain).mul_(inverse)
+        slope = along * inverse * inverse * inverse * (square >= length.floor)
+        dx[..., : length.first].addcmul_(x[..., : length.first], slope, value=-1 / length.count)
+        return dx, dgain, None

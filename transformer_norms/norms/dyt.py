@@ -1,0 +1,56 @@
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.affine import Start, wide
+from transformer_norms.analytic import by_autograd, never_autocast
+from transformer_norms.norms import NORMS
+
+
+@NORMS("dyt")
+class DyT(nn.Module):
+    """gain * tanh(alpha * x) + bias      Zhu et al. 2025, arXiv:2503.10622
+
+    alpha is one number; no coordinate knows of another.
+    """
+
+    def __init__(self, width: int, *, alpha_init: Start) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.alpha = nn.Parameter(torch.full((1,), float(alpha_init)))
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        y = wide(x)
+        own = (p.to(y.dtype) for p in (self.gain, self.bias, self.alpha))
+        function = _formula if torch.compiler.is_compiling() else _DyT.apply
+        return function(y, *own).to(x.dtype)
+
+
+def _formula(x: Tensor, gain: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
+    return torch.addcmul(bias, gain, torch.tanh(alpha * x))
+
+
+class _DyT(torch.autograd.Function):
+    """With its gradient written out: half of autograd's time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
+        bent = (alpha * x).tanh_()
+        ctx.save_for_backward(x, gain, bias, alpha, bent)
+        return torch.addcmul(bias, gain, bent)
+
+    @staticmethod
+    @never_autocast
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, gain, bias, alpha, bent = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return tuple(by_autograd(_formula, (x, gain, bias, alpha), grad))
+        over_tokens = tuple(range(x.ndim - 1))
+        product = grad * bent
+        dbias, dgain = grad.sum(over_tokens), product.sum(over_tokens)
+        slope = torch.addcmul(grad, product, bent, value=-1).mul_(gain)  # tanh' is 1 - tanh^2
+        dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)
+        return slope.mul_(alpha), dgain, dbias, dalpha

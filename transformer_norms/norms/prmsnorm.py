@@ -1,0 +1,37 @@
+from typing import Annotated
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from transformer_norms.affine import Affine, Gain, wide
+from transformer_norms.division import divide, root_mean_square
+from transformer_norms.kinds import Epsilon, Flag, Number
+from transformer_norms.norms import NORMS
+
+
+@NORMS("prmsnorm")
+class PRMSNorm(Affine):
+    """gain * x / sqrt(mean(first(x, share)**2) + eps)      Zhang & Sennrich 2019, arXiv:1910.07467
+
+    first(x, share) are the first int(share * width) coordinates, at least one. eps stands inside
+    the root, as in the authors' TensorFlow code; in their PyTorch code it stands outside.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        eps: Epsilon,
+        share: Annotated[Number, Field(gt=0, le=1)],
+        gain: Gain,
+        bias: Flag,
+    ) -> None:
+        super().__init__(width, gain=gain, bias=bias)
+        self.length = root_mean_square(max(1, int(share * width)), eps)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        y = wide(x)
+        gain, bias = self.gain_and_bias(y.dtype)
+        y = divide(y, gain, self.length)
+        return (y if bias is None else y + bias).to(x.dtype)
