@@ -125,6 +125,29 @@ def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
     assert rough[-1]["test_loss"] == calm["test_loss"]
 
 
+@pytest.mark.area("catalogue")
+@pytest.mark.parametrize("choice", ["ngpt", "rezero", "residual_dual", "batchnorm", "mixln"])
+def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice, stop_at):
+    """Constrained weights, a parameter under two names, two streams, running statistics."""
+    typed = [f"placement={choice}", "model.depth=4"]
+    if choice == "batchnorm":
+        typed = ["norm=batchnorm", "norm.allow_noncausal=true"]
+    whole = go("study=whole", *typed)
+    stop_at(5, 13)
+    assert [go("study=parts", *typed)["status"] for _ in range(3)][-1] == "finished"
+    assert same(whole["folder"], Path("runs/parts", Path(whole["folder"]).name))
+    model, again = load(whole["folder"]), load(whole["folder"])
+    tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model(tokens), again(tokens))
+    saved = newest(Path(whole["folder"]) / "checkpoints", print).tensors("model")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in model.named_parameters())
+    statistics = {name for name, _ in model.named_buffers() if "running" in name}
+    assert all(torch.equal(saved[name], dict(model.named_buffers())[name]) for name in statistics)
+    assert bool(statistics) == (choice == "batchnorm")
+    said = json.loads((Path(whole["folder"]) / "summary.json").read_text())["warnings"]
+    assert any("looks ahead" in line for line in said) == (choice == "batchnorm")
+
+
 def test_a_signal_during_validation_loses_nothing(monkeypatch):
     from transformer_norms.trainer import Trainer
 
