@@ -5,6 +5,7 @@ Whatever lies in configs/norm is tested: a new YAML brings its tests by its form
 
 import ast
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -109,13 +110,16 @@ def by_formula(name, norm, x):
     )
 
 
+SIZES = (1, 1e-4, 1e-8)  # of x; where it is small, it counts what eps is and where it stands
+
+
 @every
 def test_a_norm_is_the_formula_of_its_yaml(name):
     tokens = () if name in CAUSAL else (2,)
     for shape in ((WIDTH,), (5, WIDTH), (3, 5, WIDTH), (2, 3, 4, 8), (4, 1), (2, 3, 2)):
         norm, x = norm_of(name, shape[-1]), draw(0, *tokens, *shape) * 7 + 2
-        for scale in (1, 1e-4, 1e-8):  # small, it counts what eps is and where it stands
-            same(norm(scale * x), by_formula(name, norm, scale * x), 1e-12)
+        for size in SIZES:
+            same(norm(size * x), by_formula(name, norm, size * x), 1e-12)
 
 
 def test_the_none_of_configs_is_its_input_and_no_module():
@@ -176,6 +180,22 @@ def test_a_norm_and_its_gradients_are_torchs_own_where_torch_has_it(name):
 
 
 @every
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_the_gradients_of_a_norm_are_those_of_its_formula(name, create_graph):
+    norm, shapes = norm_of(name), [(2, 3, WIDTH), (4, WIDTH)] + [(WIDTH,)] * (name in CAUSAL)
+    for size, shape in itertools.product(SIZES, shapes):
+        x, of = (size * draw(0, *shape)).requires_grad_(), draw(1, *shape)
+        inputs = (x, *norm.parameters())
+        # Twice, so that one input of the second was made of another: the gain.
+        for times in (1, 2):
+            found, expected = x, x
+            for _ in range(times):
+                found, expected = norm(found), by_formula(name, norm, expected)
+            found = torch.autograd.grad(found, inputs, of, create_graph=create_graph)
+            same(found, torch.autograd.grad(expected, inputs, of), 1e-11)
+
+
+@every
 def test_first_and_second_derivatives_are_those_of_finite_differences(name):
     width = 4
     norm, x = norm_of(name, width), draw(3, 2, 3, width).transpose(0, 1).requires_grad_()
@@ -184,13 +204,9 @@ def test_first_and_second_derivatives_are_those_of_finite_differences(name):
     def function(x, *values):
         return torch.func.functional_call(norm, dict(zip(names, values, strict=True)), (x,))
 
-    def twice(x, *values):  # where one input of the second was made of the other
-        return function(function(x, *values), *values)
-
     inputs = (x, *norm.parameters())
-    for applied in (function, twice):
-        assert torch.autograd.gradcheck(applied, inputs)
-        assert torch.autograd.gradgradcheck(applied, inputs)
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
 
 
 @every

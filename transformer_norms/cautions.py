@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_norms.building import formula_values
 from transformer_norms.coefficient import REST_OF_B
-from transformer_norms.formula import Formula
+from transformer_norms.formula import Formula, formula_values
 from transformer_norms.mlp import MLPS
 from transformer_norms.placement import HEAD_SITES, Placement
 from transformer_norms.saved import AUTO_ARCHITECTURE
@@ -63,7 +62,7 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
                 f"placement.schedule[{number}]: no block of model.depth={depth} meets "
                 f"'{entry.blocks.text}'"
             )
-    values = {**formula_values(config), "i": 0, "l": 1}
+    values = {**formula_values(config["model"]), "i": 0, "l": 1}
     plans = [plan for name, plan in placement.everywhere() if name != "block"]
     pairs = [(plan.coefficient("a"), plan.coefficient("b")) for plan in plans]
     if all(isinstance(c, (int, float, str)) and c != REST_OF_B for pair in pairs for c in pair):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_norms.analytic import by_autograd, never_autocast
+from transformer_norms.analytic import by_autograd
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ class _Divide(torch.autograd.Function):
         return (x * inverse).mul_(gain)
 
     @staticmethod
-    @never_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, gain, square = ctx.saved_tensors
         length, width = ctx.length, x.shape[-1]
@@ -88,8 +87,9 @@ class _Divide(torch.autograd.Function):
             dx = grad * scale
         else:
             product = product.reshape(-1, width)
-            dgain = torch.mv(product.T, inverse.reshape(-1))
-            along = torch.mv(product, gain).view_as(square)
+            with torch.autocast(x.device.type, enabled=False):  # these are matrix products
+                dgain = inverse.reshape(-1) @ product
+                along = (product @ gain).view_as(square)
             dx = (grad * gain).mul_(inverse)
         slope = along * inverse * inverse * inverse * (square >= length.floor)
         dx[..., : length.first].addcmul_(x[..., : length.first], slope, value=-1 / length.count)

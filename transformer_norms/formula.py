@@ -90,3 +90,16 @@ def _walk(node: ast.AST, values: Mapping[str, float]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=[argument]):
             return _FUNCTIONS[name](_walk(argument, values))
     raise AssertionError(f"unreachable: {node}")
+
+
+def formula_values(sizes: Mapping[str, int]) -> dict[str, float]:
+    """What formulas in YAML may name, besides i and l of a block, from a config's `model`."""
+    return {
+        "N": sizes["depth"],
+        "R": 2 * sizes["depth"],
+        "d": sizes["width"],
+        "H": sizes["heads"],
+        "dh": sizes["head_dim"],
+        "m": sizes["mlp_width"],
+        "L": sizes["context"],
+    }

@@ -63,6 +63,11 @@ class Site:
         return cls(norm, share or "head", scale)
 
 
+def qk_site(word: str) -> Site:
+    """What `qk_norm=word` puts at q and at k."""
+    return Site("l2norm") if word == "l2" else Site("norm", word)
+
+
 @dataclass(frozen=True)
 class SubLayerPlan:
     """What one sub-layer of one block holds: its norms, its coefficients, where its skip begins."""

@@ -5,37 +5,20 @@ norm, norm over none. The words that were replaced are kept beside, so that `con
 can translate them again.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from transformer_norms.building import qk_site
 from transformer_norms.cautions import cautions
-from transformer_norms.data import CORPORA, TOKENIZERS
+from transformer_norms.checks import build, check_axes, check_causal, check_plain, check_registered
 from transformer_norms.errors import ConfigError
 from transformer_norms.initialization import InitRule
-from transformer_norms.mlp import ACTIVATIONS, MLPS
 from transformer_norms.names import options, unknown
-from transformer_norms.norms import NORMS, NOT_ARGUMENTS
-from transformer_norms.optimizer import OPTIMIZERS
-from transformer_norms.placement import HEAD_SITES, SHARES, Placement
-from transformer_norms.position import POSITIONS
-from transformer_norms.registry import Registry
+from transformer_norms.norms import NORMS
+from transformer_norms.placement import HEAD_SITES, SHARES, Placement, qk_site
 from transformer_norms.saved import AUTO_ARCHITECTURE, KEYS, WORD_KEYS, get
-from transformer_norms.schedule import SCHEDULES
-from transformer_norms.settings import (
-    TRACKING,
-    Architecture,
-    DataKeys,
-    MLPKeys,
-    PlainKeys,
-    PositionKeys,
-    Sizes,
-    TrainerKeys,
-)
-from transformer_norms.validation import check, check_formulas
+from transformer_norms.validation import check_formulas
 
 Config = dict[str, Any]
 ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
@@ -52,16 +35,16 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
     `axes` are the names of the files chosen, `typed` the keys that the user typed.
     """
     words = {"init": axes["init"], **{key: get(config, key) for key in WORD_KEYS}}
-    _check_plain(config)
-    _check_registered("norm", config["norm"], NORMS, ("width",))
-    placement = _build(Placement, "placement", config["placement"])
+    check_plain(config)
+    check_registered("norm", config["norm"], NORMS, ("width",))
+    placement = build(Placement, "placement", config["placement"])
     brings = _brings(config["norm"], placement)
     notes = _resolve_norms(config, brings, placement, typed, option)
     init = _resolve_init(config, words["init"], brings, typed, option)
     _resolve_architecture(config, brings, placement)
     _resolve_machine(config)
-    _check_axes(config)
-    _check_causal(config)
+    check_axes(config)
+    check_causal(config)
     check_formulas(config, placement, InitRule(**config["init"]))
     config["choices"] = {
         **axes,
@@ -120,7 +103,7 @@ def _resolve_norms(
         config["qkv"] = "rmsnorm"
     config["norms"] = {}
     named = [(key, config[key]) for key in ("embed", "final_norm", "qkv")]
-    named.append(("qk_norm", "norm" if word == "none" else qk_site(config).norm))
+    named.append(("qk_norm", "norm" if word == "none" else qk_site(word).norm))
     for where, name in [*named, *((f"placement.{key}", s.norm) for key, s in placement.sites())]:
         if name not in ("norm", "none"):
             name = "l2norm" if (where, name) == ("embed", "fixnorm") else name
@@ -138,7 +121,7 @@ def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
     except ConfigError as error:
         line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
         raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
-    _check_registered(f"norms.{name}", norm, NORMS, ("width",))
+    check_registered(f"norms.{name}", norm, NORMS, ("width",))
     return norm
 
 
@@ -177,7 +160,7 @@ def _resolve_architecture(config: Config, brings: Config, placement: Placement) 
 def _unit_length_queries(config: Config, placement: Placement) -> bool:
     there = [site.norm for name, site in placement.sites() if name in ("q", "k")]
     if config["qk_norm"] != "none":
-        there.append(qk_site(config).norm)
+        there.append(qk_site(config["qk_norm"]).norm)
     names = [config["qkv"] if name == "norm" else name for name in there]
     types = {name: norm["type"] for name, norm in config["norms"].items()}
     types |= {"norm": config["norm"]["type"], "none": "none"}
@@ -192,86 +175,3 @@ def _resolve_machine(config: Config) -> None:
         trainer["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     elif trainer["device"] == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device: cuda is not available on this machine; allowed is cpu")
-
-
-def _check_plain(config: Config) -> None:
-    plain = check("", {key: config[key] for key in PlainKeys.__dataclass_fields__}, PlainKeys)
-    config.update(plain)
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", config["study"]):
-        raise ConfigError(
-            f"study: {config['study']!r} is not allowed; a name of up to 100 letters, digits and "
-            ". _ - that does not start with . or -"
-        )
-    sizes = check("model", config["model"], Sizes)
-    config["mlp"] = check("mlp", config["mlp"], MLPKeys)
-    config["position"] = check("position", config["position"], PositionKeys)
-    mlp = _check_choice("mlp.type", config["mlp"]["type"], MLPS)
-    _check_choice("mlp.activation", config["mlp"]["activation"], ACTIVATIONS)
-    _check_choice("position.type", config["position"]["type"], POSITIONS)
-    try:
-        config["model"] = Sizes(**sizes).resolve(
-            gated=mlp.gated, rotary=config["position"]["type"] == "rope"
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _check_axes(config: Config) -> None:
-    _build(InitRule, "init", config["init"])
-    architecture = dict(config["architecture"])
-    scale = architecture["embed_scale"]
-    config["architecture"] = check("architecture", architecture, Architecture)
-    config["architecture"]["embed_scale"] = scale
-    names = DataKeys.__dataclass_fields__
-    shared = {key: config["data"].pop(key) for key in names if key in config["data"]}
-    _check_registered("data", config["data"], CORPORA)
-    config["data"] |= check("data", shared, DataKeys)
-    _check_registered("tokenizer", config["tokenizer"], TOKENIZERS)
-    _check_registered("optimizer", config["optimizer"], OPTIMIZERS, ("model",))
-    _check_registered("schedule", config["schedule"], SCHEDULES, ("step", "steps"))
-    config["trainer"] = check("trainer", config["trainer"], TrainerKeys)
-    try:
-        TrainerKeys(**config["trainer"])
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    _check_registered("tracking", config["tracking"], TRACKING)
-
-
-def _check_causal(config: Config) -> None:
-    if config["norm"].get("allow_noncausal"):
-        return
-    for name, norm in {"norm": config["norm"], **config["norms"]}.items():
-        if not getattr(NORMS[norm["type"]], "causal", True):
-            where = "" if name == "norm" else f" ({name}, besides the run's norm)"
-            raise ConfigError(
-                f"norm: {norm['type']}{where} takes its statistics over later tokens too, so that "
-                "a causal model would be trained on what it must predict and judged without; "
-                "norm=batchnorm norm.allow_noncausal=true trains it all the same"
-            )
-
-
-def _check_registered(
-    node: str, values: Config, registry: Registry, supplied: tuple[str, ...] = ()
-) -> None:
-    """Checks `values` in place against the class that their `type` names."""
-    owner = _check_choice(f"{node}.type", values.get("type"), registry)
-    own = {key: value for key, value in values.items() if key not in NOT_ARGUMENTS}
-    values.update(check(node, own, owner, supplied))
-
-
-def _check_choice(key: str, name: Any, registry: Registry) -> Any:
-    if name is None:
-        raise ConfigError(f"{key} is missing; there are {', '.join(sorted(registry))}")
-    if not isinstance(name, str) or name not in registry:
-        raise ConfigError(f"{key}: {unknown(registry.kind, name, sorted(registry))}")
-    return registry[name]
-
-
-def _build(owner: Callable[..., Any], node: str, values: Config) -> Any:
-    checked = check(node, values, owner)
-    try:
-        return owner(**checked)
-    except (ValueError, TypeError) as error:  # TypeError: a word inside a schedule, not keys
-        raise ConfigError(f"{node}.{error}") from None
-    except (RecursionError, MemoryError):
-        raise ConfigError(f"{node}: a formula in it is nested too deeply") from None

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from transformer_norms.building import formula_values
 from transformer_norms.coefficient import REST_OF_B, Shapes, coefficient
 from transformer_norms.errors import ConfigError
+from transformer_norms.formula import formula_values
 from transformer_norms.initialization import ROLES, InitRule
 from transformer_norms.names import nearest, unknown
 from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan
@@ -88,7 +88,7 @@ def _hint(value: Any, allowed: list[str]) -> str:
 def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRule) -> None:
     """Every coefficient, and every weight's deviation, has a value in each block that it is for."""
     depth, architecture = config["model"]["depth"], config["architecture"]
-    values = formula_values(config)
+    values = formula_values(config["model"])
     blocks = [{**values, "i": i, "l": i + 1} for i in range(depth)]
     for key in ("embed_scale", "attention_scale", "logit_scale"):
         if architecture[key] != "none" or key == "attention_scale":

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.affine import Start, wide
-from transformer_norms.analytic import by_autograd, never_autocast
+from transformer_norms.analytic import by_autograd
 from transformer_norms.norms import NORMS
 
 
@@ -47,13 +47,11 @@ class _Derf(torch.autograd.Function):
         return torch.addcmul(bias, gain, bent)
 
     @staticmethod
-    @never_autocast
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, gain, bias, alpha, shift, bent = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(by_autograd(_formula, (x, gain, bias, alpha, shift), grad))
-        over_tokens = tuple(range(x.ndim - 1))
-        dbias, dgain = grad.sum(over_tokens), (grad * bent).sum(over_tokens)
+        dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, grad * bent))
         slope = (alpha * x).add_(shift).square_().neg_().exp_().mul_(2 / math.sqrt(math.pi))
         slope = slope.mul_(grad).mul_(gain)  # erf'(u) is 2 exp(-u^2) / sqrt(pi)
         dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)

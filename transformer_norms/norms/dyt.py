@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.affine import Start, wide
-from transformer_norms.analytic import by_autograd, never_autocast
+from transformer_norms.analytic import by_autograd
 from transformer_norms.norms import NORMS
 
 
@@ -43,14 +43,12 @@ class _DyT(torch.autograd.Function):
         return torch.addcmul(bias, gain, bent)
 
     @staticmethod
-    @never_autocast
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, gain, bias, alpha, bent = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(by_autograd(_formula, (x, gain, bias, alpha), grad))
-        over_tokens = tuple(range(x.ndim - 1))
         product = grad * bent
-        dbias, dgain = grad.sum(over_tokens), product.sum(over_tokens)
+        dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, product))
         slope = torch.addcmul(grad, product, bent, value=-1).mul_(gain)  # tanh' is 1 - tanh^2
         dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)
         return slope.mul_(alpha), dgain, dbias, dalpha
