@@ -15,7 +15,9 @@ def _base(typed):
 
 
 def combined(*typed, norm="rmsnorm", placement="pre", **words):
-    """As compose([*typed, "norm=...", "placement=...", "KEY=WORD"...]), as plain dicts."""
+    """As compose([*typed, "norm=...", "placement=...", "KEY=WORD"...]), as plain dicts. A typed
+    value of the norm or placement is no use: their files' contents come after it."""
+    assert not [text for text in typed if text.startswith(("norm.", "placement."))]
     config, axes, option = copy.deepcopy(_base(typed))
     keys = {pair.key for pair in parse(typed)} | {"norm", "placement", *words}
     for axis, name in {"norm": norm, "placement": placement}.items():

@@ -1,0 +1,434 @@
+"""Every placement by what it does: a table of properties that are measured, whatever its YAML says.
+
+Each line is derived from a paper's equation, and no placement has another's lines: a YAML under a
+wrong name, or a norm on the wrong side of an addition, fails here.
+"""
+
+import copy
+import math
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from combinations import combined
+from torch import nn
+
+from transformer_norms.block import SubLayer
+from transformer_norms.building import build_model
+from transformer_norms.coefficient import Learned
+from transformer_norms.config import options
+from transformer_norms.norms.rmsnorm import RMSNorm
+
+pytestmark = pytest.mark.area("catalogue")
+
+WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
+SIZES = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
+SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
+
+# What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.
+#
+#   reads   what f is given, of the stream x
+#   f=0     what the sub-layer hands on where f is zero, a and b being its learned coefficients
+#   rms     the root mean square of what it hands on, where that is one number
+#   same    x: what it adds, y(x) - x, is the same for 10 x       f: y is the same for 10 f
+#   skip/f  how much of x is in y for one part of f, at the start, where both have the same size
+#   free    on whose scale no loss depends, of query key value output up down
+#
+# At `free`, relu^2 is the mlp's activation, at `same` it is tanh: of a homogeneous f, what `out`
+# adds would be the same for 10 x, as sandwich's is.
+SUB_LAYERS = """
+placement       i    sub-layer  reads            f=0            rms  same  skip/f             free
+none            all  both       x                x              -    -     1                  -
+pre             all  both       norm(x)          x              -    x     1                  -
+post            all  both       x                norm(x)        1    -     1                  -
+out             all  both       x                x              -    f     1                  voud
+sandwich        all  both       norm(x)          x              -    xf    1                  voud
+peri            all  both       norm(x)          x              -    xf    1                  voud
+parallel        all  both       norm(x)          x              -    x     1                  -
+parallel_two_norms all both     norm(x)          x              -    x     1                  -
+prepost         all  attention  norm(x)          norm(x)        1    -     1                  -
+prepost         all  mlp        x                x              -    -     1                  -
+postpre         all  attention  x                x              -    -     1                  -
+postpre         all  mlp        norm(x)          norm(x)        1    -     1                  -
+deepnorm        all  both       x                norm(x)        1    -     8**(1/4)           -
+glm130b         all  both       x                norm(x)        1    -     8**(1/2)           -
+admin           all  both       x                norm(a*x)      1    -     sqrt(9/log(9)-1)   -
+keel            all  both       norm(x)          norm(x)        1    -     8                  -
+b2t             all  attention  x                norm(x)        1    -     1                  -
+b2t             all  mlp        x                norm(x)        1    -     2                  -
+residual_dual   all  both       x                norm(x)        1    -     1                  -
+mixln           0    both       x                norm(x)        1    -     1                  -
+mixln           >0   both       norm(x)          x              -    x     1                  -
+lns             all  both       norm(x)/sqrt(l)  x              -    x     1                  -
+hybrid          all  attention  x                norm(x)        1    -     1                  qkv
+hybrid          all  mlp        x                x              -    -     1                  -
+hybrid_star     0    attention  norm(x)          x              -    x     1                  qkv
+hybrid_star     0    mlp        norm(x)          x              -    x     1                  -
+hybrid_star     >0   attention  x                norm(x)        1    -     1                  qkv
+hybrid_star     >0   mlp        x                x              -    -     1                  -
+qkv             all  attention  x                x              -    x     1                  qkv
+qkv             all  mlp        norm(x)          x              -    x     1                  -
+qk_cap          all  both       norm(x)          x              -    x     1                  qk
+qk_fc           all  both       norm(x)          x              -    xf    1                  qkvoud
+subln           all  both       norm(x)          x              -    x     1                  vu
+normformer      all  attention  norm(x)          x              -    xf    1                  vo
+normformer      all  mlp        norm(x)          x              -    x     1                  u
+normformer_residual_scale all attention norm(x)  x              -    xf    1                  vo
+normformer_residual_scale all mlp norm(x)        a*x            -    -     1                  u
+layerscale      all  both       norm(x)          x              -    x     10                 -
+skipinit        all  both       norm(x)          x              -    x     inf                -
+rezero          all  both       x                x              -    -     inf                -
+ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4               qkvoud
+"""
+
+# What a model does.
+#
+#   enters  what the first block is given, of the rows e of the embedding
+#   leaves  the root mean square of what the head is given, where that is one number
+#   mlp     reads the stream after the attention or, as the attention does, before it (beside); it
+#           may be given the very numbers that the attention is given (shared)
+#   mean square   of the stream after block l, from 1, at the start, where every f adds noise of
+#           the size of what it reads; ResiDual has two streams. H(l) = 1 + 1/2 + .. + 1/l
+MODELS = """
+placement       enters   leaves  mlp     mean_square
+none            e        -       after   4**l
+pre             e        1       after   1+2*l
+post            4*e      1       after   1
+out             e        1       after   1+2*l
+sandwich        e        1       after   1+2*l
+peri            norm(e)  1       after   1+2*l
+parallel        e        1       shared  1+2*l
+parallel_two_norms e     1       beside  1+2*l
+prepost         e        1       after   2
+postpre         norm(e)  1       after   1
+deepnorm        e        1       after   1
+glm130b         norm(e)  1       after   1
+admin           e        1       after   1
+keel            e        1       after   1
+b2t             e        1       after   1
+residual_dual   e        -       after   1,1+2*l
+mixln           e        1       after   2*l-1
+lns             e        1       after   1+2*H(l)
+hybrid          e        1       after   2
+hybrid_star     e        1       after   2+(l==1)
+qkv             e        1       after   2**(l+1)-1
+qk_cap          e        1       after   1+2*l
+qk_fc           e        1       after   1+2*l
+subln           e        1       after   1+2*l
+normformer      e        1       after   1+2*l
+normformer_residual_scale e 1    after   1+2*l
+layerscale      e        1       after   1+l/50
+skipinit        e        1       after   1
+rezero          e        -       after   1
+ngpt            e        1/4     after   1/16
+"""
+# Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
+# scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,
+# and whether a coefficient is a number or a vector, in the counts of test_theory.
+
+WEIGHTS = {"q": "attention.f.query", "k": "attention.f.key", "v": "attention.f.value"}
+WEIGHTS |= {"o": "attention.f.output", "u": "mlp.f.up", "d": "mlp.f.down", "g": "mlp.f.gate"}
+
+
+def table(text):
+    header, *lines = (line.split() for line in text.strip().splitlines())
+    assert {len(line) for line in lines} == {len(header)}
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def lines_of(placement):
+    """{(i, sub-layer): its line} for every block, and the line of the model."""
+    found = {}
+    for line in table(SUB_LAYERS):
+        if line["placement"] == placement:
+            blocks = {"all": range(DEPTH), "0": [0], ">0": range(1, DEPTH)}[line["i"]]
+            names = ("attention", "mlp") if line["sub-layer"] == "both" else [line["sub-layer"]]
+            found |= {(i, name): line for i in blocks for name in names}
+    assert len(found) == 2 * DEPTH
+    (model,) = (line for line in table(MODELS) if line["placement"] == placement)
+    return found, model
+
+
+# ------------------------------------------------------------------------------- the measurements
+
+
+def norm(x):
+    return x / (x * x).mean(-1, keepdim=True).sqrt()
+
+
+def l2norm(x):
+    return x / (x * x).sum(-1, keepdim=True).sqrt()
+
+
+def rms(x):
+    return (x * x).mean(-1).sqrt()
+
+
+def random(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+@cache
+def config_of(placement, **words):
+    config = combined(*SIZES, "init=xavier", placement=placement, **words)
+    config["norm"]["eps"] = 1e-30  # 0 but for the norm of 0, which is 0
+    return config
+
+
+def model_of(placement, *, coefficients=False, gains=False, **words):
+    """As it starts, or with random coefficients, or with random gains as well."""
+    model = build_model(config_of(placement, **words), VOCAB)
+    kinds = [kind for kind, there in ((Learned, coefficients), (RMSNorm, gains)) if there]
+    for seed, module in enumerate(model.modules()):
+        if isinstance(module, tuple(kinds)):
+            value = random(module.gain.numel(), seed=seed).abs() + 0.3
+            module.gain.data = value.view_as(module.gain)
+    return model
+
+
+class Instead(nn.Module):
+    """A function in the place of f, which keeps what it is given."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, *context):
+        self.given = x
+        return self.function(x, *context)
+
+
+def alone(block, name):
+    """The block with nothing in its other sub-layer, and the sub-layer that is left."""
+    block = copy.deepcopy(block)
+    setattr(block, {"attention": "mlp", "mlp": "attention"}[name], SubLayer(Instead(zero)))
+    return block, getattr(block, name)
+
+
+def zero(x, *context):
+    return torch.zeros_like(x)
+
+
+def run(model, block, x):
+    """Of two streams the first, since both begin as x."""
+    streams = (x, x) if model.enter(x) is not x else x
+    out = block(streams, model.position.angles(0, x.shape[1]), None)
+    return out[0] if isinstance(out, tuple) else out
+
+
+def common(values):
+    """The number that all of them are, or none."""
+    values = values.flatten()
+    return values[0].item() if close(values, values[0].expand_as(values)) else math.nan
+
+
+def close(a, b):
+    return torch.allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+def sub_layer(model, started, i, name):
+    """What a sub-layer does, from its outputs. `model` has random coefficients."""
+    x = 3 * random(2, TIME, WIDTH, seed=1)
+    block, layer = alone(model.blocks[i], name)
+    coefficients = {
+        key: getattr(layer, site).used() if isinstance(getattr(layer, site), Learned) else math.nan
+        for key, site in (("a", "skip"), ("b", "branch"))
+    }
+    found = {"x": x, "l": i + 1, **coefficients}
+    if name == "mlp":
+        layer.f.activation = torch.tanh
+    f = layer.f
+    layer.f = Instead(lambda h, *context: f(h, *context))
+    y = run(model, block, x)
+    found["reads"], found["rms"] = layer.f.given, common(rms(y))
+    found["same x"] = close(y - x, run(model, block, 10 * x) - 10 * x)
+    layer.f = Instead(lambda h, *context: 10 * f(h, *context))
+    found["same f"] = close(y, run(model, block, x))
+    layer.f = Instead(zero)
+    found["f=0"] = run(model, block, x)
+    found["skip/f"] = skip_over_branch(started, i, name)
+    return found
+
+
+def skip_over_branch(model, i, name):
+    """p / q of y = p x + q f for each token, a plane that norms without a gain do not leave."""
+    block, layer = alone(model.blocks[i], name)
+    x, c = (norm(random(1, TIME, WIDTH, seed=seed)) for seed in (2, 3))
+    layer.f = Instead(lambda h, *context: c)
+    y = run(model, block, x)
+    plane = torch.stack((x, c), -1)
+    parts = torch.linalg.lstsq(plane, y.unsqueeze(-1)).solution
+    assert close((plane @ parts).squeeze(-1), y)
+    p, q = parts.squeeze(-1).unbind(-1)
+    return math.inf if q.abs().max() < 1e-12 else common(p / q)
+
+
+def free(placement, **words):
+    """The cosine of every weight and its gradient, the largest of a few batches: 0 where the loss
+    knows no scale of the weight."""
+    model = model_of(placement, coefficients=True, gains=True, **words)
+    modules = dict(model.named_modules())
+    keys = [
+        (i, k) for i in range(DEPTH) for k, at in WEIGHTS.items() if f"blocks.{i}.{at}" in modules
+    ]
+    weights = [modules[f"blocks.{i}.{WEIGHTS[k]}"].weight for i, k in keys]
+    largest = dict.fromkeys(keys, 0.0)
+    for seed in range(4):
+        tokens = torch.randint(VOCAB, (2, TIME + 1), generator=torch.Generator().manual_seed(seed))
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        for key, weight, grad in zip(
+            keys, weights, torch.autograd.grad(loss, weights), strict=True
+        ):
+            cosine = F.cosine_similarity(weight.flatten(), grad.flatten(), dim=0).abs().item()
+            largest[key] = max(largest[key], cosine)
+    return largest
+
+
+def whole(placement, model, started):
+    found = {"mlp": mlp_reads(model_of(placement, coefficients=True, gains=True))}
+    tokens = torch.randint(VOCAB, (2, TIME), generator=torch.Generator().manual_seed(0))
+    found["e"] = started.embedding.weight[tokens]
+    kept = {}
+    started.blocks[0].register_forward_pre_hook(lambda _, given: kept.update(enters=given[0]))
+    started(tokens)
+    entered = kept["enters"]
+    found["enters"] = entered[0] if isinstance(entered, tuple) else entered
+    model.blocks[-1].register_forward_hook(lambda _, __, out: kept.update(last=out))
+    model(tokens)
+    found["leaves"] = common(rms(model.final(kept["last"])))
+    found["mean_square"] = growth(model_of(placement))
+    return found
+
+
+def mlp_reads(model):
+    block = model.blocks[1]
+    f, g = block.attention.f, block.mlp.f
+    block.attention.f = attention = Instead(lambda h, *context: sign * f(h, *context))
+    block.mlp.f = mlp = Instead(lambda h, *context: g(h))
+    x, sign = random(2, TIME, WIDTH, seed=4), 1
+    run(model, block, x)
+    first, sign = mlp.given, -1
+    run(model, block, x)
+    if not close(mlp.given, first):
+        return "after"
+    return "shared" if torch.equal(mlp.given, attention.given) else "beside"
+
+
+def growth(model):
+    """The mean square of every stream after each block."""
+    generator = torch.Generator().manual_seed(5)
+
+    def noise(x, *context):
+        fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        return rms(x)[..., None] * fresh
+
+    stream, squares = model.enter(norm(random(1000, TIME, WIDTH, seed=6))), []
+    for block in model.blocks:
+        block.attention.f, block.mlp.f = Instead(noise), Instead(noise)
+        stream = block(stream, None, None)
+        streams = stream if isinstance(stream, tuple) else (stream,)
+        squares.append(tuple(s.square().mean().item() for s in streams))
+    return squares
+
+
+@cache
+@torch.enable_grad()
+def measured(placement):
+    model, started = model_of(placement, coefficients=True), model_of(placement)
+    with torch.no_grad():
+        parts = {
+            (i, name): sub_layer(model, started, i, name)
+            for i in range(DEPTH)
+            for name in ("attention", "mlp")
+        }
+        of_model = whole(placement, model, started)
+    return parts, of_model, free(placement)
+
+
+# ----------------------------------------------------------------- the measurements and the tables
+
+
+def differences(placement, claimed):
+    """Where what `placement` does is not what the tables say of `claimed`."""
+    parts, of_model, cosines = measured(placement)
+    lines, model = lines_of(claimed)
+    for (i, name), line in lines.items():
+        found, where = parts[i, name], f"blocks.{i}.{name}"
+        names = {**found, "norm": norm, "l2norm": l2norm, "sqrt": math.sqrt, "log": math.log}
+        for column in ("reads", "f=0"):
+            if not close(found[column], value(line[column], names) * torch.ones(())):
+                yield f"{where} {column}"
+        for column in ("rms", "skip/f"):
+            if not same_number(found[column], value(line[column], names)):
+                yield f"{where} {column}: {found[column]}"
+        for letter in "xf":
+            if found[f"same {letter}"] != (letter in line["same"]):
+                yield f"{where} same {letter}"
+        for letter in {"attention": "qkvo", "mlp": "ud"}[name]:
+            if is_free(cosines[i, letter]) != (letter in line["free"]):
+                yield f"{where} free {letter}: {cosines[i, letter]}"
+    if not close(of_model["enters"], value(model["enters"], {**of_model, "norm": norm})):
+        yield "enters"
+    if not same_number(of_model["leaves"], value(model["leaves"], {})):
+        yield f"leaves: {of_model['leaves']}"
+    if of_model["mlp"] != model["mlp"]:
+        yield f"mlp: {of_model['mlp']}"
+    for nth, found in enumerate(of_model["mean_square"], start=1):
+        names = {"l": nth, "H": lambda n: sum(1 / j for j in range(1, n + 1))}
+        expected = [value(text, names) for text in model["mean_square"].split(",")]
+        if found != pytest.approx(expected, rel=0.04):
+            yield f"mean_square after block {nth}: {found}"
+
+
+def is_free(cosine):
+    return True if cosine < 1e-10 else False if cosine > 1e-4 else None
+
+
+def value(text, names):
+    return math.nan if text == "-" else eval(text, {"inf": math.inf, **names})
+
+
+def same_number(found, expected):
+    """To 1e-7: what is learned starts as a float32."""
+    return found == pytest.approx(expected, rel=1e-7, nan_ok=True)
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_every_placement_has_its_own_fingerprint_and_no_other(placement):
+    stated = [line["placement"] for line in table(MODELS)]
+    if placement in stated:
+        assert list(differences(placement, placement)) == []
+    others = [other for other in stated if other != placement]
+    assert [other for other in others if not any(differences(placement, other))] == []
+
+
+@pytest.mark.parametrize("placement", ["none", "pre", "post", "out", "parallel", "ngpt"])
+def test_query_and_key_norms_free_the_scales_of_their_weights_and_of_no_other(placement):
+    """ngpt has its own; the others' are the run's."""
+    words = {} if placement == "ngpt" else {"qk_norm": "head"}
+    lines, _ = lines_of(placement)
+    for (i, letter), cosine in free(placement, **words).items():
+        name = "attention" if letter in "qkvo" else "mlp"
+        assert is_free(cosine) == (letter in lines[i, name]["free"] + "qk"), (i, letter)
+
+
+@pytest.mark.parametrize(
+    ("mlp", "expected"), [("relu", "voud"), ("gelu", "vod"), ("geglu", "voud"), ("swiglu", "voud")]
+)
+def test_under_a_norm_of_the_branch_the_scale_of_up_is_free_where_the_mlp_is_linear_in_it(
+    mlp, expected
+):
+    """A gate's never is: its activation is none of the homogeneous."""
+    for (i, letter), cosine in free("out", mlp=mlp).items():
+        assert is_free(cosine) == (letter in expected), (i, letter)
+
+
+def test_a_homogeneous_mlp_would_not_tell_out_from_sandwich():
+    """relu makes 10 f(x) of 10 x, which the norm makes f(x) again: `same` needs another."""
+    for activation, is_same in ((torch.relu, True), (torch.tanh, False)):
+        model = model_of("out")
+        block, layer = alone(model.blocks[1], "mlp")
+        layer.f.activation = activation
+        x = random(2, TIME, WIDTH, seed=1)
+        assert close(run(model, block, x) - x, run(model, block, 10 * x) - 10 * x) == is_same

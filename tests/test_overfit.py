@@ -1,0 +1,35 @@
+"""Every placement, and pre-norm with every norm, learns one batch by heart."""
+
+import pytest
+import torch
+from combinations import combined
+
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import options
+
+pytestmark = pytest.mark.area("catalogue")
+
+STEPS, VOCAB = 300, 11
+SIZES = ["model=tiny", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
+SIZES += ["schedule.warmup=20", f"trainer.steps={STEPS}"]
+# Of their own, where the usual one is not it: streams of length 1 make small logits.
+RATES = {"l2norm": 3e-2, "ngpt": 3e-2}
+USUAL = 1e-2
+
+EVERY = [(placement, "rmsnorm") for placement in options("placement")]
+EVERY += [("pre", norm) for norm in options("norm") if norm != "rmsnorm"]
+SAMPLE = [("post", "rmsnorm"), ("sandwich", "rmsnorm"), ("ngpt", "rmsnorm"), ("pre", "dyt")]
+
+
+@pytest.mark.parametrize(
+    ("placement", "norm"),
+    [pytest.param(*pair, marks=[] if pair in SAMPLE else [pytest.mark.nightly]) for pair in EVERY],
+)
+def test_one_batch_is_learned_by_heart(placement, norm):
+    rate = RATES.get(placement, RATES.get(norm, USUAL))
+    config = combined(*SIZES, f"optimizer.lr={rate}", placement=placement, norm=norm)
+    batch = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    trainer = build_trainer(config, build_model(config, VOCAB), lambda step: batch, lambda: ())
+    while trainer.step < STEPS and not trainer.last_loss < 0.05:
+        assert trainer.train_step() is None
+    assert trainer.last_loss < 0.05

@@ -1,0 +1,557 @@
+"""What the papers prove or promise of a model before it is trained: gradients and streams at the
+start, counts of parameters, and of several placements the one thing that is theirs."""
+
+import math
+from collections import Counter
+from functools import cache, partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+import written_out
+from combinations import combined
+from torch import nn
+from torch.autograd import gradcheck
+from torch.func import functional_call
+
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import options
+from transformer_norms.initialization import Embedding, Linear
+
+pytestmark = pytest.mark.area("catalogue")
+
+BOTH = ("attention", "mlp")
+DRAWN = "embedding query key value output up down".split()
+
+
+def sizes(**model):
+    return ["model=tiny", *(f"model.{key}={value}" for key, value in model.items())]
+
+
+def model_of(config, vocab_size=11):
+    """In float64."""
+    return build_model(config, vocab_size).double()
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+def some_tokens(vocab_size, *shape, seed=0):
+    return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def norm(x):
+    return x / (x * x).mean(-1, keepdim=True).sqrt()
+
+
+class Instead(nn.Module):
+    """A function in the place of f."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = lambda x, *context: function(x)
+
+
+# ---------------------------------------------------------------------------------- gradients
+
+
+GRADIENTS = sizes(width=4, heads=2, depth=4, context=3, mlp_width=4)
+
+
+def block_gradient_is_right(placement, i, **how):
+    """Of a block with random parameters, gains among them, for its input and all of them."""
+    model = model_of(combined(*GRADIENTS, "init=xavier", placement=placement))
+    block = model.blocks[i]
+    names = [name for name, _ in block.named_parameters()]
+    shapes = [parameter.shape for parameter in block.parameters()]
+    values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    streams = [random(1, 3, 4, seed=100 + n) for n in range(streams_of(model))]
+    context = (model.position.angles(0, 3), None)
+
+    def run(*given):
+        x = given[0] if len(streams) == 1 else given[: len(streams)]
+        parameters = dict(zip(names, given[len(streams) :], strict=True))
+        return functional_call(block, parameters, (x, *context))
+
+    return gradcheck(run, [t.requires_grad_() for t in (*streams, *values)], atol=1e-6, **how)
+
+
+def streams_of(model):
+    x = torch.zeros(1, 1, 4, dtype=torch.double)
+    return 1 if model.enter(x) is x else len(model.enter(x))
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_the_gradient_of_every_block_is_that_of_differences(placement):
+    """Along random directions; by night along every one."""
+    scheduled = combined(*GRADIENTS, placement=placement)["placement"].get("schedule")
+    for i in (0, 3) if scheduled else (2,):
+        assert block_gradient_is_right(placement, i, fast_mode=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+def test_the_gradient_of_every_block_is_that_of_differences_in_each_number(placement):
+    for i in range(4):
+        assert block_gradient_is_right(placement, i)
+
+
+# -------------------------------------------------------------- Xiong et al. 2020, arXiv:2002.04745
+
+DEPTHS, SEEDS = (2, 4, 8, 16, 32), range(3)
+
+
+@cache
+def at_the_start(placement):
+    """As the paper supposes: uniform attention, relu, square matrices of deviation 1/sqrt(d), a
+    stream that starts with mean square 1. {(seed, N): |dL/dW_down| of the last mlp}, and
+    {seed: the stream's mean square after each of the most blocks}."""
+    gradients, squares = {}, {}
+    for seed in SEEDS:
+        config = combined(
+            *sizes(width=64, heads=1, mlp_width=64, context=16, depth=max(DEPTHS)),
+            *("mlp=relu", "init=xavier", "position=none", "architecture.tied=false"),
+            "architecture.embed_scale=none",
+            placement=placement,
+        )
+        model = model_of({**config, "seed": seed}, vocab_size=64)
+        model.embedding.weight.data *= 1 / 0.02
+        model.head.weight.data *= 1 / 0.02 / 8  # deviation 1/sqrt(d)
+        for block in model.blocks:
+            block.attention.f.query.weight.data.zero_()
+            block.attention.f.key.weight.data.zero_()
+        blocks, tokens = model.blocks, some_tokens(64, 4, 17, seed=seed)
+        for (
+            depth
+        ) in DEPTHS:  # weights are drawn by name: a shallower model's are the first of these
+            model.blocks, squares[seed] = blocks[:depth], []
+            hooks = [
+                block.register_forward_hook(
+                    lambda _, __, x, seed=seed: squares[seed].append(x.square().mean().item())
+                )
+                for block in model.blocks
+            ]
+            logits = model(tokens[:, :-1]).flatten(0, 1)
+            loss = F.cross_entropy(logits, tokens[:, 1:].flatten())
+            weight = blocks[depth - 1].mlp.f.down.weight
+            (gradient,) = torch.autograd.grad(loss, weight)
+            gradients[seed, depth] = gradient.norm().item()
+            for hook in hooks:
+                hook.remove()
+    return gradients, squares
+
+
+def slope(placement):
+    """Of the logarithm of the gradient on the logarithm of the depth, the mean of all seeds."""
+    gradients, _ = at_the_start(placement)
+    x = torch.tensor([math.log(depth) for depth in DEPTHS])
+    y = torch.tensor([[math.log(gradients[seed, depth]) for depth in DEPTHS] for seed in SEEDS])
+    x, y = x - x.mean(), y.mean(0) - y.mean()
+    return ((x * y).sum() / (x * x).sum()).item()
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected", "band"),
+    [
+        ("post", 0, 0.15),
+        ("pre", -0.5, 0.1),  # the paper's two: O(d sqrt(ln d)) and O(d sqrt(ln d / N))
+        ("sandwich", -0.43, 0.1),  # these two measured, not proven
+        ("out", -0.43, 0.1),
+    ],
+)
+def test_the_last_gradient_falls_with_depth_where_the_stream_grows(placement, expected, band):
+    assert abs(slope(placement) - expected) < band
+
+
+def test_the_stream_of_pre_norm_grows_between_the_papers_bounds_at_every_depth():
+    """(1 + l/2) d <= E|x_l|^2 <= (1 + 3l/2) d"""
+    _, squares = at_the_start("pre")
+    for after, found in enumerate(zip(*squares.values(), strict=True), start=1):
+        assert 1 + after / 2 <= sum(found) / len(found) <= 1 + 3 * after / 2
+
+
+def test_the_stream_of_post_norm_keeps_its_size():
+    _, squares = at_the_start("post")
+    assert all(found == pytest.approx([1] * max(DEPTHS), rel=1e-4) for found in squares.values())
+
+
+# --------------------------------------------------------------------------- the loss at the start
+
+# Logits are the products of a stream of mean square 1 with rows of the head: their variance is
+# d std^2, and the loss is half of it above ln(V). With a std of 0.02 that is little at our width,
+# and so it is for ngpt, whose products of vectors of length 1 have a variance of 1/d. Megatron's
+# std = 1/sqrt(2.5 d), cut at 3 deviations (by which it falls to 0.9866 of itself), promises no
+# ln(V): it is 0.195 nats above at any width, and the wider the more, the head being tied, since
+# the stream still holds the row of its own token, whose logit grows with sqrt(d).
+EXCESS = {"hybrid": 0.9866**2 / 5, "hybrid_star": 0.9866**2 / 5}
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("placement", options("placement"))
+def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_it_must(
+    placement, norm
+):
+    model = model_of(combined(*sizes(), placement=placement, norm=norm), vocab_size=300)
+    tokens = some_tokens(300, 16, 33)
+    with torch.no_grad():
+        logits = model(tokens[:, :-1]).flatten(0, 1)
+    loss = F.cross_entropy(logits, tokens[:, 1:].flatten()).item()
+    if placement in EXCESS:
+        assert loss - math.log(300) == pytest.approx(EXCESS[placement], abs=0.08)
+    else:
+        assert loss == pytest.approx(math.log(300), rel=0.05)
+
+
+# -------------------------------------------------------------------------- counts of parameters
+
+N, D, H, DH, M, V = 4, 24, 3, 8, 40, 37
+COUNTED = sizes(width=D, heads=H, mlp_width=M, depth=N, context=8)
+POST_BLOCKS = N // 4  # of mixln
+
+# {size: how many} of the gains of norms, and of what else is learned beside the weights.
+GAINS = {
+    "none": {},
+    "pre": {D: 2 * N + 1},
+    "post": {D: 2 * N},
+    "out": {D: 2 * N + 1},
+    "sandwich": {D: 4 * N + 1},
+    "peri": {D: 4 * N + 2},
+    "parallel": {D: N + 1},
+    "parallel_two_norms": {D: 2 * N + 1},
+    "prepost": {D: 2 * N + 1},
+    "postpre": {D: 2 * N + 1},
+    "deepnorm": {D: 2 * N},
+    "glm130b": {D: 2 * N + 1},
+    "admin": {D: 2 * N},
+    "keel": {D: 4 * N},
+    "b2t": {D: 2 * N},
+    "residual_dual": {D: 2 * N + 1},
+    "mixln": {D: 2 * POST_BLOCKS + 2 * (N - POST_BLOCKS) + 1},
+    "lns": {D: 2 * N + 1},
+    "hybrid": {D: N + 1, DH: 3 * N},
+    "hybrid_star": {D: N + 2, DH: 3 * N},
+    "qkv": {D: N + 1, DH: 3 * N},
+    "qk_cap": {D: 2 * N + 1, DH: 2 * N},
+    "qk_fc": {D: 4 * N + 1, DH: 2 * N},
+    "subln": {D: 3 * N + 1, M: N},
+    "normformer": {D: 3 * N + 1, M: N},
+    "normformer_residual_scale": {D: 3 * N + 1, M: N},
+    "layerscale": {D: 2 * N + 1},
+    "skipinit": {D: 2 * N + 1},
+    "rezero": {},
+    "ngpt": {},
+}
+COEFFICIENTS = {
+    "admin": {D: 2 * N},
+    "normformer": {H: N},
+    "normformer_residual_scale": {H: N, D: N},
+    "layerscale": {D: 2 * N},
+    "skipinit": {1: 2 * N},
+    "rezero": {1: N},  # one for both sub-layers of a block
+    "ngpt": {D: 2 * N + N, M: N, V: 1},  # b twice, s_qk; s_u; s_z
+}
+
+
+@pytest.mark.parametrize(("norm", "times"), [("rmsnorm", 1), ("layernorm", 2)])
+@pytest.mark.parametrize("placement", GAINS)
+def test_the_number_and_sizes_of_what_is_learned_are_the_closed_form(placement, norm, times):
+    model = model_of(combined(*COUNTED, placement=placement, norm=norm), vocab_size=V)
+    expected = Counter({size: times * n for size, n in GAINS[placement].items()})
+    expected += Counter(COEFFICIENTS.get(placement, {}))
+    drawn = [m.weight for m in model.modules() if isinstance(m, (Linear, Embedding))]
+    rest = {*model.parameters()} - {*drawn}
+    assert Counter(parameter.numel() for parameter in rest) == expected
+    tables = 2 if placement == "ngpt" else 1  # its head is not tied to its embedding
+    weights = tables * V * D + N * (4 * D**2 + 2 * D * M)
+    total = weights + sum(size * n for size, n in expected.items())
+    assert sum(parameter.numel() for parameter in model.parameters()) == total
+
+
+# ----------------------------------------------------------------------------- one seed, one start
+
+
+@cache
+def start(placement="pre", norm="rmsnorm", **words):
+    typed = [f"{key}={value}" for key, value in words.items()]
+    config = combined(*sizes(), *typed, "init=gpt2", placement=placement, norm=norm)
+    named = build_model(config, 31).named_parameters()
+    return {name: p.detach() for name, p in named if name.split(".")[-2] in DRAWN}
+
+
+@pytest.mark.parametrize(
+    ("placement", "norm"),
+    [
+        *((placement, "rmsnorm") for placement in options("placement")),
+        *(("pre", norm) for norm in options("norm")),
+        *(("hybrid", norm) for norm in options("norm")),
+    ],
+)
+def test_of_one_seed_every_variant_has_the_weights_of_pre(placement, norm):
+    expected, found = start(), start(placement, norm)
+    assert len(expected) == 1 + 6 * 2
+    for name, weight in expected.items():
+        if placement == "ngpt":
+            weight = unit(name, weight)
+        assert torch.equal(found[name], weight)
+
+
+def unit(name, weight):
+    """Rows of length 1, columns of what writes to the stream."""
+    axis = 0 if lengths_are_of_columns(name) else 1
+    return weight / torch.linalg.vector_norm(weight, dim=axis, keepdim=True)
+
+
+def lengths_are_of_columns(name):
+    return name.split(".")[-2] in ("output", "down")
+
+
+def test_another_seed_gives_every_weight_another_start():
+    first, other = start(), start(seed=1)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+# --------------------------------------------------------------------- scales of what is written
+
+UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt")  # a norm of all that any sub-layer writes
+
+
+@pytest.mark.parametrize("placement", GAINS)
+def test_ten_times_what_is_written_moves_no_logit_only_where_all_of_it_is_normed(placement):
+    config = combined(*sizes(), "init=xavier", placement=placement)
+    config["norm"]["eps"] = 1e-30
+    model, tokens = model_of(config), some_tokens(11, 2, 8)
+    with torch.no_grad():
+        for block in model.blocks:
+            if placement in ("rezero", "skipinit"):  # where all that is written starts as nothing
+                block.attention.branch.gain.fill_(0.5)
+                block.mlp.branch.gain.fill_(0.5)
+        before = model(tokens)
+        for block in model.blocks:
+            block.attention.f.output.weight *= 10
+            block.mlp.f.down.weight *= 10
+        moved = ((model(tokens) - before).norm() / before.norm()).item()
+    assert moved < 1e-12 if placement in UNMOVED else moved > 1e-2
+
+
+# -------------------------------------------------- what is one placement's own: nGPT, 2410.01131
+
+
+def trainer_of(placement, *typed):
+    config = combined(*sizes(), "schedule.warmup=0", *typed, placement=placement)
+    tokens = some_tokens(31, 4, 17)
+    return build_trainer(config, build_model(config, 31), lambda step: tokens, lambda: ())
+
+
+@pytest.mark.parametrize("optimizer", options("optimizer"))
+def test_every_vector_of_ngpt_has_length_one_before_and_after_a_step(optimizer):
+    trainer = trainer_of("ngpt", f"optimizer={optimizer}", "optimizer.lr=0.01")
+    before = {name: p.clone() for name, p in trainer.model.named_parameters()}
+    for stepped in (False, True):
+        if stepped:
+            assert trainer.train_step() is None
+        for name, weight in trainer.model.named_parameters():
+            if name.split(".")[-2] in (*DRAWN, "head"):
+                lengths = weight.norm(dim=0 if lengths_are_of_columns(name) else 1)
+                assert (lengths - 1).abs().max() < 1e-6
+            if stepped:
+                assert not torch.equal(weight, before[name])
+
+
+def test_the_stream_of_ngpt_has_length_one_after_every_block():
+    trainer = trainer_of("ngpt")
+    trainer.train_step()
+    model, lengths = trainer.model, []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, __, x: lengths.append(x.norm(dim=-1)))
+    model(some_tokens(31, 4, 16))
+    assert len(lengths) == 2
+    assert all((length - 1).abs().max() < 1e-6 for length in lengths)
+
+
+@pytest.mark.parametrize("optimizer", options("optimizer"))
+def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
+    for placement in ("ngpt", "pre"):
+        trainer = trainer_of(placement, f"optimizer={optimizer}", "optimizer.weight_decay=0.1")
+        groups = [group for o in trainer.optimizers for group in o.param_groups]
+        decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
+        for name, parameter in trainer.model.named_parameters():
+            weight = name.split(".")[-2] in (*DRAWN, "head")
+            assert decay[parameter] == (0.1 if weight and placement == "pre" else 0)
+
+
+# ------------------------------------------------------- what is one placement's own: the skips
+
+
+def pair(placement, other, *typed, **model):
+    """Two placements with the same weights."""
+    typed = (*sizes(**model), "init=xavier", "architecture.embed_scale=none", *typed)
+    return [model_of(combined(*typed, placement=name)) for name in (placement, other)]
+
+
+def zero(x):
+    return torch.zeros_like(x)
+
+
+def test_what_enters_a_block_of_b2t_reaches_its_end_however_loud_the_attention():
+    """The bottom-to-top connection goes round all but the last norm; post-norm has no way round."""
+    for model, is_heard in zip(pair("b2t", "post"), (True, False), strict=True):
+        block, loud = model.blocks[0], 1e8 * random(1, 1, 64)
+        block.attention.f = Instead(lambda x, loud=loud: loud + x - x)
+        block.mlp.f = Instead(zero)
+        y, z = (block(random(2, 3, 64, seed=seed), None, None) for seed in (1, 2))
+        assert ((y - z).abs().max() > 0.1) == is_heard
+        assert ((y - z).abs().max() < 1e-6) != is_heard
+
+
+def orthogonal_noise(generator, x):
+    """Of the root mean square 1, at right angles to x for each token."""
+    fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    along = (fresh * x).sum(-1, keepdim=True) / (x * x).sum(-1, keepdim=True)
+    return norm(fresh - along * x)
+
+
+@pytest.mark.parametrize(
+    ("placement", "squared"),
+    [("post", lambda r: 1), ("deepnorm", lambda r: math.sqrt(r)), ("keel", lambda r: r**2)],
+)
+def test_what_is_left_of_the_start_after_all_sub_layers_is_what_the_skip_has_kept(
+    placement, squared
+):
+    """Each sub-layer keeps a / sqrt(a^2 + 1): in post-norm a half of the square, in Keel's all but
+    1/R^2, so that the R of them together keep all but 1/R."""
+    model, _ = pair(placement, "pre", depth=4)
+    kept = squared(8) / (squared(8) + 1)
+    noise = Instead(partial(orthogonal_noise, torch.Generator().manual_seed(9)))
+    x = start = norm(random(500, 4, 64))
+    for block in model.blocks:
+        block.attention.f = block.mlp.f = noise
+        x = block(x, None, None)
+    assert (x * start).mean().item() == pytest.approx(kept ** (8 / 2), abs=0.01)
+
+
+@pytest.mark.parametrize("depth", [1, 4, 12])
+def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
+    """Of the variance that a sub-layer hands on, its branch is 1 / (omega^2 + 1): R times that is
+    R / (R + 1) ln(R + 1), O(ln R) where post-norm has R / 2. Each sub-layer learns its own omega,
+    a number for each feature."""
+    model, _ = pair("admin", "pre", depth=depth)
+    omegas = [layer.skip.gain for block in model.blocks for layer in (block.attention, block.mlp)]
+    assert {omega.shape for omega in omegas} == {(64,)}
+    assert len({id(omega) for omega in omegas}) == 2 * depth
+    x = norm(random(2, 3, 64))
+    branch, noise = 0.0, Instead(partial(orthogonal_noise, torch.Generator().manual_seed(9)))
+    for block in model.blocks:
+        for layer in (block.attention, block.mlp):
+            layer.f = noise
+            y = layer(x, x)
+            branch += 1 - (y * x).mean().item() ** 2
+    r = 2 * depth
+    assert branch == pytest.approx(r / (r + 1) * math.log(r + 1), rel=1e-6)
+    model(some_tokens(11, 2, 8)).square().sum().backward()
+    assert all(omega.grad.abs().min() > 0 for omega in omegas)
+
+
+# ------------------------------------------- what is one placement's own: schedules and streams
+
+
+def test_the_logits_of_attention_shrink_with_the_block_in_lns_and_its_final_norm_does_not():
+    """Both q and k are W norm(x) / sqrt(l): LNS is more than a damped branch."""
+    scaled, plain = pair("lns", "pre", depth=5)
+    x = random(2, 6, 64)
+    for nth, blocks in enumerate(zip(scaled.blocks, plain.blocks, strict=True), start=1):
+        found, expected = (logits_of(block, x, plain.position.angles(0, 6)) for block in blocks)
+        torch.testing.assert_close(found, expected / nth)
+    for model in (scaled, plain):
+        for block in model.blocks:
+            block.attention.f = block.mlp.f = Instead(zero)
+    tokens = some_tokens(11, 2, 6)
+    assert torch.equal(scaled(tokens), plain(tokens))
+
+
+def logits_of(block, x, angles):
+    kept = []
+
+    def attend(q, k, v, **how):
+        kept.append(q @ k.mT)
+        return v
+
+    block.attention.f.attend = attend
+    block(x, angles, None)
+    return kept[0]
+
+
+@pytest.mark.parametrize(("depth", "posts"), [(3, 0), (4, 1), (7, 1), (8, 2), (12, 3), (24, 6)])
+def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(depth, posts):
+    """The authors' 3 of 12 and 6 of 24. The norm before the head is there however few they are."""
+    mixed, post = pair("mixln", "post", depth=depth, width=16, context=6)
+    _, pre = pair("mixln", "pre", depth=depth, width=16, context=6)
+    x, angles = random(2, 6, 16), mixed.position.angles(0, 6)
+    for i in range(depth):
+        expected = (post if i < posts else pre).blocks[i](x, angles, None)
+        assert torch.equal(mixed.blocks[i](x, angles, None), expected)
+    assert [name for name, _ in mixed.named_parameters() if name.startswith("final")]
+
+
+def test_the_first_block_of_hybrid_star_is_equation_seven_and_the_others_are_hybrids():
+    """Y0 = MHA_qkv(Norm(X0)) + X0;  X1 = FFN(Norm(Y0)) + Y0      arXiv:2503.04598"""
+    star, hybrid = pair("hybrid_star", "hybrid", width=16, depth=4, heads=2)
+    x, angles = random(2, 6, 16), star.position.angles(0, 6)
+    block = star.blocks[0]
+    gains = {
+        name: 1 + random(p.numel(), seed=seed) for seed, (name, p) in enumerate(gains_of(block))
+    }
+    for name, parameter in gains_of(block):
+        parameter.data = gains[name]
+    n = {
+        site: lambda h, gain=gains[f"{site}.gain"]: (
+            gain * h / (h.square().mean(-1, True) + 1e-6).sqrt()
+        )
+        for site in ("attention.pre", "mlp.pre", *(f"attention.f.{s}" for s in "qkv"))
+    }
+    inside = {s: n[f"attention.f.{s}"] for s in "qkv"}
+    y = written_out.attention(block.attention.f, n["attention.pre"](x), heads=2, **inside) + x
+    expected = written_out.mlp(block.mlp.f, n["mlp.pre"](y)) + y
+    torch.testing.assert_close(block(x, angles, None), expected, rtol=0, atol=1e-11)
+    for mine, theirs in zip(star.blocks[1:], hybrid.blocks[1:], strict=True):
+        assert torch.equal(mine(x, angles, None), theirs(x, angles, None))
+
+
+def gains_of(block):
+    return [(name, p) for name, p in block.named_parameters() if name.endswith(".gain")]
+
+
+def test_rezero_learns_one_number_a_block_for_both_sub_layers_and_starts_as_the_identity():
+    model, _ = pair("rezero", "pre", depth=3, width=16)
+    learned = [(name, p) for name, p in model.named_parameters() if p.ndim == 0]
+    assert len(learned) == 3
+    for block, (_, b) in zip(model.blocks, learned, strict=True):
+        assert block.attention.branch.gain is b
+        assert block.mlp.branch.gain is b
+    tokens = some_tokens(11, 2, 6)
+    weight = model.embedding.weight
+    torch.testing.assert_close(model(tokens), weight[tokens] @ weight.T)
+    # The gradient of the one number is the sum of those of a number for each sub-layer.
+    block, x, angles = model.blocks[0], random(2, 6, 16), model.position.angles(0, 6)
+    block(x, angles, None).pow(3).sum().backward()
+    each = sum(
+        (3 * x.square() * f(x, angles, None)).sum() for f in (block.attention.f, block.mlp.f)
+    )
+    torch.testing.assert_close(learned[0][1].grad, each)
+
+
+def test_the_second_stream_of_residual_is_the_plain_sum_and_its_first_is_post_norms():
+    """r = e + f_1 + .. + f_R, met by x in the end: x + norm(r)."""
+    dual, post = pair("residual_dual", "post", depth=3, width=16)
+    tokens, added, ends = some_tokens(11, 2, 6), [], []
+    for block in dual.blocks:
+        for layer in (block.attention, block.mlp):
+            layer.f.register_forward_hook(lambda _, __, u: added.append(u))
+    for model in (dual, post):
+        model.blocks[-1].register_forward_hook(lambda _, __, out: ends.append(out))
+    logits, _ = dual(tokens), post(tokens)
+    (x, r), alone = ends
+    assert torch.equal(x, alone)
+    torch.testing.assert_close(r, dual.embedding.weight[tokens] + sum(added))
+    rms = (r.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(logits, (x + r / rms) @ dual.embedding.weight.T)
