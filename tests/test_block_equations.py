@@ -6,7 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 import written_out
-from combinations import combined
+from combinations import combined, distinct_norms
 from torch import nn
 from written_out import l2norm
 
@@ -111,7 +111,7 @@ def scope_of(config, block, name, i, norm):
     return scope
 
 
-@pytest.mark.parametrize("norm", options("norm"))
+@pytest.mark.parametrize("norm", distinct_norms())
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_computes_its_stated_equation(placement, norm):
     config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
@@ -219,7 +219,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
     """init=gpt2, so that attention takes part; every norm of the catalogue."""
     tokens = torch.randint(11, (2, TIME), generator=torch.Generator().manual_seed(0))
-    for norm in options("norm"):
+    for norm in distinct_norms():
         model = model_of(placement=placement, norm=norm, init="gpt2").train()
         logits = model(tokens)
         for t in (1, TIME - 2):

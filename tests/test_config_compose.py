@@ -102,6 +102,7 @@ def test_every_preset_composes_with_every_norm(files, norms):
             assert resolved(config, files, norm=norm)["norm"]["type"] == norm["type"]
 
 
+@pytest.mark.nightly
 @pytest.mark.area("catalogue")
 def test_every_norm_composes_with_every_placement_and_every_final_norm(default, files, norms):
     for placement in files["placement"].values():

@@ -277,6 +277,7 @@ for name in NAMES:
 """
 
 
+@pytest.mark.nightly
 def test_compiled_a_norm_is_one_graph_and_the_same_function():
     """In a process of its own: what checks shapes here cannot be compiled."""
     here = Path(__file__).parent
