@@ -464,6 +464,16 @@ def test_batchnorm_follows_its_statistics_as_torchs_does():
     same(norm.eval()(x), torchs.eval()(x.flatten(0, 1)).view_as(x), 1e-13)
 
 
+def test_batchnorm_keeps_its_statistics_where_a_batch_is_not_finite():
+    norm, x = norm_of("batchnorm"), draw(0, 2, 5, WIDTH)
+    x[0, 0, 0] = float("inf")
+    norm(x)
+    assert norm.running_mean.isfinite().all()
+    assert norm.running_var.isfinite().all()
+    assert norm.running_mean[0] == 0
+    assert norm.running_mean[1] != 0
+
+
 def test_batchnorm_refuses_one_token_alone_and_keeps_its_statistics():
     norm = norm_of("batchnorm")
     with pytest.raises(ValueError, match="more than 1 value per channel"):

@@ -29,6 +29,8 @@ def leak(model: Transformer, vocab_size: int) -> float:
     both times. A norm that takes statistics over a batch shows here what it hides in eval.
     """
     time = min(TOKENS, model.context)
+    if time == 1:
+        return 0.0
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, time), generator=generator).expand(time, time)
     later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those behind
@@ -37,8 +39,6 @@ def leak(model: Transformer, vocab_size: int) -> float:
     logits, moved = (_drawn_alike(model, of) for of in (tokens, changed))
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    if time == 1:
-        return 0.0
     distance = (moved - logits)[~later].abs().max()
     return (distance / logits.std().clamp_min(1e-12)).item()
 

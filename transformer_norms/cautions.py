@@ -21,7 +21,7 @@ def cautions(config: Config, placement: Placement, typed: set[str]) -> list[str]
         *_stream(config, placement),
         *_ignored(config, placement),
         *_heads(config, placement),
-        *_unlike_the_paper(config, placement),
+        *_unlike_the_paper(config, placement, typed),
         *_unlike_the_file(config, typed),
     ]
 
@@ -84,7 +84,8 @@ def _heads(config: Config, placement: Placement) -> Iterator[str]:
             yield f"placement.attention.{name}: {of} bounds each logit's parts and not their length"
 
 
-def _unlike_the_paper(config: Config, placement: Placement) -> Iterator[str]:
+def _unlike_the_paper(config: Config, placement: Placement, typed: set[str]) -> Iterator[str]:
+    """What differs from what a norm or a placement goes with; but not where a preset chose both."""
     choices = config["choices"]
     here = {
         **{key: config[key] for key in ("embed", "final_norm", "qk_norm")},
@@ -92,13 +93,14 @@ def _unlike_the_paper(config: Config, placement: Placement) -> Iterator[str]:
         "init": choices["init"],
     }
     names = {key.rpartition(".")[2]: key for key in here}
-    for node, brings in (
-        (f"norm={choices['norm']}", config["norm"].get("brings", {})),
-        (f"placement={choices['placement']}", placement.brings),
-    ):
+    brought = {"norm": config["norm"].get("brings", {}), "placement": placement.brings}
+    for axis, brings in brought.items():
         for short, wanted in brings.items():
             key = names.get(short)
-            if key is not None and here[key] != wanted:
+            if key is None or here[key] == wanted:
+                continue
+            if choices["preset"] == "none" or typed & {axis, key}:
+                node = f"{axis}={choices[axis]}"
                 yield f"{key}={_shown(here[key])}, where {node} goes with {_shown(wanted)}"
     if MLPS[config["mlp"]["type"]].gated and "gate" in config["init"]["std"]:
         yield (

@@ -78,19 +78,19 @@ class _Divide(torch.autograd.Function):
             dx, dgain = by_autograd(partial(_formula, length), (x, gain), grad)
             return dx, dgain, None
         inverse = length.inverse(square)
-        product = grad * x
+        product = grad * x  # whose memory dx takes over: fresh memory costs more than arithmetic
         if gain is None or gain.numel() == 1:
             along, scale, dgain = product.sum(-1, keepdim=True), inverse, None
             if gain is not None:
                 dgain = (along * inverse).sum().view_as(gain)
                 along, scale = along * gain, inverse * gain
-            dx = grad * scale
+            dx = torch.mul(grad, scale, out=product)
         else:
-            product = product.reshape(-1, width)
+            tokens = product.reshape(-1, width)
             with torch.autocast(x.device.type, enabled=False):  # these are matrix products
-                dgain = inverse.reshape(-1) @ product
-                along = (product @ gain).view_as(square)
-            dx = (grad * gain).mul_(inverse)
+                dgain = inverse.reshape(-1) @ tokens
+                along = (tokens @ gain).view_as(square)
+            dx = torch.mul(grad, gain, out=product).mul_(inverse)
         slope = along * inverse * inverse * inverse * (square >= length.floor)
         dx[..., : length.first].addcmul_(x[..., : length.first], slope, value=-1 / length.count)
         return dx, dgain, None

@@ -44,7 +44,9 @@ class BatchNorm(nn.Module):
         return y.view_as(x).to(x.dtype)
 
     def follow(self, tokens: Tensor) -> None:
-        """The running averages move towards these tokens; that of the variance is unbiased."""
+        """The running averages move towards these tokens; that of the variance is unbiased. They
+        stay where these are not finite: a run that diverges keeps what it had."""
         var, mean = torch.var_mean(tokens, 0)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        for kept, here in ((self.running_mean, mean), (self.running_var, var)):
+            finite = torch.where(here.isfinite(), here.to(kept.dtype), kept)
+            kept.lerp_(finite, self.momentum)

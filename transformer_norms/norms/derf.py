@@ -51,8 +51,16 @@ class _Derf(torch.autograd.Function):
         x, gain, bias, alpha, shift, bent = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(by_autograd(_formula, (x, gain, bias, alpha, shift), grad))
-        dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, grad * bent))
-        slope = (alpha * x).add_(shift).square_().neg_().exp_().mul_(2 / math.sqrt(math.pi))
+        product = grad * bent
+        dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, product))
+        slope = (
+            torch.mul(alpha, x, out=product)
+            .add_(shift)
+            .square_()
+            .neg_()
+            .exp_()
+            .mul_(2 / math.sqrt(math.pi))
+        )
         slope = slope.mul_(grad).mul_(gain)  # erf'(u) is 2 exp(-u^2) / sqrt(pi)
         dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)
         dshift = slope.sum().view_as(shift)

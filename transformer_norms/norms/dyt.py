@@ -49,6 +49,7 @@ class _DyT(torch.autograd.Function):
             return tuple(by_autograd(_formula, (x, gain, bias, alpha), grad))
         product = grad * bent
         dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, product))
-        slope = torch.addcmul(grad, product, bent, value=-1).mul_(gain)  # tanh' is 1 - tanh^2
+        slope = torch.addcmul(grad, product, bent, value=-1, out=product)  # tanh' is 1 - tanh^2
+        slope.mul_(gain)
         dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)
         return slope.mul_(alpha), dgain, dbias, dalpha
