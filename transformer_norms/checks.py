@@ -16,6 +16,7 @@ from transformer_norms.registry import Registry
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.settings import (
     TRACKING,
+    About,
     Architecture,
     DataKeys,
     MLPKeys,
@@ -52,6 +53,7 @@ def check_plain(config: Config) -> None:
 
 
 def check_axes(config: Config) -> None:
+    config["about"] = check("about", config["about"], About)
     build(InitRule, "init", config["init"])
     architecture = dict(config["architecture"])
     scale = architecture["embed_scale"]

@@ -120,7 +120,8 @@ def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
         if there is None:
             raise ConfigError(_no_such_key(pair, config))
         axis, _, own = pair.key.partition(".")
-        if axis in AXES and own in WHAT_A_FILE_IS:
+        if axis in (*AXES, "about") and own in WHAT_A_FILE_IS:
+            axis = "preset" if axis == "about" else axis
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
         value = _of_kind(pair, there)
         OmegaConf.update(config, pair.key, value, merge=True, force_add=True)

@@ -90,6 +90,14 @@ class PositionKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class About:
+    """`about.*`: where a preset is published, and what of it could not be verified."""
+
+    source: Text
+    unverified: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """`architecture.*`: what a preset sets and no axis owns."""
 
