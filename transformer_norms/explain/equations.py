@@ -39,7 +39,8 @@ def _branch(of: Anatomy, f: str, x: str) -> str:
 def _serial(of: Anatomy) -> str:
     a, b = of.factors.get("a"), of.factors.get("b")
     if a is not None and a.formula == REST_OF_B:
-        total = f"x + {_times(b, f'({_branch(of, "f", "x")} - x)')}"
+        step = _branch(of, "f", "x")
+        total = f"x + {_times(b, f'({step} - x)')}"
     else:
         total = f"{_times(a, 'x')} + {update(of)}"
     return _normed(of.sites.get("post"), total + " + start" * of.start)
