@@ -11,6 +11,7 @@ from transformer_norms.attention import Attention, Capped
 from transformer_norms.block import DualBlock, ParallelBlock, SubLayer
 from transformer_norms.coefficient import FromBlock
 from transformer_norms.explain.reading import Factor, Reader, Standing, Values
+from transformer_norms.explain.sites import widths_inside
 from transformer_norms.norms import nothing
 from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan
 
@@ -79,9 +80,10 @@ def _sub_layer(
         "b": (sub_layer.branch, plan.coefficient("b")),
     }
     more: dict[str, Any] = {}
+    full: dict[str, int] = {}
     if isinstance(f, Attention):
         inner = (*HEAD_SITES, "head_norm", "ctx")
-        widths |= dict.fromkeys(inner, f.head_dim) | {"ctx": writes.in_features}
+        widths, full = widths | widths_inside(f), widths_inside(f, full=True)
         multiplies["head_scale"] = (f.head_scale, plan.coefficient("head_scale"))
         written = reader.config["architecture"]["attention_scale"]
         multiplies["attention_scale"] = (f.scale, written)
@@ -93,7 +95,9 @@ def _sub_layer(
         more |= {"activation": _named(f.activation), "gated": f.gated}
     places |= {site: getattr(f, site) for site in inner}
     found = {
-        site: reader.standing(site, module, widths[site], plan.site(site).scale, values)
+        site: reader.standing(
+            site, module, widths[site], plan.site(site).scale, values, full.get(site, 0)
+        )
         for site, module in places.items()
     }
     factors = {

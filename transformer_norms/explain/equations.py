@@ -62,12 +62,19 @@ def _inside(of: Anatomy) -> list[str]:
     for site in INNER:
         standing = of.sites.get(site)
         if standing is not None:
-            scale = "" if standing.scale is None else f"{_written(standing.scale)} * "
-            found.append(f"{site}={scale}{standing.name}")
+            found.append(f"{site}={_value(standing)}")
     found += [f"{key}={key}" for key in ("head_scale", "hidden_scale") if key in of.factors]
     if of.cap is not None:
         found.append(f"cap={of.cap:g}")
     return found
+
+
+def _value(standing: Standing) -> str:
+    """What a site is given: with a learned scale as well, its own name stands for both."""
+    if standing.scale is None:
+        return standing.name
+    own = f"{_written(standing.scale)} * {standing.name}"
+    return standing.site if standing.scale.learned else own
 
 
 def _normed(standing: Standing | None, inner: str) -> str:

@@ -68,10 +68,16 @@ class Reader:
         return {**self.values, "i": i, "l": i + 1}
 
     def standing(
-        self, site: str, module: Any, width: int, spec: Any = 1, values: Values | None = None
+        self,
+        site: str,
+        module: Any,
+        width: int,
+        spec: Any = 1,
+        values: Values | None = None,
+        full: int = 0,
     ) -> Standing | None:
-        """The norm in `module`, which acts on `width` features (at the sites of heads: on one
-        head); None where there is nothing. `spec` is its scale in the config.
+        """The norm in `module`, which acts on `width` features, or on `full` where it spans all
+        heads; None where there is nothing. `spec` is its scale in the config.
         """
         share, scaled = "", isinstance(module, Scaled)
         times = module.scale if scaled else nothing
@@ -80,8 +86,7 @@ class Reader:
         if isinstance(module, Join):
             module = module.norm
         if isinstance(module, AllHeads):
-            module, share = module.norm, "full"
-            width = _vector(module) or width
+            module, share, width = module.norm, "full", full
         elif isinstance(module, PerHead):
             module, share = module.heads[0], "per_head"
         if module is nothing:
@@ -113,6 +118,10 @@ class Reader:
         value, learned, kept = _number(thing)
         written = spec["init"] if isinstance(spec, Mapping) else spec
         return Factor(symbol, _formula(written, value, values), value, learned, kept)
+
+    def constant(self, symbol: str, value: float, spec: Any) -> Factor:
+        """A number that the model holds, under the config's formula where that gives it."""
+        return Factor(symbol, _formula(spec, value, self.values), value)
 
 
 def _formula(written: Any, value: float, values: Values) -> str:
@@ -177,12 +186,6 @@ def _numbers(norm: nn.Module) -> dict[str, Any]:
         for key, value in vars(norm).items()
         if not key.startswith("_") and key != "training"
     }
-
-
-def _vector(norm: Any) -> int:
-    """How many features a norm's largest parameter has; 0 where it has none."""
-    sizes = [parameter.numel() for parameter in getattr(norm, "parameters", list)()]
-    return max(sizes, default=0)
 
 
 def epsilon(norm: nn.Module) -> str:
