@@ -23,7 +23,7 @@ def choices(config: Config, typed: set[str]) -> Section:
     facts += [
         Fact(key, (_shown(get(dict(config), key)), _size(config, key, typed))) for key in SIZES
     ]
-    return Section("What auto came to", ("", "key", "value", "chosen by"), facts)
+    return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
 
 
 def _value(config: Config, key: str) -> Any:
@@ -67,9 +67,7 @@ def _rule(config: Config, key: str, value: Any) -> str:
         return "the stream leaves the last block without a norm"
     if key == "architecture.attention_scale" and value == HENRYS_SCALE:
         return "queries and keys have length 1, and want a learned scale"
-    if key == "init":
-        return "the usual rule, where the placement brings none"
-    return "the usual, where nothing brings another"
+    return "the usual"
 
 
 def _shown(value: Any) -> str:

@@ -7,6 +7,7 @@ and are added back, the skip carries the rest, and norms may stand on the sum.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from transformer_norms.coefficient import REST_OF_B
 from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy
 from transformer_norms.explain.facts import blocks_text
 from transformer_norms.explain.numbers import number
@@ -28,6 +29,7 @@ class Layer:
 @dataclass(frozen=True)
 class Times:
     label: str
+    symbol: str  # the label where there is no room
 
 
 Box = Norm | Layer | Times
@@ -121,12 +123,11 @@ class _Draw:
             *self.times(factors.get("head_scale")),
             *self.norm(sites.get("ctx")),
         )
-        if not after and not any(chain for _, chain in heads):
+        opened = any(chain for _, chain in heads)
+        if not (after or opened):
             return (Layer(f"attention{cap}"),)
-        first: Branch = (Layer("W_q  W_k  W_v"), Row(heads))
-        if not any(chain for _, chain in heads):
-            return (Layer(f"attention{cap}"), *after, Layer("W_o"))
-        return (*first, Layer(f"softmax(q k') v{cap}"), *after, Layer("W_o"))
+        row = (Row(heads),) if opened else ()
+        return (Layer("W_q  W_k  W_v"), *row, Layer(f"softmax(q k') v{cap}"), *after, Layer("W_o"))
 
     def slots(
         self, sites: Mapping[str, Standing], factors: Mapping[str, Factor]
@@ -140,10 +141,8 @@ class _Draw:
         mid, scale = self.norm(of.sites.get("mid")), self.times(of.factors.get("hidden_scale"))
         if not (mid or scale):
             return (Layer("mlp"),)
-        bent = f"{of.activation}(gate) * up" if of.gated else of.activation
         reads = "W_gate  W_up" if of.gated else "W_up"
-        if not scale:
-            return (Layer(f"{reads}, {bent}"), *mid, Layer("W_down"))
+        bent = f"{of.activation}(gate) * up" if of.gated else of.activation
         return (Layer(reads), *scale, Layer(bent), *mid, Layer("W_down"))
 
     def norm(self, standing: Standing | None) -> tuple[Box, ...]:
@@ -158,7 +157,9 @@ class _Draw:
             return ()
         symbol = "s" if "scale" in factor.symbol else factor.symbol
         if factor.learned:
-            return (Times(f"{symbol}, learned from {number(factor.value)}"),)
-        if factor.formula == "1 - b" or (factor.varies and self.several):
-            return (Times(factor.formula),)
-        return (Times(f"{symbol} = {number(factor.value)}"),)
+            return (Times(f"{symbol}, learned from {number(factor.value)}", symbol),)
+        if factor.formula == REST_OF_B:
+            return (Times(f"({REST_OF_B})", f"({REST_OF_B})"),)
+        if factor.varies and self.several:
+            return (Times(factor.formula, symbol),)
+        return (Times(f"{symbol} = {number(factor.value)}", symbol),)

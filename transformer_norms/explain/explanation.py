@@ -88,18 +88,18 @@ def _used(reader: Reader, model: Transformer) -> list[str]:
 def _formula(reader: Reader, name: str) -> Iterator[Fact]:
     config = reader.config
     spec = config["norm"] if name == "norm" else config["norms"][name]
-    yield Fact(reader.shown(name), (str(spec.get("formula", "")),))
+    yield Fact(f"{reader.shown(name)}(x)", (str(spec.get("formula", "")),))
     width = config["model"]["width"]
     norm = norm_of(config, name)(width)
     numbers = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
     shown = [f"{key} = {_shown(value)}" for key, value in numbers.items()]
     for own, parameter in norm.named_parameters():
-        count, start = parameter.numel(), float(parameter.flatten()[0])
+        count, start = parameter.numel(), float(parameter.detach().flatten()[0])
         many = "one number" if count == 1 else f"{count} numbers"
         shown.append(f"{own}: {many} from {start:.4g}, at width {width}")
     if epsilon(norm) and "eps" not in numbers:
         shown.append(f"eps = {epsilon(norm)}")
-    yield Fact(f"{reader.shown(name)}: with", ("; ".join(shown) or "nothing to choose or learn",))
+    yield Fact(f"{reader.shown(name)}'s numbers", ("; ".join(shown) or "nothing to choose or learn",))
 
 
 def _shown(value: Any) -> str:

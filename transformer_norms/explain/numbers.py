@@ -35,7 +35,7 @@ def coefficients(reader: Reader, model: Transformer, blocks: list[BlockAnatomy])
     cap = getattr(model.cap, "cap", None)
     if cap is not None:
         facts.append(Fact("logit_cap", (f"{cap:g}", f"{cap:g}", "no")))
-    heads = ("", "what", "formula", "value", "learned")
+    heads = ("where", "what", "formula", "value", "learned")
     return Section("Coefficients", heads, facts)
 
 
@@ -85,17 +85,20 @@ def deviations(config: Config, model: nn.Module) -> Section:
                 f"{rows} x {columns}",
                 rule.formula(name).text,
                 number(deviation),
-                number(deviation / xavier),
+                number(deviation / xavier) if isinstance(module, nn.Linear) else "-",
             )
             where = int(inside[1]) if inside else None
             facts.append(Fact(f"{inside[2]} {role}" if inside else role, cells, where))
-    remarks = [f"init={config['choices']['init']}; gains, biases and coefficients are not drawn"]
+    remarks = [
+        f"init={config['choices']['init']}; Xavier's is sqrt(2/(fan_in + fan_out)); norms, biases "
+        "and coefficients are not drawn"
+    ]
     if rule.truncate is not None:
         remarks.append(f"drawn within {rule.truncate:g} deviations of the untruncated normal")
     constraint = config["placement"].get("weight_constraint", "none")
     if constraint != "none":
         remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
-    heads = ("", "weight", "shape", "standard deviation", "value", "of Xavier's")
+    heads = ("where", "weight", "shape", "deviation", "value", "/ Xavier's")
     return Section("Initialization", heads, facts, remarks)
 
 
@@ -119,5 +122,5 @@ def parameters(config: Config, model: nn.Module) -> Section:
     ]
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
-    heads = ("", "group", "tensors", "parameters", "weight decay")
+    heads = ("where", "group", "tensors", "parameters", "weight decay")
     return Section("Parameters and decay", heads, facts, remarks)

@@ -12,7 +12,7 @@ from transformer_norms.explain.reading import Reader, epsilon, norms_in
 from transformer_norms.placement import SITES
 
 KNOWN = {site for sites in SITES.values() for site in sites} | {"embed", "final", "rows"}
-HEADS = ("module", "site", "norm", "width", "eps", "norms", "parameters")
+HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
 
 
 def norms(reader: Reader, model: nn.Module) -> Section:
@@ -21,7 +21,7 @@ def norms(reader: Reader, model: nn.Module) -> Section:
     for name, module in norms_in(model):
         width = width_of(model, name)
         inside = re.match(r"blocks\.(\d+)\.", name)
-        pattern = re.sub(r"^blocks\.\d+", "blocks.*", re.sub(r"\.heads\.\d+$", ".heads.*", name))
+        pattern = re.sub(r"^blocks\.\d+\.", "", re.sub(r"\.heads\.\d+$", ".heads.*", name))
         kind = reader.shown(reader.name(module, width))
         own = sum(parameter.numel() for parameter in module.parameters())
         where = int(inside[1]) if inside else None
@@ -32,15 +32,13 @@ def norms(reader: Reader, model: nn.Module) -> Section:
     ]
     total = sum(int(fact.cells[-2]) for fact in facts), sum(int(fact.cells[-1]) for fact in facts)
     last = Fact("all", ("", "", "", "", *total))
-    return Section("Where norms stand", ("", *HEADS), [*facts, last])
+    return Section("Where norms stand", HEADS, [*facts, last])
 
 
 def _site(name: str) -> str:
-    """`attention pre`; a place that no placement knows is named as it is."""
+    """A place that no placement knows is named as it is."""
     parts = name.split(".")
-    site = next((part for part in reversed(parts) if part in KNOWN), parts[-1])
-    of = next((part for part in parts if part in ("attention", "mlp")), "")
-    return f"{of} {site}".strip()
+    return next((part for part in reversed(parts) if part in KNOWN), parts[-1])
 
 
 def width_of(model: nn.Module, name: str) -> int:

@@ -33,11 +33,10 @@ class Canvas:
 def sketch(drawing: Drawing) -> list[str]:
     """Its lines, none longer than WIDTH."""
     canvas = Canvas()
-    short = _width(drawing, short=False) > WIDTH
-    columns = _columns(drawing, short)
-    second = max(columns[-1]) if columns[-1] else 0
     dual = any(stage.second for stage in drawing.stages)
-    rail = min(WIDTH - 1, second) if dual else 0
+    short = _columns(drawing, short=False)[1] + 5 * dual > WIDTH
+    columns, furthest = _columns(drawing, short)
+    rail = furthest + 4 if dual else 0
     line = 0
     canvas.put(line, STREAM, "x")
     if dual:
@@ -45,12 +44,12 @@ def sketch(drawing: Drawing) -> list[str]:
     for number, stage in enumerate(drawing.stages):
         from_start = any(later.start for later in drawing.stages[number:])
         begin = line + 1
-        line = _stage(canvas, line + 1, stage, columns[number], rail, short)
+        line = _stage(canvas, begin - (number > 0), stage, columns[number], rail, short)
         if from_start:
             _rail(canvas, begin, line, stage, first=number == 0)
-    canvas.put(line, STREAM, "x")
+    canvas.put(line + 1, STREAM, "x")
     if dual:
-        canvas.put(line, rail, "r")
+        canvas.put(line + 1, rail, "r")
     return canvas.text()
 
 
@@ -60,49 +59,45 @@ def _label(box: Box, short: bool) -> str:
             return f"[{site}]" if short else f"[{site} {label}]"
         case Layer(label=label):
             return f"({label})"
-        case Times(label=label):
-            return f"* {label}"
+        case Times(label=label, symbol=symbol):
+            return f"* {symbol if short else label}"
 
 
-def _chain(box: Box | Row, short: bool) -> int:
-    """How wide a box is, or a row of them."""
-    if isinstance(box, Row):
-        return 3 * _slot(box, short) + 2 * GAP
-    return len(_label(box, short))
+def _sides(box: Box | Row, short: bool) -> tuple[int, int]:
+    """How far a box reaches to the left and to the right of its line."""
+    if isinstance(box, Times):
+        return 1, len(_label(box, short)) + 3
+    wide = 3 * _slot(box, short) + 2 * GAP if isinstance(box, Row) else len(_label(box, short))
+    return wide // 2, wide - wide // 2
 
 
 def _slot(row: Row, short: bool) -> int:
-    return max(len(_label(box, short)) for _, chain in row.slots for box in chain)
+    return max(len(_in_slot(box, short)) for _, chain in row.slots for box in chain)
 
 
-def _branch_width(branch: Branch, short: bool) -> int:
-    return max(_chain(box, short) for box in branch)
+def _in_slot(box: Box, short: bool) -> str:
+    return _label(box, short or isinstance(box, Times))
 
 
-def _width(drawing: Drawing, short: bool) -> int:
-    widths = [
-        sum(_branch_width(branch, short) + GAP for branch in stage.branches)
-        for stage in drawing.stages
-    ]
-    dual = any(stage.second for stage in drawing.stages)
-    return STREAM + 10 + max(widths) + 6 * dual
+def _left(stage: Stage, short: bool) -> int:
+    """Where branches may begin: beyond what the skip says."""
+    return STREAM + max([10, *(len(_label(times, short)) + 4 for times in stage.skip)])
 
 
-def _columns(drawing: Drawing, short: bool) -> list[list[int]]:
-    """The centre of each branch of each stage, and last, where a second stream runs."""
-    found, furthest = [], 0
+def _columns(drawing: Drawing, short: bool) -> tuple[list[list[int]], int]:
+    """The centre of each branch of each stage, and where the last of them ends."""
+    found, ends = [], []
     for stage in drawing.stages:
-        left, centres = STREAM + 10, []
+        left, centres = _left(stage, short), []
         for branch in stage.branches:
-            width = _branch_width(branch, short)
-            centres.append(left + width // 2)
-            left += width + GAP
-        furthest = max(furthest, left)
+            sides = [_sides(box, short) for box in branch]
+            centres.append(left + max(side for side, _ in sides))
+            left = centres[-1] + max(side for _, side in sides) + GAP
         found.append(centres)
+        ends.append(left - centres[-1])
     if all(len(centres) == 1 for centres in found):
-        middle = max(centres[0] for centres in found)
-        found = [[middle] for _ in found]
-    return [*found, [furthest + 4]]
+        found = [[max(centres[0] for centres in found)]] * len(found)
+    return found, max(c[-1] + end for c, end in zip(found, ends, strict=True))
 
 
 def _stage(
@@ -111,8 +106,7 @@ def _stage(
     canvas.put(line, STREAM, "│")
     if rail:
         canvas.put(line, rail, "│")
-    line += 1
-    top = line
+    line = top = line + 1
     line = _split(canvas, line, stage, columns, short)
     ends = [_boxes(canvas, line, stage.branches[n], c, short) for n, c in enumerate(columns)]
     bottom = max(ends)
@@ -125,7 +119,7 @@ def _stage(
         for between in range(top, bottom):
             canvas.put(between, rail, "│")
     for offset, times in enumerate(stage.skip):
-        canvas.put(top + 2 + offset, STREAM + 2, _label(times, short)[: columns[0]])
+        canvas.put(top + 2 + offset, STREAM + 2, _label(times, short))
     _join(canvas, bottom, columns, rail)
     line = bottom + 1
     for box in stage.post:
@@ -138,7 +132,7 @@ def _stage(
     canvas.put(line, STREAM, "│")
     if rail:
         canvas.put(line, rail, "│")
-    return line + 1
+    return line
 
 
 def _split(
@@ -170,7 +164,7 @@ def _boxes(canvas: Canvas, line: int, branch: Branch, column: int, short: bool) 
         if isinstance(box, Row):
             line = _row(canvas, line + 1, box, column, short)
         elif isinstance(box, Times):
-            canvas.put(line + 1, column, "│ " + _label(box, short))
+            canvas.put(line + 1, column, f"│ {_label(box, short)}")
             line += 2
         else:
             canvas.centre(line + 1, column, _label(box, short))
@@ -189,9 +183,9 @@ def _row(canvas: Canvas, line: int, row: Row, column: int, short: bool) -> int:
     for centre, (name, chain) in zip(centres, row.slots, strict=True):
         for offset in range(height):
             if offset < len(chain):
-                canvas.centre(line + 1 + offset, centre, _label(chain[offset], short))
+                canvas.centre(line + 1 + offset, centre, _in_slot(chain[offset], short))
             else:
-                canvas.put(line + 1 + offset, centre, "│" if chain else name if not offset else "│")
+                canvas.put(line + 1 + offset, centre, "│" if chain or offset else name)
     line += height + 1
     canvas.put(line, centres[0], "╰" + "─" * (2 * step - 1) + "╯")
     canvas.put(line, column, "┼")

@@ -1,5 +1,6 @@
 """An explanation as text of at most 80 columns; what is longer is wrapped, and nothing is cut."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -68,7 +69,7 @@ def wrapped(line: str, indent: str, further: str | None = None) -> list[str]:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as they need be; where all do not fit, the widest are wrapped."""
     cells = [list(heads), *[list(row) for row in rows]]
-    kept = [n for n in range(len(heads)) if any(row[n] for row in cells)]
+    kept = [n for n in range(len(heads)) if any(row[n] for row in cells[1:])]
     cells = [[row[n] for n in kept] for row in cells]
     widths = [max(len(row[n]) for row in cells) for n in range(len(kept))]
     room = COLUMNS - 2 - GAP * (len(widths) - 1)
@@ -87,4 +88,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cell(cell: str, width: int) -> list[str]:
-    return textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+    """Lines of a cell: broken at blanks and after operators, and only then inside a word."""
+    lines = [""]
+    for piece in re.findall(r"\s+|[^\s/*+.]+[/*+.]*|[/*+.]+", cell):
+        if len((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        for start in range(0, len(piece), width):
+            part = piece[start : start + width]
+            lines += [""] * (start > 0)
+            lines[-1] += part if lines[-1] else part.lstrip()
+    return [line.rstrip() for line in lines]
