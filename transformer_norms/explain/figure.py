@@ -10,7 +10,7 @@ from transformer_norms.explain.reading import Reader
 from transformer_norms.explain.svg import Page
 
 HEIGHT, BETWEEN, SUM, SIDE = 30.0, 16.0, 11.0, 8.0
-LETTER, MONO, EQUATION = 7.3, 7.0, 17.0  # widths of a letter, height of a line
+LETTER, BOLD, MONO, EQUATION = 7.3, 7.9, 7.0, 17.0  # widths of a letter, height of a line
 MARGIN, APART = 24.0, 46.0
 
 
@@ -31,8 +31,8 @@ def figure(explanation: Explanation) -> str:
     width = left - APART + MARGIN
     title = f"{choices['placement']}, {choices['norm']}"
     width = max(width, len(title) * 10 + 2 * MARGIN)
-    page.words(title, MARGIN, height + 52, "title", "start")
-    return page.svg(width, height + 52 + MARGIN)
+    page.words(title, MARGIN, height + 34, "title", "start")
+    return page.svg(width, height + 34 + MARGIN)
 
 
 class Panel:
@@ -54,7 +54,7 @@ class Panel:
         ]
         dual = any(stage.second for stage in stages)
         self.second = max(ends) + 26 if dual else 0.0
-        self.width = max([*ends, self.second + 20, 230.0])
+        self.width = max([*ends, self.second + 20, 290.0])
         self.equations = self._equations(equations)
 
     def _equations(self, equations: Mapping[str, str]) -> list[str]:
@@ -108,17 +108,21 @@ class Panel:
         middle = (columns[0] + columns[-1]) / 2
         if stage.shared:
             page.line([(x, split), (middle, split), (middle, start)])
-            split, start = _chain(page, stage.shared, middle, start) + 2, 0
-            page.line([(middle, split - 2), (middle, split)])
+            split = _chain(page, stage.shared, middle, start) + 2
+            page.line([(middle, split - 2 - BETWEEN), (middle, split)])
             start = split + 16
         joined = start + max(_tall(branch) for branch in stage.branches) + SUM
         for branch, column in zip(stage.branches, columns, strict=True):
             begin = middle if stage.shared else x
             page.line([(begin, split), (column, split), (column, start)])
             end = _chain(page, branch, column, start)
-            page.line([(column, end - 4), (column, joined), (x + SUM, joined)], arrow=True)
             if stage.second:
+                page.line([(column, end - BETWEEN), (column, joined)])
+                page.line([(column, joined), (x + SUM, joined)], arrow=True)
                 page.line([(column, joined), (left + self.second - SUM, joined)], arrow=True)
+            else:
+                points = [(column, end - BETWEEN), (column, joined), (x + SUM, joined)]
+                page.line(points, arrow=True)
         for number, times in enumerate(stage.skip):
             _factor(page, times, x, (low + 22 + joined) / 2 + 24 * number)
         page.circle(x, joined, SUM, "+")
@@ -136,7 +140,7 @@ def _wide(box: Box | Row) -> float:
 
 def _slot(row: Row) -> float:
     norms = [box for _, chain in row.slots for box in chain if isinstance(box, Norm)]
-    return max([44.0, *(len(f"{box.site} {box.label}") * LETTER + 14 for box in norms)])
+    return max([44.0, *(len(f"{box.site} {box.label}") * BOLD + 16 for box in norms)])
 
 
 def _span(branch: Sequence[Box | Row]) -> float:
@@ -149,7 +153,7 @@ def _span(branch: Sequence[Box | Row]) -> float:
 
 def _high(box: Box | Row) -> float:
     if isinstance(box, Row):
-        return 26 + sum(max(_high(b) for b in level) for level in _levels(box)) + 14
+        return 34 + sum(max(_high(b) for b in level) + 6 for level in _levels(box))
     return 2 * SIDE if isinstance(box, Times) else HEIGHT
 
 
@@ -167,7 +171,7 @@ def _chain(
 ) -> float:
     """Boxes one above another from y on; how high they come, the gap after the last included."""
     if line and branch:
-        page.line([(x, y - 1), (x, y + _tall(branch))])
+        page.line([(x, y - 1), (x, y + _tall(branch) - BETWEEN)])
     for box in branch:
         high = _high(box)
         if isinstance(box, Row):
@@ -194,7 +198,7 @@ def _row(page: Page, row: Row, x: float, y: float, high: float) -> None:
         column = x + place
         points = [(x, ends[0]), (column, ends[0]), (column, ends[1]), (x, ends[1])]
         page.line(points if place else [(x, ends[0]), (x, ends[1])])
-        at = y + 13
+        at = y + 17
         if not any(isinstance(box, Norm) for box in chain):
             page.words(name, column + 6, at + 4, "site", "start")
         for box in chain:
@@ -204,5 +208,5 @@ def _row(page: Page, row: Row, x: float, y: float, high: float) -> None:
             elif isinstance(box, Norm):
                 words = f"{box.site} {box.label}"
                 page.box("norm", column, at + HEIGHT / 2, _slot(row), HEIGHT, words)
-            at += _high(box)
+            at += _high(box) + 6
 

@@ -32,6 +32,9 @@ class Page:
 
     def line(self, points: list[Point], kind: str = "branch", arrow: bool = False) -> None:
         """Straight pieces with round corners, an arrow at the end if asked."""
+        tip = points[-1]
+        if arrow:
+            points = [*points[:-1], _short_of(tip, points[-2])]
         commands, heights = [f"M {points[0][0]:.1f} {{0:.1f}}"], [points[0][1]]
         for before, corner, after in zip(points, points[1:], points[2:], strict=False):
             enter, leave = _towards(corner, before), _towards(corner, after)
@@ -45,7 +48,7 @@ class Page:
         heights.append(points[-1][1])
         self.add(f'<path class="{kind}" d="{" ".join(commands)}"/>', *heights)
         if arrow:
-            self.head(points[-2], points[-1])
+            self.head(points[-2], tip)
 
     def head(self, before: Point, tip: Point) -> None:
         (x, y), size = tip, 7.0
@@ -72,7 +75,8 @@ class Page:
         arm = radius * (0.6 if sign == "+" else 0.42)
         ends = [((x - arm, y), (x + arm, y)), ((x, y - arm), (x, y + arm))]
         if sign != "+":
-            ends = [((x - arm, y - arm), (x + arm, y + arm)), ((x - arm, y + arm), (x + arm, y - arm))]
+            low, high = y - arm, y + arm
+            ends = [((x - arm, low), (x + arm, high)), ((x - arm, high), (x + arm, low))]
         for one, other in ends:
             self.line([one, other])
 
@@ -99,3 +103,10 @@ def _towards(corner: Point, other: Point) -> Point:
     length = abs(dx) + abs(dy)
     share = min(CORNER, length / 2) / length if length else 0
     return corner[0] + dx * share, corner[1] + dy * share
+
+
+def _short_of(tip: Point, before: Point) -> Point:
+    """Where a line ends whose arrow comes to `tip`."""
+    dx, dy = before[0] - tip[0], before[1] - tip[1]
+    length = abs(dx) + abs(dy)
+    return tip[0] + 5 * dx / length, tip[1] + 5 * dy / length

@@ -17,7 +17,7 @@ GAP = 2
 def text(explanation: Explanation) -> str:
     choices = explanation.config["choices"]
     chosen = (f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))
-    lines = [" ".join(chosen), *_heading("Drawing")]
+    lines = [" ".join(chosen), *heading("Drawing")]
     for drawing in drawings(Reader(explanation.config), explanation.blocks):
         lines += [f"  {drawing.title}", "", *(f"  {line}".rstrip() for line in sketch(drawing)), ""]
     lines.append("  [ ] a norm, ( ) a layer, * a factor; the names are those of the sites")
@@ -26,13 +26,13 @@ def text(explanation: Explanation) -> str:
     return "\n".join([lines[0], *_section(first), *lines[1:], *sections]) + "\n"
 
 
-def _heading(title: str) -> list[str]:
+def heading(title: str) -> list[str]:
     return ["", title, "-" * len(title)]
 
 
 def _section(section: Section) -> list[str]:
     groups = grouped(section.facts)
-    lines = _heading(section.title)
+    lines = heading(section.title)
     if any(section.heads):
         lines += table(section.heads, [_row(group) for group in groups])
     else:
