@@ -42,7 +42,9 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if typed.list and (typed.overrides or typed.svg or typed.against is not None):
         raise ConfigError("--list goes with nothing else; it lists what there is")
     if typed.svg and typed.against is not None:
-        raise ConfigError("--svg draws one config; leave --against out, and draw the other by itself")
+        raise ConfigError(
+            "--svg draws one config; leave --against out, and draw the other by itself"
+        )
     if typed.vocab is not None and typed.vocab < 1:
         raise ConfigError(f"--vocab {typed.vocab}: at least 1 is wanted")
     try:

@@ -13,7 +13,7 @@ from transformer_norms.coefficient import FromBlock
 from transformer_norms.explain.reading import Factor, Reader, Standing, Values
 from transformer_norms.explain.sites import widths_inside
 from transformer_norms.norms import nothing
-from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan
+from transformer_norms.placement import HEAD_SITES, SubLayerPlan
 
 STREAM_SITES = ("pre", "out", "post")
 
@@ -41,7 +41,7 @@ class BlockAnatomy:
 
 def dissect(reader: Reader, i: int, block: nn.Module) -> BlockAnatomy:
     """Block i of a model as it is."""
-    placement = Placement(**reader.config["placement"])
+    placement = reader.placement
     plans = placement.plans(i, reader.config["model"]["depth"])
     values = reader.inside(i)
     parts = {}
@@ -80,6 +80,7 @@ def _sub_layer(
         "b": (sub_layer.branch, plan.coefficient("b")),
     }
     more: dict[str, Any] = {}
+    inner: tuple[str, ...]
     full: dict[str, int] = {}
     if isinstance(f, Attention):
         inner = (*HEAD_SITES, "head_norm", "ctx")
@@ -92,6 +93,8 @@ def _sub_layer(
         inner = ("mid",)
         widths["mid"] = writes.in_features
         multiplies["hidden_scale"] = (f.up_scale, plan.coefficient("hidden_scale"))
+        if f.gated:
+            multiplies["hidden_scale of the gate"] = (f.gate_scale, multiplies["hidden_scale"][1])
         more |= {"activation": _named(f.activation), "gated": f.gated}
     places |= {site: getattr(f, site) for site in inner}
     found = {

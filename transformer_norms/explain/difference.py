@@ -33,8 +33,8 @@ def _changes(here: Section, there: Section) -> list[list[str]]:
     for (name, before, after), of in blocks.items():
         title = f"{blocks_text(of)} {name}".strip()
         lines = wrapped(title, "  ")
-        for mark, cells in (("A", before), ("B", after)):
-            lines += wrapped(_said(cells), f"    {mark}  ", "         ")
+        for mark, cells, others in (("A", before, after), ("B", after, before)):
+            lines += wrapped(_said(here.heads, cells, others), f"    {mark}  ", "         ")
         changes.append(lines)
     return changes
 
@@ -48,6 +48,15 @@ def _by_key(facts: Sequence[Fact]) -> dict[Key, tuple[Cells, ...]]:
     return found
 
 
-def _said(several: tuple[Cells, ...]) -> str:
-    texts = [", ".join(str(cell) for cell in cells if cell != "") for cells in several]
+def _said(heads: Sequence[str], several: tuple[Cells, ...], others: tuple[Cells, ...]) -> str:
+    """Each cell under its head; where both sides say one thing of it, the cells that differ."""
+    one = len(several) == len(others) == 1
+    texts = []
+    for cells in several:
+        kept = [
+            f"{head} {cell}".strip()
+            for n, (head, cell) in enumerate(zip(heads[2:], cells, strict=True))
+            if cell != "" and not (one and others[0][n] == cell)
+        ]
+        texts.append(", ".join(kept))
     return "; ".join(texts) or "-"

@@ -10,12 +10,11 @@ from transformer_norms.explain.choices import choices
 from transformer_norms.explain.equations import block_equations, ends, same
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.numbers import coefficients, deviations, parameters
-from transformer_norms.explain.reading import Reader, epsilon, norms_in
-from transformer_norms.explain.sites import norms, width_of
+from transformer_norms.explain.reading import Reader
+from transformer_norms.explain.sites import epsilon, norms, norms_in, width_of
 from transformer_norms.explain.weightless import build_weightless
 from transformer_norms.model import Transformer
 from transformer_norms.norms import NOT_ARGUMENTS
-from transformer_norms.placement import Placement
 
 Config = Mapping[str, Any]
 
@@ -55,7 +54,7 @@ def explain_model(config: Config, model: Transformer, typed: set[str]) -> Explan
 
 def _equations(reader: Reader, model: Transformer, blocks: list[BlockAnatomy]) -> Section:
     """The placement's own; what the model makes instead, where that is another."""
-    placement, depth = Placement(**reader.config["placement"]), len(blocks)
+    placement, depth = reader.placement, len(blocks)
     written = ends(reader, model)
     facts = [Fact("start", (written["start"],))]
     for i, block in enumerate(blocks):
@@ -68,7 +67,8 @@ def _equations(reader: Reader, model: Transformer, blocks: list[BlockAnatomy]) -
     values = ", ".join(f"{key} = {value}" for key, value in reader.values.items())
     legend = (
         f"norm is {reader.shown('norm')}, each time with parameters of its own; f the sub-layer; "
-        "E the embedding" + (", which is the head as well" if model.head is None else ", W the head")
+        "E the embedding"
+        + (", which is the head as well" if model.head is None else ", W the head")
     )
     return Section("Equations", ("", "", ""), facts, (legend, values))
 
@@ -99,7 +99,9 @@ def _formula(reader: Reader, name: str) -> Iterator[Fact]:
         shown.append(f"{own}: {many} from {start:.4g}, at width {width}")
     if epsilon(norm) and "eps" not in numbers:
         shown.append(f"eps = {epsilon(norm)}")
-    yield Fact(f"{reader.shown(name)}'s numbers", ("; ".join(shown) or "nothing to choose or learn",))
+    yield Fact(
+        f"{reader.shown(name)}'s numbers", ("; ".join(shown) or "nothing to choose or learn",)
+    )
 
 
 def _shown(value: Any) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from transformer_norms.explain.drawing import Box, Drawing, Norm, Row, Stage, Times, drawings
 from transformer_norms.explain.equations import block_equations
 from transformer_norms.explain.explanation import Explanation
+from transformer_norms.explain.measures import BETWEEN, HEIGHT, SIDE, high, slot, span, tall, wide
 from transformer_norms.explain.reading import Reader
 from transformer_norms.explain.svg import Page
 
-HEIGHT, BETWEEN, SUM, SIDE = 30.0, 16.0, 11.0, 8.0
-LETTER, BOLD, MONO, EQUATION = 7.3, 7.9, 7.0, 17.0  # widths of a letter, height of a line
+MONO, EQUATION = 7.0, 17.0  # width of a letter, height of a line
+SUM = 11.0
 MARGIN, APART = 24.0, 46.0
 
 
@@ -41,14 +42,14 @@ class Panel:
     def __init__(self, drawing: Drawing, equations: Mapping[str, str]) -> None:
         self.drawing, stages = drawing, drawing.stages
         self.rail = 26.0 if any(stage.start for stage in stages) else 0.0
-        posts = [_wide(box) / 2 + 34 for stage in stages for box in stage.post]
+        posts = [wide(box) / 2 + 34 for stage in stages for box in stage.post]
         self.stream = self.rail + max([44.0, *posts]) - (0 if self.rail else 20)
         self.columns = [self._centres(stage) for stage in stages]
         if all(len(centres) == 1 for centres in self.columns):
             middle = max(centres[0] for centres in self.columns)
             self.columns = [[middle] for _ in stages]
         ends = [
-            centre + _span(branch) / 2
+            centre + span(branch) / 2
             for stage, centres in zip(stages, self.columns, strict=True)
             for branch, centre in zip(stage.branches, centres, strict=True)
         ]
@@ -68,8 +69,8 @@ class Panel:
         labels = [len(times.label) * 6.5 + SIDE + 20 for times in stage.skip]
         left, centres = self.stream + max([44.0, *labels]), []
         for branch in stage.branches:
-            centres.append(left + _span(branch) / 2)
-            left += _span(branch) + 16
+            centres.append(left + span(branch) / 2)
+            left += span(branch) + 16
         return centres
 
     def draw(self, page: Page, left: float, bottom: float) -> float:
@@ -96,9 +97,9 @@ class Panel:
         return top + 20
 
     def _height(self, stage: Stage) -> float:
-        chains = max(_tall(branch) for branch in stage.branches)
-        shared = _tall(stage.shared) + 18 if stage.shared else 0
-        return 22 + 26 + shared + chains + 2 * SUM + _tall(stage.post) + 4
+        chains = max(tall(branch) for branch in stage.branches)
+        shared = tall(stage.shared) + 18 if stage.shared else 0
+        return 22 + 26 + shared + chains + 2 * SUM + tall(stage.post) + 4
 
     def _stage(
         self, page: Page, stage: Stage, x: float, columns: Sequence[float], low: float, left: float
@@ -111,7 +112,7 @@ class Panel:
             split = _chain(page, stage.shared, middle, start) + 2
             page.line([(middle, split - 2 - BETWEEN), (middle, split)])
             start = split + 16
-        joined = start + max(_tall(branch) for branch in stage.branches) + SUM
+        joined = start + max(tall(branch) for branch in stage.branches) + SUM
         for branch, column in zip(stage.branches, columns, strict=True):
             begin = middle if stage.shared else x
             page.line([(begin, split), (column, split), (column, start)])
@@ -132,58 +133,22 @@ class Panel:
         return joined
 
 
-def _wide(box: Box | Row) -> float:
-    if isinstance(box, Row):
-        return 3 * _slot(box) + 2 * 8
-    return max(104.0, len(box.label) * LETTER + 22)
-
-
-def _slot(row: Row) -> float:
-    norms = [box for _, chain in row.slots for box in chain if isinstance(box, Norm)]
-    return max([44.0, *(len(f"{box.site} {box.label}") * BOLD + 16 for box in norms)])
-
-
-def _span(branch: Sequence[Box | Row]) -> float:
-    """The room of a branch, with the words beside its boxes."""
-    factors = [2 * (len(box.label) * 6.5 + SIDE + 8) for box in branch if isinstance(box, Times)]
-    sites = [_wide(box) + 2 * 34 for box in branch if isinstance(box, Norm)]
-    boxes = [_wide(box) for box in branch if not isinstance(box, Times)]
-    return max([*factors, *sites, *boxes])
-
-
-def _high(box: Box | Row) -> float:
-    if isinstance(box, Row):
-        return 34 + sum(max(_high(b) for b in level) + 6 for level in _levels(box))
-    return 2 * SIDE if isinstance(box, Times) else HEIGHT
-
-
-def _levels(row: Row) -> list[list[Box]]:
-    chains = [chain for _, chain in row.slots]
-    return [[c[n] for c in chains if n < len(c)] for n in range(max(len(c) for c in chains))]
-
-
-def _tall(branch: Sequence[Box | Row]) -> float:
-    return sum(_high(box) + BETWEEN for box in branch)
-
-
-def _chain(
-    page: Page, branch: Sequence[Box | Row], x: float, y: float, line: bool = True
-) -> float:
+def _chain(page: Page, branch: Sequence[Box | Row], x: float, y: float, line: bool = True) -> float:
     """Boxes one above another from y on; how high they come, the gap after the last included."""
     if line and branch:
-        page.line([(x, y - 1), (x, y + _tall(branch) - BETWEEN)])
+        page.line([(x, y - 1), (x, y + tall(branch) - BETWEEN)])
     for box in branch:
-        high = _high(box)
+        height = high(box)
         if isinstance(box, Row):
-            _row(page, box, x, y, high)
+            _row(page, box, x, y, height)
         elif isinstance(box, Times):
-            _factor(page, box, x, y + high / 2)
+            _factor(page, box, x, y + height / 2)
         else:
             kind = "norm" if isinstance(box, Norm) else "layer"
-            page.box(kind, x, y + high / 2, _wide(box), high, box.label)
+            page.box(kind, x, y + height / 2, wide(box), height, box.label)
             if isinstance(box, Norm):
-                page.words(box.site, x + _wide(box) / 2 + 5, y + high / 2, "site", "start")
-        y += high + BETWEEN
+                page.words(box.site, x + wide(box) / 2 + 5, y + height / 2, "site", "start")
+        y += height + BETWEEN
     return y
 
 
@@ -192,8 +157,8 @@ def _factor(page: Page, times: Times, x: float, y: float) -> None:
     page.words(times.label, x + SIDE + 6, y, "factor", "start")
 
 
-def _row(page: Page, row: Row, x: float, y: float, high: float) -> None:
-    step, ends = _slot(row) + 8, (y - 2, y + high)
+def _row(page: Page, row: Row, x: float, y: float, height: float) -> None:
+    step, ends = slot(row) + 8, (y - 2, y + height)
     for place, (name, chain) in zip((-step, 0.0, step), row.slots, strict=True):
         column = x + place
         points = [(x, ends[0]), (column, ends[0]), (column, ends[1]), (x, ends[1])]
@@ -207,6 +172,5 @@ def _row(page: Page, row: Row, x: float, y: float, high: float) -> None:
                 page.words(box.symbol, column + SIDE + 4, at + SIDE, "factor", "start")
             elif isinstance(box, Norm):
                 words = f"{box.site} {box.label}"
-                page.box("norm", column, at + HEIGHT / 2, _slot(row), HEIGHT, words)
-            at += _high(box) + 6
-
+                page.box("norm", column, at + HEIGHT / 2, slot(row), HEIGHT, words)
+            at += high(box) + 6

@@ -32,9 +32,11 @@ def listing() -> str:
     lines: list[str] = []
     for axis in AXES_OF_A_RUN:
         lines += heading(f"{axis}=")
-        for name, file in option_files(axis).items():
+        files = option_files(axis)
+        wide = max(len(name) for name in files)
+        for name, file in files.items():
             said = _said(axis, file.read_text())
-            lines += wrapped(f"{name:<14}  {said}", "  ", " " * 18)
+            lines += wrapped(f"{name:<{wide}}  {said}", "  ", " " * (wide + 4))
     return "\n".join(lines[1:]) + "\n"
 
 

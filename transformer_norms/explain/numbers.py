@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from transformer_norms.coefficient import REST_OF_B
 from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy, constant_scale
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.reading import Factor, Reader
@@ -18,7 +20,7 @@ Config = Mapping[str, Any]
 
 
 def coefficients(reader: Reader, model: Transformer, blocks: list[BlockAnatomy]) -> Section:
-    """Everything that multiplies and is not 1 by itself: where from, its number, what is learned."""
+    """Everything that multiplies: where its number comes from, the number, what is learned."""
     facts = []
     for i, block in enumerate(blocks):
         for site, standing in block.sites.items():
@@ -26,7 +28,9 @@ def coefficients(reader: Reader, model: Transformer, blocks: list[BlockAnatomy])
                 facts.append(_fact(f"block {site} scale", standing.scale, i))
         for of in block.parts.values():
             facts += _of_sub_layer(of, i)
-        facts += _of_attention(reader, model.blocks[i].attention.f, block.parts["attention"], i)
+        facts += _of_attention(
+            reader, model.get_submodule(f"blocks.{i}.attention.f"), block.parts["attention"], i
+        )
     architecture = reader.config["architecture"]
     for symbol, thing in (("embed_scale", model.scale), ("logit_scale", model.logit_scale)):
         factor = reader.factor(symbol, thing, architecture[symbol], reader.values)
@@ -36,7 +40,25 @@ def coefficients(reader: Reader, model: Transformer, blocks: list[BlockAnatomy])
     if cap is not None:
         facts.append(Fact("logit_cap", (f"{cap:g}", f"{cap:g}", "no")))
     heads = ("where", "what", "formula", "value", "learned")
-    return Section("Coefficients", heads, facts)
+    return Section("Coefficients", heads, along_depth(facts, 1))
+
+
+def along_depth(facts: list[Fact], place: int) -> list[Fact]:
+    """Where blocks differ in nothing but the cell at `place`, each says all of it, in their order:
+    one line for the whole depth."""
+    values: dict[tuple[Any, ...], list[str]] = {}
+
+    def key(fact: Fact) -> tuple[Any, ...]:
+        return fact.name, fact.cells[:place], fact.cells[place + 1 :]
+
+    for fact in facts:
+        values.setdefault(key(fact), []).append(str(fact.cells[place]))
+    found = []
+    for fact in facts:
+        several = values[key(fact)]
+        cell = fact.cells[place] if len(set(several)) == 1 else ", ".join(several)
+        found.append(replace(fact, cells=(*fact.cells[:place], cell, *fact.cells[place + 1 :])))
+    return found
 
 
 def _of_sub_layer(of: Anatomy, i: int) -> Iterator[Fact]:
@@ -62,6 +84,7 @@ def _of_attention(reader: Reader, f: Any, of: Anatomy, i: int) -> Iterator[Fact]
 
 def _fact(name: str, factor: Factor, block: int | None, note: str = "") -> Fact:
     learned = f"{factor.learned}{note}" if factor.learned else "no"
+    learned = "with b" if factor.formula == REST_OF_B else learned
     kept = f"; {factor.kept}" if factor.kept else ""
     return Fact(name, (factor.formula, number(factor.value), learned + kept), block)
 
@@ -81,12 +104,8 @@ def deviations(config: Config, model: nn.Module) -> Section:
             deviation = rule.deviation(name, module, values)
             xavier = (2 / (rows + columns)) ** 0.5
             role = name.rpartition(".")[2]
-            cells = (
-                f"{rows} x {columns}",
-                rule.formula(name).text,
-                number(deviation),
-                number(deviation / xavier) if isinstance(module, nn.Linear) else "-",
-            )
+            ratio = f" ({number(deviation / xavier)})" if isinstance(module, nn.Linear) else ""
+            cells = (f"{rows} x {columns}", rule.formula(name).text, f"{number(deviation)}{ratio}")
             where = int(inside[1]) if inside else None
             facts.append(Fact(f"{inside[2]} {role}" if inside else role, cells, where))
     remarks = [
@@ -98,8 +117,8 @@ def deviations(config: Config, model: nn.Module) -> Section:
     constraint = config["placement"].get("weight_constraint", "none")
     if constraint != "none":
         remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
-    heads = ("where", "weight", "shape", "deviation", "value", "/ Xavier's")
-    return Section("Initialization", heads, facts, remarks)
+    heads = ("where", "weight", "shape", "deviation", "value (of Xavier's)")
+    return Section("Initialization", heads, along_depth(facts, 2), remarks)
 
 
 def parameters(config: Config, model: nn.Module) -> Section:

@@ -4,7 +4,7 @@ The model is read. The config lends a name or a formula only where the model agr
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from transformer_norms.coefficient import (
     Times,
 )
 from transformer_norms.formula import Formula, formula_values
-from transformer_norms.norms import NORMS, nothing
+from transformer_norms.norms import nothing
+from transformer_norms.placement import Placement
 
 Config = Mapping[str, Any]
 Values = Mapping[str, float]
@@ -62,6 +63,8 @@ class Reader:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.values: Values = formula_values(config["model"])
+        self.placement = Placement(**config["placement"])
+        self.built: dict[tuple[str, int], Any] = {}
 
     def inside(self, i: int) -> Values:
         """What formulas of block i may name."""
@@ -96,7 +99,9 @@ class Reader:
     def name(self, norm: Any, width: int) -> str:
         """`norm`, or the name of another that the config holds, or the class's."""
         for name in ("norm", *self.config["norms"]):
-            like = norm_of(self.config, name)(width)
+            if (name, width) not in self.built:
+                self.built[name, width] = norm_of(self.config, name)(width)
+            like = self.built[name, width]
             if isinstance(like, nn.Module) and _alike(norm, like):
                 return name
         return type(norm).__name__
@@ -186,20 +191,3 @@ def _numbers(norm: nn.Module) -> dict[str, Any]:
         for key, value in vars(norm).items()
         if not key.startswith("_") and key != "training"
     }
-
-
-def epsilon(norm: nn.Module) -> str:
-    """A norm's eps, where it has one: its own or that of the length which it divides by."""
-    length = getattr(norm, "length", None)
-    eps = getattr(norm, "eps", None)
-    if eps is None and length is not None:
-        eps = length.eps or math.sqrt(length.floor)
-    return "" if eps is None else f"{eps:g}"
-
-
-def norms_in(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every norm of the model with the name of its module, whatever site it stands at."""
-    kinds = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
-    for name, module in model.named_modules():
-        if isinstance(module, kinds):
-            yield name, module

@@ -2,32 +2,13 @@
 
 from collections.abc import Sequence
 
+from transformer_norms.explain.canvas import Canvas
 from transformer_norms.explain.drawing import Box, Branch, Drawing, Layer, Norm, Row, Stage, Times
 
 WIDTH = 78
 STREAM = 12  # the column of the stream; the block's input runs down at START beside it
 START = 1
 GAP = 2
-
-
-class Canvas:
-    """Characters by line and column."""
-
-    def __init__(self) -> None:
-        self.lines: list[list[str]] = []
-
-    def put(self, line: int, column: int, text: str) -> None:
-        while len(self.lines) <= line:
-            self.lines.append([])
-        row = self.lines[line]
-        row += " " * (column + len(text) - len(row))
-        row[column : column + len(text)] = text
-
-    def centre(self, line: int, column: int, text: str) -> None:
-        self.put(line, max(0, column - len(text) // 2), text)
-
-    def text(self) -> list[str]:
-        return ["".join(row).rstrip() for row in self.lines]
 
 
 def sketch(drawing: Drawing) -> list[str]:
@@ -135,9 +116,7 @@ def _stage(
     return line
 
 
-def _split(
-    canvas: Canvas, line: int, stage: Stage, columns: Sequence[int], short: bool
-) -> int:
+def _split(canvas: Canvas, line: int, stage: Stage, columns: Sequence[int], short: bool) -> int:
     """The stream parts; what the branches share stands before they do."""
     if not stage.shared:
         _across(canvas, line, STREAM, columns, "├", "┬", "╮")

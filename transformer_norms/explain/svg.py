@@ -1,9 +1,9 @@
-"""Lines, boxes and words as SVG. Heights are counted upward; the page turns them over at the end."""
+"""Lines, boxes and words as SVG. Heights count upward until the page is done."""
 
 from html import escape
 
 STYLE = """
-text { font-family: Helvetica, Arial, "Liberation Sans", sans-serif; font-size: 13px; fill: #1f2937 }
+text { font-family: Helvetica, Arial, sans-serif; font-size: 13px; fill: #1f2937 }
 .title { font-size: 17px; font-weight: bold }
 .blocks { font-size: 14px; font-weight: bold }
 .site, .factor { font-size: 12px; fill: #4b5563 }

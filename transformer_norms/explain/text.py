@@ -90,11 +90,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _cell(cell: str, width: int) -> list[str]:
     """Lines of a cell: broken at blanks and after operators, and only then inside a word."""
     lines = [""]
-    for piece in re.findall(r"\s+|[^\s/*+.]+[/*+.]*|[/*+.]+", cell):
-        if len((lines[-1] + piece).rstrip()) > width:
-            lines.append("")
-        for start in range(0, len(piece), width):
-            part = piece[start : start + width]
-            lines += [""] * (start > 0)
-            lines[-1] += part if lines[-1] else part.lstrip()
+    for word in re.findall(r"\s+|\S+", cell):
+        pieces = [word] if len(word) <= width else re.split(r"(?<=[/*+.])", word)
+        for piece in (part[n : n + width] for part in pieces for n in range(0, len(part), width)):
+            if len((lines[-1] + piece).rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece if lines[-1] else piece.lstrip()
     return [line.rstrip() for line in lines]
