@@ -67,10 +67,9 @@ def test_norms_are_as_many_as_each_placement_has_and_hold_as_many_numbers():
 
 def test_every_norm_and_every_parameter_of_the_model_is_counted():
     for placement in PLACEMENTS:
-        config = combined(*TINY, placement=placement, norm="layernorm", embed="rmsnorm")
-        model = build_model(config, VOCABULARY)
-        explanation = explain(config, VOCABULARY, set())
-        named = [type(m).__name__ in ("LayerNorm", "RMSNorm", "L2Norm") for m in model.modules()]
+        explanation = explained(placement=placement)
+        model = build_model(explanation.config, VOCABULARY)
+        named = [type(m).__name__ in ("RMSNorm", "L2Norm") for m in model.modules()]
         assert facts(explanation, "Where norms stand")[None, "all"][-2] == sum(named)
         groups = facts(explanation, "Parameters and decay")
         assert groups[None, "all"][1] == sum(p.numel() for p in model.parameters())
@@ -191,6 +190,7 @@ def test_the_ends_of_the_model_are_two_equations():
 def test_what_is_changed_in_the_model_is_seen():
     config = combined(*TINY, placement="deepnorm")
     model = build_weightless(config, VOCABULARY)
+    del model.blocks[1].attention.post
     model.blocks[1].attention.post = nothing
     model.blocks[2].mlp.skip.value = 3.0
     model.blocks[3].mlp.post.length = model.blocks[3].mlp.post.length.__class__(16, 16, 0, 0.5)
@@ -213,7 +213,7 @@ def test_nothing_is_drawn_and_every_number_that_is_no_weight_is_there():
     shapes = {name: p.shape for name, p in real.named_parameters()}
     assert {name: p.shape for name, p in model.named_parameters()} == shapes
     held = {name: p for name, p in model.named_parameters() if not p.is_meta}
-    assert len(held) == 5 * DEPTH - 0 * DEPTH
+    assert len(held) == 4 * DEPTH + 1  # b twice, q's scale, the hidden scale; the logits'
     for name, parameter in held.items():
         torch.testing.assert_close(parameter, dict(real.named_parameters())[name])
 

@@ -1,1 +1,1 @@
-"""python -m transformer_norms.explain OVERRIDES      what a config makes, read off the built model"""
+"""python -m transformer_norms.explain OVERRIDES      what a config makes, read off its model"""
