@@ -71,13 +71,20 @@ class InitRule:
         for name, module in model.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 weight = module.weight
-                here = {**values, **_block(name), **_fans(module)}
-                role = name.rpartition(".")[2]
-                formula = self.std.get(role, self.std["default"])
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
                 if self.truncate is not None:
                     z = truncated(z, self.truncate)
-                weight.copy_(z * formula(here))
+                weight.copy_(z * self.deviation(name, module, values))
+
+    def formula(self, name: str) -> Formula:
+        """That of a module, by the last part of its name."""
+        return self.std.get(name.rpartition(".")[2], self.std["default"])
+
+    def deviation(
+        self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
+    ) -> float:
+        """What a module's weight, N(0, 1), is multiplied by."""
+        return self.formula(name)({**values, **_block(name), **_fans(module)})
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
