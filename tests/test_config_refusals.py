@@ -42,7 +42,7 @@ NAMES = [
     ("norm={a: 1}", "norm={a: 1}", "layernorm, "),
     ("norm='rmsnоrm'", "norm='rmsnоrm'", "did you mean 'rmsnorm'"),  # noqa: RUF001 a Cyrillic o
     ("placement=pots", "placement=pots", "sandwich", "did you mean 'post'"),
-    ("preset=gpt3", "preset=gpt3", "none", "did you mean 'gpt2'"),
+    ("preset=gtp2", "preset=gtp2", "none", "did you mean 'gpt2'"),
     ("model=smal", "model=smal", "medium", "did you mean 'small'"),
     ("data=pydoc", "data=pydoc", "stories", "did you mean 'pydocs'"),
     ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),

@@ -44,8 +44,9 @@ def _said(axis: str, text: str) -> str:
     """A choice's source; else the comment at the top of its file; else what its class says; else
     what it holds."""
     held = yaml.safe_load(text) or {}
-    if "source" in held:
-        return str(held["source"])
+    about = held.get("about", held)  # a preset's, else the choice's own
+    if "source" in about:
+        return f"{about['source']}{' (unverified)' if 'unverified' in about else ''}"
     comment = _comment(text)
     if comment:
         return comment
