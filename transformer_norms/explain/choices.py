@@ -74,4 +74,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         more = "".join(f", {k} {v}" for k, v in value.items() if k not in ("learn", "init"))
         return f"a learned {value['learn']} from {value['init']}{more}"
+    if isinstance(value, float):
+        return f"{value:g}"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -95,8 +95,8 @@ def _formula(reader: Reader, name: str) -> Iterator[Fact]:
     shown = [f"{key} = {_shown(value)}" for key, value in numbers.items()]
     for own, parameter in norm.named_parameters():
         count, start = parameter.numel(), float(parameter.detach().flatten()[0])
-        many = "one number" if count == 1 else f"{count} numbers"
-        shown.append(f"{own}: {many} from {start:.4g}, at width {width}")
+        many = "one a feature, from" if count > 1 else f"one number, at width {width} from"
+        shown.append(f"{own}: {many} {start:.4g}")
     if epsilon(norm) and "eps" not in numbers:
         shown.append(f"eps = {epsilon(norm)}")
     yield Fact(

@@ -6,8 +6,8 @@ from transformer_norms.explain.canvas import Canvas
 from transformer_norms.explain.drawing import Box, Branch, Drawing, Layer, Norm, Row, Stage, Times
 
 WIDTH = 78
-STREAM = 12  # the column of the stream; the block's input runs down at START beside it
-START = 1
+STREAM = 14  # the column of the stream; the block's input runs down at START beside it
+START = 0
 GAP = 2
 
 
@@ -15,7 +15,7 @@ def sketch(drawing: Drawing) -> list[str]:
     """Its lines, none longer than WIDTH."""
     canvas = Canvas()
     dual = any(stage.second for stage in drawing.stages)
-    short = _columns(drawing, short=False)[1] + 5 * dual > WIDTH
+    short = _columns(drawing, short=False)[1] + 5 * dual > WIDTH or _meets_start(drawing)
     columns, furthest = _columns(drawing, short)
     rail = furthest + 4 if dual else 0
     line = 0
@@ -32,6 +32,12 @@ def sketch(drawing: Drawing) -> list[str]:
     if dual:
         canvas.put(line + 1, rail, "r")
     return canvas.text()
+
+
+def _meets_start(drawing: Drawing) -> bool:
+    """Whether a norm on the stream is so long that it reaches the line of the block's input."""
+    labels = [_label(box, short=False) for stage in drawing.stages for box in stage.post]
+    return any(len(label) // 2 >= STREAM - START for label in labels)
 
 
 def _label(box: Box, short: bool) -> str:
