@@ -7,13 +7,22 @@ import torch
 
 from transformer_norms.building import undrawn
 from transformer_norms.config import compose
-from transformer_norms.hf.facts import Facts, differences, facts_of, overrides_of, shown
-from transformer_norms.hf.families import FAMILIES, Family
+from transformer_norms.hf.facts import Facts, differences, facts_of, shown
+from transformer_norms.hf.families import FAMILIES
+from transformer_norms.hf.family import Family
+from transformer_norms.hf.spelling import overrides_of
 from transformer_norms.hf.weights import made, taken
 from transformer_norms.model import Transformer
 from transformer_norms.names import unknown
 
 BY_NAME = {family.model_type: family for family in FAMILIES}
+ELSEWHERE = {
+    **dict.fromkeys(("bloom", "mpt"), "ALiBi is not built"),
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
+    ),
+    "gemma3": "it reads images; its text model is gemma3_text",
+}
 HERE = ["tracking=none", "trainer.device=cpu"]
 
 
@@ -110,6 +119,8 @@ def _said(family: Family, facts: Facts) -> tuple[Any, list[str]]:
 
 
 def family_of(model_type: str) -> Family:
+    if model_type in ELSEWHERE:
+        raise ValueError(f"{model_type} has no counterpart here: {ELSEWHERE[model_type]}")
     if model_type not in BY_NAME:
         raise ValueError(unknown("family", model_type, BY_NAME))
     return BY_NAME[model_type]
