@@ -271,6 +271,25 @@ def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement,
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-12)
 
 
+def test_dropout_is_for_training_alone_and_for_every_branch():
+    tokens = torch.randint(11, (2, TIME))
+    dropping, plain = model_of(model__dropout=0.5), model_of()
+    assert torch.equal(dropping.eval()(tokens), plain(tokens))
+    x, angles = torch.randn(2, TIME, WIDTH).double(), plain.position.angles(0, TIME)
+    block = dropping.train().blocks[0]
+    for drops in (block.attention.f, lambda *of: block.mlp.dropout(block.mlp.f(*of))):
+        assert not torch.equal(drops(x, angles, None), drops(x, angles, None))
+
+
+@pytest.mark.parametrize("cap", [0.5, 3.0])
+def test_capped_attention_is_the_softmax_of_cap_times_tanh_of_the_scaled_logits(cap):
+    model = model_of(architecture__attention_cap=cap)
+    x, f = torch.randn(2, TIME, WIDTH).double(), model.blocks[0].attention.f
+    expected = written_out.attention(f, x, heads=HEADS, cap=cap)
+    found = f(x, model.position.angles(0, TIME), None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_more_tokens_than_the_context_are_refused():
     with pytest.raises(ValueError, match=f"{TIME + 1} tokens are more than the context of {TIME}"):
         model_of()(torch.zeros(1, TIME + 1, dtype=torch.long))

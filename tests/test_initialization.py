@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from combinations import combined
 
 from transformer_norms.building import build_model
-from transformer_norms.config import compose
+from transformer_norms.config import compose, options
 from transformer_norms.formula import Formula
 from transformer_norms.initialization import InitRule, draw, truncated
 
@@ -36,26 +37,69 @@ def test_a_weight_is_drawn_from_its_name_seed_and_shape_alone():
     assert abs(a.std() - 1) < 0.03
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        ("scaled", {"query": 0.02, "embedding": 0.02, "output": 0.02 / 6**0.5}),
-        ("gpt2", {"up": 0.02, "position": 0.01, "down": 0.02 / 6**0.5}),
-        (
-            "megatron",
-            {"value": 0.9866 / (2.5 * 256) ** 0.5, "down": 0.9866 / (2.5 * 256 * 6) ** 0.5},
-        ),
-        ("zero_out", {"query": 0.02, "output": 0.0, "down": 0.0}),
-    ],
-)
-def test_a_rule_gives_each_role_the_deviation_it_states(rule, expected):
-    found = weights(f"init={rule}", "position=learned", "architecture.bias=true")
-    for role, deviation in expected.items():
-        here = [p for name, p in found.items() if name.split(".")[-2:] == [role, "weight"]]
-        assert here
-        for parameter in here:
-            assert parameter.std().item() == pytest.approx(deviation, rel=0.05, abs=1e-9)
-    assert all(p.abs().max() == 0 for name, p in found.items() if name.endswith(".bias"))
+# Width 256, 3 blocks, a gated mlp of 688, 300 tokens, 64 positions. Each rule as its paper has it,
+# in numbers: `stream` is what writes to the stream (W_o and the mlp's last), `rest` all else that
+# is not named.
+XAVIER = {"query": (2 / 512) ** 0.5, "mlp": (2 / (256 + 688)) ** 0.5}
+EMBEDDINGS = {"embedding": 0.02, "position": 0.02}
+BETA, GLM, GAMMA = 24**-0.25, 6**-0.5, math.log(6) ** 0.5
+
+
+def xavier(gain_of_values_and_mlp, gain_of_queries_and_keys=1.0):
+    own = dict.fromkeys(("value", "output"), gain_of_values_and_mlp * XAVIER["query"])
+    own |= dict.fromkeys(("up", "gate", "down"), gain_of_values_and_mlp * XAVIER["mlp"])
+    return own | {"rest": gain_of_queries_and_keys * XAVIER["query"]}
+
+
+CUT = 0.9866  # the deviation of a normal cut off at 3
+RULES = {
+    "scaled": {"rest": 0.02, "stream": 0.02 / 6**0.5},  # GPT-2: residual layers by 1/sqrt(2N)
+    "gpt2": {"rest": 0.02, "position": 0.01, "stream": 0.02 / 6**0.5},
+    "normal": {"rest": 0.02},
+    "megatron": {"rest": CUT / 640**0.5, "stream": CUT / (640 * 6) ** 0.5},  # 1/sqrt(2.5 d)
+    "depth_scaled": {
+        "rest": CUT / 16,
+        "output": [CUT / (2 * 256 * block) ** 0.5 for block in (1, 2, 3)],
+        "down": [CUT / (2 * 688 * block) ** 0.5 for block in (1, 2, 3)],
+    },
+    "xavier": {**xavier(1), **EMBEDDINGS},
+    "deepnorm": {**xavier(BETA), **EMBEDDINGS},  # beta = (8N)^(-1/4), not at q and k
+    "glm130b": {**xavier(GLM), **EMBEDDINGS},
+    "subln": {**xavier(GAMMA), **EMBEDDINGS},  # sqrt(ln 2N), not at q and k
+    "b2t": {**xavier(3**-0.5, 3**-0.5), "embedding": 0.02 / 3**0.5, "position": 0.02 / 3**0.5},
+    "small": {
+        "rest": (2 / (5 * 256)) ** 0.5,
+        **dict.fromkeys(("up", "gate", "down"), XAVIER["mlp"]),
+        **dict.fromkeys(("embedding", "position"), 0.01 / 3**0.5),  # as wide as U(-0.01, 0.01)
+    },
+    "ngpt": {"rest": 1 / 16},
+    "zero_out": {"rest": 0.02, "stream": 0.0},
+}
+
+
+@pytest.mark.area("catalogue")
+@pytest.mark.parametrize("rule", sorted(set(options("init")) - {"auto"}))
+def test_a_rule_gives_each_role_the_deviation_of_its_paper(rule):
+    config = combined(*WIDE, f"init={rule}", "position=learned", "mlp=swiglu")
+    found = dict(build_model(config, 300).named_parameters())
+    expected, seen = RULES[rule], set()
+    for name, parameter in found.items():
+        role = name.split(".")[-2]
+        if role in DRAWN:
+            group = "stream" if role in ("output", "down") and "stream" in expected else "rest"
+            deviation = expected.get(role, expected[group])
+            if isinstance(deviation, list):
+                deviation = deviation[int(name.split(".")[1])]
+            assert parameter.std().item() == pytest.approx(deviation, rel=0.03, abs=1e-9), name
+            seen.add(role)
+    assert seen == set(DRAWN) - {"head"}
+
+
+def test_biases_start_at_zero():
+    found = weights("architecture.bias=true", "norm=layernorm")
+    biases = [p for name, p in found.items() if name.endswith(".bias")]
+    assert len(biases) == 3 * 8 + 1
+    assert all(p.abs().max() == 0 for p in biases)
 
 
 def test_truncation_moves_each_draw_to_its_quantile_of_the_normal_cut_off():

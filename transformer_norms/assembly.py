@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import sqrt
 from typing import Any
 
 import torch.nn.functional as F
@@ -96,7 +97,7 @@ class Assembly:
             learned = coefficient(scale, self.head_shapes(self.sizes["heads"]), values)
             return partial(attend, scale=1.0), learned
         number = Formula(scale)(values)
-        usual = number == self.sizes["head_dim"] ** -0.5
+        usual = number == 1 / sqrt(self.sizes["head_dim"])
         return (attend if usual else partial(attend, scale=number)), nothing
 
     def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:

@@ -1,6 +1,7 @@
 """Causal self-attention, with a site for a norm wherever one was ever put."""
 
 from collections.abc import Callable, Collection, Sequence
+from math import sqrt
 from typing import Any
 
 import torch
@@ -117,7 +118,7 @@ class Capped:
         is_causal: bool,
         scale: float | None = None,
     ) -> Tensor:
-        logits = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        logits = q @ k.transpose(-1, -2) * (1 / sqrt(q.shape[-1]) if scale is None else scale)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         logits = self.cap * torch.tanh(logits.to(dtype) / self.cap)
         if is_causal:

@@ -53,15 +53,9 @@ class _Derf(torch.autograd.Function):
             return tuple(by_autograd(_formula, (x, gain, bias, alpha, shift), grad))
         product = grad * bent
         dbias, dgain = (t.reshape(-1, len(gain)).sum(0) for t in (grad, product))
-        slope = (
-            torch.mul(alpha, x, out=product)
-            .add_(shift)
-            .square_()
-            .neg_()
-            .exp_()
-            .mul_(2 / math.sqrt(math.pi))
-        )
-        slope = slope.mul_(grad).mul_(gain)  # erf'(u) is 2 exp(-u^2) / sqrt(pi)
+        u = torch.mul(alpha, x, out=product).add_(shift)
+        slope = u.square_().neg_().exp_().mul_(2 / math.sqrt(math.pi))  # erf'(u)
+        slope.mul_(grad).mul_(gain)
         dalpha = torch.dot(slope.reshape(-1), x.reshape(-1)).view_as(alpha)
         dshift = slope.sum().view_as(shift)
         return slope.mul_(alpha), dgain, dbias, dalpha, dshift
