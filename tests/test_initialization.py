@@ -133,6 +133,9 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
         ("1/sqrt(l)", 3**-0.5),
         ("-log(d) + 2", 2 - math.log(256)),
         ("0.02", 0.02),
+        ("10 + 5 * (l % 2 == 1)", 15),
+        ("N % 5 + (l != 3)", 2),
+        ("-7 % 4", 1),
     ],
 )
 def test_a_formula_is_the_number_that_it_says(text, value):
@@ -142,7 +145,8 @@ def test_a_formula_is_the_number_that_it_says(text, value):
 @pytest.mark.parametrize(
     "text",
     ["__import__('os')", "N.real", "[1]", "f(N)", "sqrt(1, 2)", "N if N else 1", "1 +", "'a'",
-     "N := 3", "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N"],
+     "N := 3", "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N",
+     "N % 0", "N // 2", "N is 3"],
 )  # fmt: skip
 def test_what_is_no_formula_is_refused_and_nothing_runs(text):
     with pytest.raises(ValueError):  # noqa: PT011

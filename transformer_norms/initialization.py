@@ -7,7 +7,7 @@ scaled by the init rule. Nothing else is drawn: norms, gains, biases start where
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import torch
@@ -20,6 +20,16 @@ from transformer_norms.kinds import Nothing, Number
 ROLES = (
     "embedding position head query key value output up gate down".split()
 )  # the names of the modules that hold a drawn weight
+
+
+# Those that may have a bias. `true` gives one to all but the head.
+BIASED = "query key value output up gate down head".split()
+
+
+def biased(spec: bool | Collection[str]) -> frozenset[str]:
+    """The roles that have a bias, of `architecture.bias`: true, false or the roles themselves."""
+    usual = frozenset(BIASED) - {"head"} if spec else frozenset()
+    return usual if isinstance(spec, bool) else frozenset(spec)
 
 
 class Linear(nn.Linear):
