@@ -1,0 +1,213 @@
+"""A model as facts: KEY -> value, the keys those of the config, each value in one spelling.
+
+Two models with the same facts are the same function of their weights. Ours are read from a
+config, theirs by their family; the config door makes facts into a config again.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from transformer_norms.building import plain
+from transformer_norms.formula import Formula, formula_values
+from transformer_norms.initialization import BIASED, biased
+from transformer_norms.mlp import MLPS
+from transformer_norms.names import option_files
+from transformer_norms.position import rotary_bases
+
+Config = Mapping[str, Any]
+Facts = dict[str, Any]
+
+# What a file says of itself, and what has a fact of its own.
+_BESIDE = ("source", "equation", "brings", "unverified", "formula", "eps", "allow_noncausal")
+SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
+# What holds for a family that says nothing of it.
+USUAL: Facts = {
+    "embed": "none",
+    "final_norm": "norm",
+    "qk_norm": "none",
+    "position": "rope",
+    "architecture.bias": frozenset(),
+    "architecture.embed_scale": 1.0,
+    "architecture.logit_scale": 1.0,
+    "architecture.attention_cap": "none",
+    "architecture.logit_cap": "none",
+    "architecture.qk_norm_order": "before",
+    "architecture.rope_interleaved": False,
+}
+
+
+def facts_of(config: Config, vocab_size: int) -> Facts:
+    """The facts of one of our models. What no number can say is said in words."""
+    sizes, architecture = config["model"], config["architecture"]
+    mlp, values = config["mlp"], formula_values(config["model"])
+    qk_norm = config["qk_norm"]
+    if qk_norm != "none" and config["qkv"] != "norm":
+        qk_norm = f"{qk_norm} with {config['qkv']}"
+    return completed(
+        {
+            "placement": _name("placement", config),
+            "norm": _name("norm", config),
+            "norm.eps": config["norm"].get("eps"),
+            **{key: config[key] for key in ("embed", "final_norm")},
+            "qk_norm": qk_norm,
+            "position": config["position"]["type"],
+            "mlp": (mlp["type"], mlp["activation"]),
+            "vocab_size": vocab_size,
+            **{f"model.{key}": sizes[key] for key in SIZES},
+            "architecture.tied": architecture["tied"],
+            "architecture.bias": biased(architecture["bias"]),
+            **{
+                f"architecture.{key}": _number(architecture[key], values)
+                for key in ("embed_scale", "attention_scale", "logit_scale")
+            },
+            **{
+                f"architecture.{key}": architecture[key]
+                for key in ("attention_cap", "logit_cap", "qk_norm_order", "rope_interleaved")
+            },
+            "architecture.rope_base": rotary_bases(architecture["rope_base"], sizes["depth"]),
+            "architecture.rope_fraction": whole_pairs(
+                sizes["head_dim"], architecture["rope_fraction"]
+            ),
+        }
+    )
+
+
+def completed(facts: Facts) -> Facts:
+    """With what is usual, and without what plays no part: a gate's bias where there is no gate,
+    rotation where positions are learned."""
+    facts = {**USUAL, **facts}
+    whole, rest = divmod(facts["model.width"], facts["model.heads"])
+    head_dim = facts.setdefault("model.head_dim", "none" if rest else whole)
+    facts.setdefault("model.kv_heads", facts["model.heads"])
+    if not rest or head_dim != "none":
+        facts.setdefault("architecture.attention_scale", head_dim**-0.5)
+    facts.setdefault("architecture.rope_fraction", 1.0)
+    absent = set() if MLPS[facts["mlp"][0]].gated else {"gate"}
+    absent |= {"head"} if facts["architecture.tied"] else set()
+    facts["architecture.bias"] = facts["architecture.bias"] - absent
+    if facts["position"] != "rope":
+        facts = {key: value for key, value in facts.items() if ".rope_" not in key}
+    if facts["qk_norm"] == "none":
+        del facts["architecture.qk_norm_order"]
+    return facts
+
+
+def whole_pairs(head_dim: int, fraction: float) -> float:
+    """The share of a head that turns, of an even number of dimensions."""
+    return max(2, int(head_dim * fraction) // 2 * 2) / head_dim
+
+
+def share(dimensions: int, whole: int) -> float:
+    """The least number above dimensions / whole, or it, of which int(whole * number) makes
+    `dimensions` again."""
+    number = dimensions / whole
+    return number if int(whole * number) == dimensions else math.nextafter(number, 2)
+
+
+def _name(axis: str, config: Config) -> str:
+    """The choice whose file has this content: the one that was typed, unless it was changed."""
+    content, chosen = _content(config[axis]), config["choices"][axis]
+    names = sorted(option_files(axis), key=lambda name: name != chosen)
+    found = (name for name in names if _of_file(axis, name) == content)
+    return next(found, f"{chosen}, changed or a plugin's")
+
+
+@cache
+def _of_file(axis: str, name: str) -> Any:
+    file = option_files(axis).get(name)
+    return name if file is None else _content(OmegaConf.to_container(OmegaConf.load(file)))
+
+
+def _content(node: Any) -> Any:
+    return plain({key: value for key, value in node.items() if key not in _BESIDE})
+
+
+def _number(spec: Any, values: Mapping[str, float]) -> Any:
+    if isinstance(spec, Mapping):
+        return f"a learned {spec['learn']} from {spec['init']}"
+    return 1.0 if spec == "none" else float(Formula(spec)(values))
+
+
+def differences(facts: Facts, others: Facts) -> list[str]:
+    """The keys on which two models differ, in the order of the facts."""
+    keys = dict.fromkeys((*facts, *others))
+    return [key for key in keys if not _same(*(_compared(key, of) for of in (facts, others)))]
+
+
+def _compared(key: str, facts: Facts) -> Any:
+    """Two files may hold the same placement: peri is sandwich, and brings something along."""
+    value = facts.get(key)
+    return _of_file(key, value) if key in ("placement", "norm") and value is not None else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Numbers that took another way to the same value differ in their last digit."""
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-14)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def shown(value: Any) -> str:
+    """A fact in a few words."""
+    if isinstance(value, frozenset):
+        return " ".join(role for role in BIASED if role in value) or "none"
+    if isinstance(value, tuple):
+        return f"{value[1]}, {value[0]}"
+    if isinstance(value, list):
+        each = [f"{number:g}" for number in value]
+        return each[0] if len(set(each)) == 1 else " ".join(each)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def overrides_of(facts: Facts) -> list[str]:
+    """What to type for the model that the facts describe."""
+    sizes = [f"model.{key}={facts[f'model.{key}']}" for key in SIZES]
+    typed = [f"{key}={facts[key]}" for key in ("placement", "norm", "position", "embed")]
+    typed += [f"norm.eps={facts['norm.eps']}", *_mlp(*facts["mlp"]), *sizes]
+    typed += [f"{key}={facts[key]}" for key in ("final_norm", "qk_norm")]
+    architecture = {
+        key.removeprefix("architecture."): value
+        for key, value in facts.items()
+        if key.startswith("architecture.")
+    }
+    bias, gated = architecture.pop("bias"), MLPS[facts["mlp"][0]].gated
+    everywhere = biased(True) - (set() if gated else {"gate"})
+    architecture["bias"] = _word(bias == everywhere) if bias in (everywhere, set()) else _list(bias)
+    for key, value, spelled in (
+        ("embed_scale", 1.0, "none"),
+        ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
+        ("logit_scale", 1.0, "none"),
+        ("attention_scale", facts["model.head_dim"] ** -0.5, "1/sqrt(dh)"),
+    ):
+        if _same(architecture[key], value):
+            architecture[key] = f"'{spelled}'"
+    if "rope_base" in architecture:
+        bases = architecture["rope_base"]
+        architecture["rope_base"] = bases[0] if len(set(bases)) == 1 else _list(bases)
+        turned = round(architecture["rope_fraction"] * facts["model.head_dim"])
+        architecture["rope_fraction"] = share(turned, facts["model.head_dim"])
+    return [*typed, *(f"architecture.{key}={_word(value)}" for key, value in architecture.items())]
+
+
+def _mlp(kind: str, activation: str) -> list[str]:
+    for name, file in option_files("mlp").items():
+        if OmegaConf.load(file) == {"type": kind, "activation": activation}:
+            return [f"mlp={name}"]
+    return [f"mlp={'swiglu' if MLPS[kind].gated else 'gelu'}", f"mlp.activation={activation}"]
+
+
+def _list(values: Any) -> str:
+    ordered = (
+        [role for role in BIASED if role in values] if isinstance(values, frozenset) else values
+    )
+    return f"[{','.join(str(value) for value in ordered)}]"
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
