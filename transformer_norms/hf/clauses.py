@@ -4,21 +4,25 @@ facts. A clause that cannot say a fact writes something near: reading that shows
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from transformer_norms.hf.facts import Facts
 
 
-class Clause(Protocol):
+class Clause:
+    """Says nothing, either way."""
+
     def read(self, config: Any) -> Facts:
-        """ValueError where the config has something that no fact can say."""
+        """The facts; ValueError where the config has something that no fact can say."""
+        return {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
         """The keys of theirs."""
+        return {}
 
 
 @dataclass(frozen=True)
-class Same:
+class Same(Clause):
     """Their key -> our fact, the same value."""
 
     keys: Mapping[str, str]
@@ -31,7 +35,7 @@ class Same:
 
 
 @dataclass(frozen=True)
-class Always:
+class Always(Clause):
     """Facts that hold for the whole family."""
 
     facts: Facts
@@ -39,12 +43,9 @@ class Always:
     def read(self, config: Any) -> Facts:
         return self.facts
 
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True)
-class Never:
+class Never(Clause):
     """Their keys that must be empty: what they switch on is not built here."""
 
     keys: Sequence[str]
@@ -56,19 +57,16 @@ class Never:
                 raise ValueError(f"{key}={value} has no counterpart here")
         return {}
 
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True)
-class Choice:
-    """A key of theirs whose values are facts of ours."""
+class Choice(Clause):
+    """A switch of theirs and the facts that it stands for; the first that hold are written."""
 
     key: str
-    values: Mapping[Any, Facts]
+    values: Mapping[bool, Facts]
 
     def read(self, config: Any) -> Facts:
-        return self.values[getattr(config, self.key)]
+        return self.values[bool(getattr(config, self.key))]
 
     def write(self, facts: Facts) -> dict[str, Any]:
         for value, wanted in self.values.items():
@@ -78,7 +76,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Inner:
+class Inner(Clause):
     """The width inside the mlp, where none, or no key for it, is four times the model's."""
 
     key: str = ""
@@ -91,7 +89,7 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Equal:
+class Equal(Clause):
     """Two keys of theirs that must be the same: what lies between them is not built here."""
 
     key: str
@@ -105,12 +103,9 @@ class Equal:
             )
         return {}
 
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True)
-class HeadDim:
+class HeadDim(Clause):
     """A head's width, which most of their code reads where a config has it."""
 
     def read(self, config: Any) -> Facts:
@@ -137,7 +132,7 @@ ACTIVATIONS = {
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(Clause):
     """The activation of an mlp of the kind `mlp`."""
 
     key: str
@@ -157,7 +152,7 @@ class Activation:
 
 
 @dataclass(frozen=True)
-class Biases:
+class Biases(Clause):
     """Flags of theirs -> the roles that have a bias by them; `always` have one."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -173,7 +168,7 @@ class Biases:
 
 
 @dataclass(frozen=True)
-class Cap:
+class Cap(Clause):
     """A cap of theirs that is None where there is none."""
 
     key: str
@@ -189,7 +184,7 @@ class Cap:
 
 
 @dataclass(frozen=True)
-class QueryScalar:
+class QueryScalar(Clause):
     """q k^T / sqrt(query_pre_attn_scalar), a whole number      Gemma"""
 
     def read(self, config: Any) -> Facts:
@@ -202,11 +197,8 @@ class QueryScalar:
 
 
 @dataclass(frozen=True)
-class RootWidth:
+class RootWidth(Clause):
     """The embedding times sqrt(width)      Gemma"""
 
     def read(self, config: Any) -> Facts:
         return {"architecture.embed_scale": config.hidden_size**0.5}
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        return {}

@@ -116,7 +116,7 @@ FAMILIES = (
             Inner("n_inner"),
             Activation("activation_function", "plain"),
             Biases(always=f"{ATTENTION} up down"),
-            Choice("scale_attn_weights", {True: {}, False: {"architecture.attention_scale": 1.0}}),
+            Choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             Never(("scale_attn_by_inverse_layer_idx", "add_cross_attention")),
         ),
         GPT2,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from transformer_norms.hf.clauses import Clause
 from transformer_norms.hf.facts import Facts, share
 
 BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
@@ -19,7 +20,7 @@ def base_of(parameters: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
-class Rotary:
+class Rotary(Clause):
     """One base for all blocks. `partial` families turn a share of each head."""
 
     partial: bool = False
@@ -50,7 +51,7 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class RotaryDimensions:
+class RotaryDimensions(Clause):
     """The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J"""
 
     def read(self, config: Any) -> Facts:
@@ -65,7 +66,7 @@ class RotaryDimensions:
 
 
 @dataclass(frozen=True)
-class BasePerKind:
+class BasePerKind(Clause):
     """One base where attention is full, another where it slides      Gemma 3"""
 
     def read(self, config: Any) -> Facts:
@@ -85,7 +86,7 @@ class BasePerKind:
 
 
 @dataclass(frozen=True)
-class RotatedWhereSliding:
+class RotatedWhereSliding(Clause):
     """Where a window is set, only the blocks that it is for are turned      EXAONE 4"""
 
     def read(self, config: Any) -> Facts:
@@ -104,7 +105,7 @@ class RotatedWhereSliding:
 
 
 @dataclass(frozen=True)
-class NoWindow:
+class NoWindow(Clause):
     """A window that is as long as the context is none. It is written as none, or, where the
     family's default layers want a number, as the context (`number`); `written` by no clause but
     this one unless false."""
