@@ -14,6 +14,13 @@ from transformer_norms.model import Transformer
 from transformer_norms.names import unknown
 
 BY_NAME = {family.model_type: family for family in FAMILIES}
+ELSEWHERE = {
+    **dict.fromkeys(("bloom", "mpt"), "ALiBi is not built"),
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
+    ),
+    "gemma3": "it reads images; its text model is gemma3_text",
+}
 HERE = ["tracking=none", "trainer.device=cpu"]
 
 
@@ -110,6 +117,8 @@ def _said(family: Family, facts: Facts) -> tuple[Any, list[str]]:
 
 
 def family_of(model_type: str) -> Family:
+    if model_type in ELSEWHERE:
+        raise ValueError(f"{model_type} has no counterpart here: {ELSEWHERE[model_type]}")
     if model_type not in BY_NAME:
         raise ValueError(unknown("family", model_type, BY_NAME))
     return BY_NAME[model_type]

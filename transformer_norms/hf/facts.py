@@ -24,6 +24,9 @@ Facts = dict[str, Any]
 # What a file says of itself, and what has a fact of its own.
 _BESIDE = ("source", "equation", "brings", "unverified", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
+ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
+# Facts that are of another: without it there is nothing to compare.
+FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
 # What holds for a family that says nothing of it.
 USUAL: Facts = {
     "embed": "none",
@@ -79,18 +82,17 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
 def completed(facts: Facts) -> Facts:
     """With what is usual, and without what plays no part: a gate's bias where there is no gate,
     rotation where positions are learned."""
-    facts = {**USUAL, **facts}
+    facts = {**facts, **{key: value for key, value in USUAL.items() if key not in facts}}
     whole, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else whole)
     facts.setdefault("model.kv_heads", facts["model.heads"])
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)
     facts.setdefault("architecture.rope_fraction", 1.0)
-    absent = set() if MLPS[facts["mlp"][0]].gated else {"gate"}
-    absent |= {"head"} if facts["architecture.tied"] else set()
-    facts["architecture.bias"] = facts["architecture.bias"] - absent
+    if not MLPS[facts["mlp"][0]].gated:
+        facts["architecture.bias"] = facts["architecture.bias"] - {"gate"}
     if facts["position"] != "rope":
-        facts = {key: value for key, value in facts.items() if ".rope_" not in key}
+        facts = {key: value for key, value in facts.items() if key not in ROTATION}
     if facts["qk_norm"] == "none":
         del facts["architecture.qk_norm_order"]
     return facts
@@ -133,9 +135,12 @@ def _number(spec: Any, values: Mapping[str, float]) -> Any:
 
 
 def differences(facts: Facts, others: Facts) -> list[str]:
-    """The keys on which two models differ, in the order of the facts."""
+    """The keys on which two models differ, in the order of the facts; where one brings others
+    along, that one alone."""
     keys = dict.fromkeys((*facts, *others))
-    return [key for key in keys if not _same(*(_compared(key, of) for of in (facts, others)))]
+    wrong = [key for key in keys if not _same(*(_compared(key, of) for of in (facts, others)))]
+    followers = {follower for key in wrong for follower in FOLLOWERS.get(key, ())}
+    return [key for key in wrong if key not in followers]
 
 
 def _compared(key: str, facts: Facts) -> Any:
@@ -158,7 +163,7 @@ def shown(value: Any) -> str:
     if isinstance(value, frozenset):
         return " ".join(role for role in BIASED if role in value) or "none"
     if isinstance(value, tuple):
-        return f"{value[1]}, {value[0]}"
+        return " ".join(value)
     if isinstance(value, list):
         each = [f"{number:g}" for number in value]
         return each[0] if len(set(each)) == 1 else " ".join(each)
