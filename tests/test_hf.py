@@ -4,6 +4,7 @@ import pytest
 import references as there
 import torch
 
+from transformer_norms import build_model
 from transformer_norms.hf import from_hf, to_hf
 from transformer_norms.hf.conversion import BY_NAME
 from transformer_norms.hf.weights import made
@@ -204,6 +205,41 @@ def test_there_and_back_is_every_bit_of_the_weights_and_the_config(name, config)
         assert torch.equal(parameter, again.get_parameter(key)), key
     chosen = to_hf(ours)  # another family, perhaps, and the same function
     torch.testing.assert_close(chosen(text()).logits, ours(text()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_saved_to_a_folder_is_loaded_as_the_same_function(name, tmp_path):
+    import transformers
+
+    ours = from_hf(theirs_of(name, CASES[name][0], torch.float32, seed=3))
+    to_hf(ours, name).save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(text()).logits, ours(text()), rtol=1e-4, atol=1e-4)
+
+
+def test_half_precision_is_held_exactly_and_dropout_taken_where_it_is_one():
+    theirs = theirs_of("gpt2", {**OPENAI, "resid_pdrop": 0.2}, torch.float32).bfloat16()
+    ours = from_hf(theirs)
+    assert ours.config["model"]["dropout"] == 0  # 0.2 here, 0.1 there
+    for key, parameter in to_hf(ours).named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter.bfloat16(), theirs.get_parameter(key))
+    pdrops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.2)
+    ours = from_hf(theirs_of("gpt2", {**OPENAI, **pdrops}))
+    assert not ours.training
+    assert ours.config["model"]["dropout"] == 0.2
+    assert to_hf(ours).config.attn_pdrop == 0.2
+    assert not to_hf(ours).training
+
+
+def test_a_model_from_there_is_built_anew_from_its_config():
+    ours = from_hf(theirs_of("gemma3_text", CASES["gemma3_text"][0]))
+    again = build_model(ours.config, ours.vocab_size)
+    again.load_state_dict(ours.state_dict())
+    assert torch.equal(again(text()), ours(text()))
+    assert again.config == ours.config
+    assert ours.config["architecture"]["rope_base"] == [50.0] * 5 + [900.0, 50.0]
 
 
 def close(found, expected, key=""):

@@ -1,12 +1,16 @@
 """What has no counterpart, on either side, is one line that names it."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from transformer_norms import build_model, compose
 from transformer_norms.hf import from_hf, to_hf
+from transformer_norms.hf.facts import facts_of
+from transformer_norms.hf.families import FAMILIES
 
 pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
 SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -155,3 +159,23 @@ def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypa
     monkeypatch.undo()
     del model.config
     assert "carries no config" in line_of(to_hf, model)
+
+
+def test_every_key_that_makes_a_model_is_a_fact():
+    typed = ["model=tiny", "norm=rmsnorm", "qk_norm=head"]
+    model = build_model(compose(typed), 37)
+    keys = set(facts_of(model.config, 37))
+    for node, free in (("architecture", set()), ("model", {"dropout"})):
+        assert {f"{node}.{key}" for key in model.config[node].keys() - free} <= keys
+    # `norms` and `qkv` are what `embed`, `final_norm`, `qk_norm` and the placement name.
+    rest = (
+        "choices words init data tokenizer optimizer schedule trainer tracking seed study plugins"
+    )
+    rest = set(f"{rest} again continue_from warnings architecture model norms qkv".split())
+    assert model.config.keys() - rest <= keys
+
+
+def test_the_readme_names_the_families():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    listed = re.search(r"<!-- families -->\n(.*?)\.\n<!-- /families -->", readme, re.DOTALL)[1]
+    assert listed.replace("\n", " ").split(", ") == [family.model_type for family in FAMILIES]

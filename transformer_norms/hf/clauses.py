@@ -31,7 +31,8 @@ class Same(Clause):
         return {ours: getattr(config, theirs) for theirs, ours in self.keys.items()}
 
     def write(self, facts: Facts) -> dict[str, Any]:
-        return {theirs: facts.get(ours) for theirs, ours in self.keys.items()}
+        there = {theirs: facts.get(ours) for theirs, ours in self.keys.items()}
+        return {key: value for key, value in there.items() if value is not None}
 
 
 @dataclass(frozen=True)

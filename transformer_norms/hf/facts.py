@@ -1,7 +1,7 @@
 """A model as facts: KEY -> value, the keys those of the config, each value in one spelling.
 
 Two models with the same facts are the same function of their weights. Ours are read from a
-config, theirs by their family; the config door makes facts into a config again.
+config, theirs by their family; what is typed for facts (spelling.py) makes a config of them.
 """
 
 import math
@@ -138,7 +138,7 @@ def differences(facts: Facts, others: Facts) -> list[str]:
     """The keys on which two models differ, in the order of the facts; where one brings others
     along, that one alone."""
     keys = dict.fromkeys((*facts, *others))
-    wrong = [key for key in keys if not _same(*(_compared(key, of) for of in (facts, others)))]
+    wrong = [key for key in keys if not same(*(_compared(key, of) for of in (facts, others)))]
     followers = {follower for key in wrong for follower in FOLLOWERS.get(key, ())}
     return [key for key in wrong if key not in followers]
 
@@ -149,12 +149,12 @@ def _compared(key: str, facts: Facts) -> Any:
     return _of_file(key, value) if key in ("placement", "norm") and value is not None else value
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Numbers that took another way to the same value differ in their last digit."""
     if isinstance(one, float) and isinstance(other, (int, float)):
         return math.isclose(one, other, rel_tol=1e-14)
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return all(_same(a, b) for a, b in zip(one, other, strict=True))
+        return all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
 
 
@@ -168,51 +168,3 @@ def shown(value: Any) -> str:
         each = [f"{number:g}" for number in value]
         return each[0] if len(set(each)) == 1 else " ".join(each)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def overrides_of(facts: Facts) -> list[str]:
-    """What to type for the model that the facts describe."""
-    sizes = [f"model.{key}={facts[f'model.{key}']}" for key in SIZES]
-    typed = [f"{key}={facts[key]}" for key in ("placement", "norm", "position", "embed")]
-    typed += [f"norm.eps={facts['norm.eps']}", *_mlp(*facts["mlp"]), *sizes]
-    typed += [f"{key}={facts[key]}" for key in ("final_norm", "qk_norm")]
-    architecture = {
-        key.removeprefix("architecture."): value
-        for key, value in facts.items()
-        if key.startswith("architecture.")
-    }
-    bias, gated = architecture.pop("bias"), MLPS[facts["mlp"][0]].gated
-    everywhere = biased(True) - (set() if gated else {"gate"})
-    architecture["bias"] = _word(bias == everywhere) if bias in (everywhere, set()) else _list(bias)
-    for key, value, spelled in (
-        ("embed_scale", 1.0, "none"),
-        ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
-        ("logit_scale", 1.0, "none"),
-        ("attention_scale", facts["model.head_dim"] ** -0.5, "1/sqrt(dh)"),
-    ):
-        if _same(architecture[key], value):
-            architecture[key] = f"'{spelled}'"
-    if "rope_base" in architecture:
-        bases = architecture["rope_base"]
-        architecture["rope_base"] = bases[0] if len(set(bases)) == 1 else _list(bases)
-        turned = round(architecture["rope_fraction"] * facts["model.head_dim"])
-        architecture["rope_fraction"] = share(turned, facts["model.head_dim"])
-    return [*typed, *(f"architecture.{key}={_word(value)}" for key, value in architecture.items())]
-
-
-def _mlp(kind: str, activation: str) -> list[str]:
-    for name, file in option_files("mlp").items():
-        if OmegaConf.load(file) == {"type": kind, "activation": activation}:
-            return [f"mlp={name}"]
-    return [f"mlp={'swiglu' if MLPS[kind].gated else 'gelu'}", f"mlp.activation={activation}"]
-
-
-def _list(values: Any) -> str:
-    ordered = (
-        [role for role in BIASED if role in values] if isinstance(values, frozenset) else values
-    )
-    return f"[{','.join(str(value) for value in ordered)}]"
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

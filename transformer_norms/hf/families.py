@@ -3,8 +3,6 @@
 A model belongs to the first family that can say all its facts; those of one kind stand together.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.hf.clauses import (
@@ -13,7 +11,6 @@ from transformer_norms.hf.clauses import (
     Biases,
     Cap,
     Choice,
-    Clause,
     Equal,
     HeadDim,
     Inner,
@@ -22,7 +19,7 @@ from transformer_norms.hf.clauses import (
     RootWidth,
     Same,
 )
-from transformer_norms.hf.facts import Facts, completed
+from transformer_norms.hf.family import Family
 from transformer_norms.hf.rotation import (
     BasePerKind,
     NoWindow,
@@ -45,31 +42,6 @@ from transformer_norms.hf.tables import (
     QWEN3,
     SANDWICH,
 )
-from transformer_norms.hf.weights import Line
-
-
-@dataclass(frozen=True)
-class Family:
-    """`dropouts` are its keys where they act in all the places that ours do."""
-
-    model_type: str
-    clauses: Sequence[Clause]
-    table: Sequence[Line]
-    dropouts: Sequence[str] = ()
-
-    def read(self, config: Any) -> Facts:
-        """The facts of one of its configs; ValueError for what has no counterpart here."""
-        facts: Facts = {}
-        for clause in self.clauses:
-            facts |= clause.read(config)
-        return completed(facts)
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        """The config that says them, as far as it can: `read` shows what it cannot."""
-        keys: dict[str, Any] = {}
-        for clause in self.clauses:
-            keys |= clause.write(facts)
-        return keys
 
 
 def norm(name: str, **facts: Any) -> Always:
