@@ -113,10 +113,33 @@ def test_the_end_of_a_document_is_an_id_that_no_text_has(tmp_path):
 def test_theirs_cuts_any_text_as_ours_does(pattern):
     """Random text of what the patterns tell apart, with a hole before the end as in cl100k."""
     bytes_ = [bytes([value]) for value in range(256)]
-    pairs = [b"th", b"he", b"the", b" t", b" the", b"  ", b"12", b"123", b"aa", b"aaa", b"\r\n"]
-    ours = RankTokenizer("bpe", pattern, [*bytes_, *pairs], 270, 269)
+    pairs = [
+        b"th",
+        b"he",
+        b"the",
+        b" t",
+        b" the",
+        b"  ",
+        b"12",
+        b"123",
+        b"aa",
+        b"aaa",
+        b"\r\n",
+        b"34",
+    ]
+    pairs += [b"qqq"]  # which no two pieces make
+    ours = RankTokenizer("bpe", pattern, [*bytes_, *pairs], 280, 279)
     theirs = fast_tokenizer(ours, 10**6)
-    letters = [*"the  \t\n\r'sdlLmvR1234aaaa.!?é漢İſ", "\u00a0", "\u2028", "\u3000", "the", "'ll"]
+    letters = [
+        *"the  \t\n\r'sdlLmvR1234aaaa.!?é漢İſ",
+        "\u00a0",
+        "\u2028",
+        "\u3000",
+        "the",
+        "'ll",
+        "1234567",
+        " qqq ",
+    ]
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         chosen = torch.randint(len(letters), (12,), generator=generator).tolist()

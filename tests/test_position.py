@@ -86,7 +86,7 @@ def test_every_spelling_of_the_bases_is_the_same_model_which_the_cache_does_not_
         ("true", "query key value output up gate down"),
         ("false", ""),
         ("[query,key,value]", "query key value"),
-        ("[up,down,head]", "up down head"),
+        ("[key,up,down,head]", "key up down head"),
         ("[gate,output]", "gate output"),
     ],
 )

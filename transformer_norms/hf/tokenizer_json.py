@@ -16,9 +16,9 @@ from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer
 
 # Its blank is no letter of a byte: no text spells it.
 END = "<| end |>"
-# In Oniguruma's syntax {1,3}+ repeats a repetition and $ is the end of a line.
+# In Oniguruma's syntax {1,3}+ repeats a repetition.
 Spelled = TypeVar("Spelled", str, bytes)
-_SPELLED = {r"\p{N}{1,3}+": r"(?>\p{N}{1,3})", r"\s++$": r"\s++\z"}
+_SPELLED = {r"\p{N}{1,3}+": r"(?>\p{N}{1,3})"}
 
 
 def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
