@@ -16,9 +16,9 @@ from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer
 
 # Its blank is no letter of a byte: no text spells it.
 END = "<| end |>"
-# In Oniguruma's syntax {1,3}+ repeats a repetition.
+# In Oniguruma's syntax {1,3}+ repeats a repetition: ours -> theirs.
+_REPEATED = r"\p{N}{1,3}+", r"(?>\p{N}{1,3})"
 Spelled = TypeVar("Spelled", str, bytes)
-_SPELLED = {r"\p{N}{1,3}+": r"(?>\p{N}{1,3})"}
 
 
 def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
@@ -73,7 +73,4 @@ def uncertain(pieces: Sequence[bytes]) -> int:
 def _pattern(name: str) -> Any:
     from tokenizers import Regex
 
-    pattern = PATTERNS[name]
-    for ours, theirs in _SPELLED.items():
-        pattern = pattern.replace(ours, theirs)
-    return Regex(pattern)
+    return Regex(PATTERNS[name].replace(*_REPEATED))
