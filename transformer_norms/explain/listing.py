@@ -43,8 +43,8 @@ def listing() -> str:
 def _said(axis: str, text: str) -> str:
     """A choice's source; else the comment at the top of its file; else what its class says; else
     what it holds."""
-    held = yaml.safe_load(text) or {}
-    about = held.get("about", held)  # a preset's, else the choice's own
+    held: dict[str, Any] = yaml.safe_load(text) or {}
+    about: dict[str, Any] = held.get("about", held)  # a preset's, else the choice's own
     if "source" in about:
         return f"{about['source']}{' (unverified)' if 'unverified' in about else ''}"
     comment = _comment(text)
