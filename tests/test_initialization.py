@@ -56,6 +56,7 @@ RULES = {
     "scaled": {"rest": 0.02, "stream": 0.02 / 6**0.5},  # GPT-2: residual layers by 1/sqrt(2N)
     "gpt2": {"rest": 0.02, "position": 0.01, "stream": 0.02 / 6**0.5},
     "normal": {"rest": 0.02},
+    "truncated": {"rest": 0.02 * CUT},
     "megatron": {"rest": CUT / 640**0.5, "stream": CUT / (640 * 6) ** 0.5},  # 1/sqrt(2.5 d)
     "depth_scaled": {
         "rest": CUT / 16,
