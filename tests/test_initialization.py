@@ -56,6 +56,7 @@ RULES = {
     "scaled": {"rest": 0.02, "stream": 0.02 / 6**0.5},  # GPT-2: residual layers by 1/sqrt(2N)
     "gpt2": {"rest": 0.02, "position": 0.01, "stream": 0.02 / 6**0.5},
     "normal": {"rest": 0.02},
+    "truncated": {"rest": 0.02 * CUT},
     "megatron": {"rest": CUT / 640**0.5, "stream": CUT / (640 * 6) ** 0.5},  # 1/sqrt(2.5 d)
     "depth_scaled": {
         "rest": CUT / 16,
@@ -133,6 +134,9 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
         ("1/sqrt(l)", 3**-0.5),
         ("-log(d) + 2", 2 - math.log(256)),
         ("0.02", 0.02),
+        ("10 + 5 * (l % 2 == 1)", 15),
+        ("N % 5 + (l != 3)", 2),
+        ("-7 % 4", 1),
     ],
 )
 def test_a_formula_is_the_number_that_it_says(text, value):
@@ -142,7 +146,8 @@ def test_a_formula_is_the_number_that_it_says(text, value):
 @pytest.mark.parametrize(
     "text",
     ["__import__('os')", "N.real", "[1]", "f(N)", "sqrt(1, 2)", "N if N else 1", "1 +", "'a'",
-     "N := 3", "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N"],
+     "N := 3", "lambda: 1", "sqrt", "x", "1/0", "9**9**9", "(-1)**0.5", "log(0)", "1e400", "N @ N",
+     "N % 0", "N // 2", "N is 3"],
 )  # fmt: skip
 def test_what_is_no_formula_is_refused_and_nothing_runs(text):
     with pytest.raises(ValueError):  # noqa: PT011

@@ -13,6 +13,7 @@ from transformer_norms.attention import ORDERS, AllHeads, Attention, Capped, Per
 from transformer_norms.block import TOPOLOGIES, SubLayer
 from transformer_norms.coefficient import REST_OF_B, FromBlock, Rest, Scaled, coefficient
 from transformer_norms.formula import Formula, formula_values
+from transformer_norms.initialization import biased
 from transformer_norms.mlp import ACTIVATIONS, MLPS
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan, qk_site
@@ -32,6 +33,7 @@ class Assembly:
         self.placement = Placement(**config["placement"])
         self.sizes, self.architecture = config["model"], config["architecture"]
         self.usual = formula_values(self.sizes)
+        self.biased = biased(self.architecture["bias"])
 
     def __call__(self, i: int) -> nn.Module:
         values = {**self.usual, "i": i, "l": i + 1}
@@ -75,10 +77,10 @@ class Assembly:
         attend, scale = self.attend(values)
         return Attention(
             **{key: sizes[key] for key in ("width", "heads", "kv_heads", "head_dim", "dropout")},
-            bias=self.architecture["bias"],
+            bias=self.biased,
             attend=attend,
             scale=scale,
-            turn=partial(ORDERS[order], self.position.rotate),
+            turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
             **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
             head_norm=self.head_site(plan, "head_norm", sizes["heads"], values),
             head_scale=coefficient(
@@ -105,7 +107,7 @@ class Assembly:
         return kind(
             width=self.sizes["width"],
             mlp_width=width,
-            bias=self.architecture["bias"],
+            bias=self.biased,
             activation=ACTIVATIONS[self.config["mlp"]["activation"]],
             mid=self.site(plan, "mid", values, width),
             **{name: scale_of(spec, width, values) for name in scales},

@@ -1,6 +1,6 @@
 """Causal self-attention, with a site for a norm wherever one was ever put."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import sqrt
 from typing import Any
 
@@ -23,7 +23,8 @@ class Attention(nn.Module):
     q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
     [batch, time, heads, head_dim], ctx on the heads side by side. Fewer `kv_heads` than `heads` are
     shared by groups of queries. `turn` turns q and k by the model's angles, after their norms or
-    before. `scale` multiplies q where it is more than the constant that `attend` knows.
+    before. `scale` multiplies q where it is more than the constant that `attend` knows. `bias`
+    names the matrices that have one.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Attention(nn.Module):
         heads: int,
         kv_heads: int,
         head_dim: int,
-        bias: bool,
+        bias: Collection[str],
         dropout: float,
         attend: Callable[..., Any],
         turn: Callable[..., Any],
@@ -46,10 +47,10 @@ class Attention(nn.Module):
         ctx: Callable[..., Any] = nothing,
     ) -> None:
         super().__init__()
-        self.query = Linear(width, heads * head_dim, bias=bias)
-        self.key = Linear(width, kv_heads * head_dim, bias=bias)
-        self.value = Linear(width, kv_heads * head_dim, bias=bias)
-        self.output = Linear(heads * head_dim, width, bias=bias)
+        self.query = Linear(width, heads * head_dim, bias="query" in bias)
+        self.key = Linear(width, kv_heads * head_dim, bias="key" in bias)
+        self.value = Linear(width, kv_heads * head_dim, bias="value" in bias)
+        self.output = Linear(heads * head_dim, width, bias="output" in bias)
         self.head_dim, self.groups, self.dropout = head_dim, heads // kv_heads, dropout
         self.attend, self.turn, self.scale = attend, turn, scale
         self.q, self.k, self.v = q, k, v

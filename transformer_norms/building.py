@@ -1,6 +1,6 @@
 """From a config to a model and its trainer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,11 +8,11 @@ from transformer_norms.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.block import TOPOLOGIES
 from transformer_norms.constraint import CONSTRAINTS
 from transformer_norms.formula import formula_values
-from transformer_norms.initialization import InitRule
+from transformer_norms.initialization import InitRule, biased
 from transformer_norms.model import LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.optimizer import OPTIMIZERS
-from transformer_norms.position import POSITIONS
+from transformer_norms.position import POSITIONS, rotary_bases
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.trainer import Trainer, Windows
 
@@ -21,8 +21,16 @@ Config = Mapping[str, Any]
 
 def build_model(config: Config, vocab_size: int) -> Transformer:
     """The model of a composed config, its weights drawn from `config.seed`, on the CPU, in float64
-    where trainer.precision=fp64 and float32 otherwise.
+    where trainer.precision=fp64 and float32 otherwise. It carries the config: `model.config`.
     """
+    model = undrawn(config, vocab_size)
+    InitRule(**config["init"]).apply(model, config["seed"], formula_values(config["model"]))
+    model.constrain(model)
+    return model
+
+
+def undrawn(config: Config, vocab_size: int) -> Transformer:
+    """The model before its weights are drawn, for those who have others to put there."""
     sizes, architecture = config["model"], config["architecture"]
     width = sizes["width"]
     values = formula_values(sizes)
@@ -30,8 +38,9 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
         width=width,
         context=sizes["context"],
         head_dim=sizes["head_dim"],
-        base=architecture["rope_base"],
+        bases=rotary_bases(architecture["rope_base"], sizes["depth"]),
         fraction=architecture["rope_fraction"],
+        interleaved=architecture["rope_interleaved"],
     )
     assembly = Assembly(config, position)
     topology = TOPOLOGIES[assembly.placement.topology]
@@ -43,6 +52,7 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
         position=position,
         blocks=[assembly(i) for i in range(sizes["depth"])],
         tied=architecture["tied"],
+        bias="head" in biased(architecture["bias"]),
         scale=scale_of(architecture["embed_scale"], width, values),
         embed=norm_of(config, "none" if fixnorm else config["embed"])(width),
         final=topology.leave(norm_of(config, config["final_norm"])(width)),
@@ -53,9 +63,17 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
         enter=topology.enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
     )
-    InitRule(**config["init"]).apply(model, config["seed"], values)
-    model.constrain(model)
+    model.config = plain(config)
     return model.double() if config["trainer"]["precision"] == "fp64" else model
+
+
+def plain(value: Any) -> Any:
+    """A config as dicts and lists, none of them shared with what was given."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return value
 
 
 def build_trainer(

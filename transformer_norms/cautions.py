@@ -107,6 +107,8 @@ def _unlike_the_paper(config: Config, placement: Placement, typed: set[str]) -> 
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "
             "silent; it starts as the rest of the mlp does"
         )
+    if config["about"]["unverified"] != "none":
+        yield f"preset={choices['preset']} is not verified: {config['about']['unverified']}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
 

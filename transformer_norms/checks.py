@@ -16,6 +16,7 @@ from transformer_norms.registry import Registry
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.settings import (
     TRACKING,
+    About,
     Architecture,
     DataKeys,
     MLPKeys,
@@ -52,11 +53,13 @@ def check_plain(config: Config) -> None:
 
 
 def check_axes(config: Config) -> None:
+    config["about"] = check("about", config["about"], About)
     build(InitRule, "init", config["init"])
     architecture = dict(config["architecture"])
     scale = architecture["embed_scale"]
     config["architecture"] = check("architecture", architecture, Architecture)
     config["architecture"]["embed_scale"] = scale
+    _check_biases(config)
     names = DataKeys.__dataclass_fields__
     shared = {key: config["data"].pop(key) for key in names if key in config["data"]}
     check_registered("data", config["data"], CORPORA)
@@ -70,6 +73,17 @@ def check_axes(config: Config) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     check_registered("tracking", config["tracking"], TRACKING)
+
+
+def _check_biases(config: Config) -> None:
+    """A bias that is asked for by name stands somewhere."""
+    bias = config["architecture"]["bias"]
+    named = [] if isinstance(bias, bool) else bias
+    if "gate" in named and not MLPS[config["mlp"]["type"]].gated:
+        kind = config["mlp"]["type"]
+        raise ConfigError(f"architecture.bias: gate is not allowed: a {kind} mlp has no gate")
+    if "head" in named and config["architecture"]["tied"]:
+        raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
 
 
 def check_causal(config: Config) -> None:

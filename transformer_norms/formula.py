@@ -11,11 +11,13 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
 }
 _FUNCTIONS: dict[str, Callable[[float], float]] = {"sqrt": math.sqrt, "log": math.log}
 
@@ -23,8 +25,8 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {"sqrt": math.sqrt, "log": mat
 class Formula:
     """A number as a function of named numbers, e.g. of N (blocks), R = 2N, i, l = i + 1, d, dh, m.
 
-    Numbers, names, + - * / ** ( ), sqrt, log, and the comparisons < <= ==. Anything else is a
-    ValueError, at parsing.
+    Numbers, names, + - * / % ** ( ), sqrt, log, and the comparisons < <= == !=. Anything else is
+    a ValueError, at parsing.
     """
 
     def __init__(self, text: str | float) -> None:
@@ -70,7 +72,7 @@ def _refuse_unknown(node: ast.AST, text: str) -> None:
     plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
     if not (number or call or comparison or plain or type(node) in _OPERATIONS):
         raise ValueError(
-            f"'{text}' is no formula: numbers, names, + - * / **, sqrt, log, < <= == are all"
+            f"'{text}' is no formula: numbers, names, + - * / % **, sqrt, log, < <= == != are all"
         )
 
 

@@ -12,7 +12,7 @@ Config = Mapping[str, Any]
 
 # Neither what is said about a run nor how it is watched, stored or started changes its result.
 _NOT_IDENTITY = (
-    "study tracking plugins again continue_from choices words warnings "
+    "study tracking plugins again continue_from about choices words warnings "
     "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every "
     "placement.source placement.equation placement.brings placement.unverified "
     "norm.formula norm.source norm.brings"

@@ -7,7 +7,7 @@ scaled by the init rule. Nothing else is drawn: norms, gains, biases start where
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import torch
@@ -20,6 +20,16 @@ from transformer_norms.kinds import Nothing, Number
 ROLES = (
     "embedding position head query key value output up gate down".split()
 )  # the names of the modules that hold a drawn weight
+
+
+# Those that may have a bias. `true` gives one to all but the head.
+BIASED = "query key value output up gate down head".split()
+
+
+def biased(spec: bool | Collection[str]) -> frozenset[str]:
+    """The roles that have a bias, of `architecture.bias`: true, false or the roles themselves."""
+    usual = frozenset(BIASED) - {"head"} if spec else frozenset()
+    return usual if isinstance(spec, bool) else frozenset(spec)
 
 
 class Linear(nn.Linear):
@@ -61,13 +71,20 @@ class InitRule:
         for name, module in model.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 weight = module.weight
-                here = {**values, **_block(name), **_fans(module)}
-                role = name.rpartition(".")[2]
-                formula = self.std.get(role, self.std["default"])
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
                 if self.truncate is not None:
                     z = truncated(z, self.truncate)
-                weight.copy_(z * formula(here))
+                weight.copy_(z * self.deviation(name, module, values))
+
+    def formula(self, name: str) -> Formula:
+        """That of a module, by the last part of its name."""
+        return self.std.get(name.rpartition(".")[2], self.std["default"])
+
+    def deviation(
+        self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
+    ) -> float:
+        """What a module's weight, N(0, 1), is multiplied by."""
+        return self.formula(name)({**values, **_block(name), **_fans(module)})
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:

@@ -18,14 +18,15 @@ from transformer_norms.trainer import load_weights
 
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
     """The model of a run folder as it was last saved, every file verified. ConfigError where the
-    folder is no run or its norm is a plugin's that is not named here."""
+    folder is no run or its norm is a plugin's that is not named here, NoUsableCheckpoint where it
+    has none."""
     folder = _run(folder)
     # Where it trained does not matter: what is loaded stands on the CPU.
     here = [f"config={folder / 'config.yaml'}", "trainer.device=cpu", f"plugins={plugins}"]
     config = compose(here)
     saved = checkpoint.newest(folder / "checkpoints", say)
     if saved is None:
-        raise ConfigError(f"{folder}: has no checkpoint yet")
+        raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
     model = build_model(config, tokenizer(folder).vocab_size)
     load_weights(model, saved.tensors("model"))
     return model.eval()

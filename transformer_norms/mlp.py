@@ -1,6 +1,6 @@
 """The position-wise network: W_down mid(activation(W_up x)), gated or not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -75,14 +75,14 @@ class MLP(nn.Module):
         *,
         width: int,
         mlp_width: int,
-        bias: bool,
+        bias: Collection[str],
         activation: Callable[[Tensor], Tensor],
         mid: Callable[..., Any] = nothing,
         up_scale: Callable[..., Any] = nothing,
     ) -> None:
         super().__init__()
-        self.up = Linear(width, mlp_width, bias=bias)
-        self.down = Linear(mlp_width, width, bias=bias)
+        self.up = Linear(width, mlp_width, bias="up" in bias)
+        self.down = Linear(mlp_width, width, bias="down" in bias)
         self.activation, self.mid, self.up_scale = activation, mid, up_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:
@@ -100,12 +100,12 @@ class GatedMLP(MLP):
         *,
         width: int,
         mlp_width: int,
-        bias: bool,
+        bias: Collection[str],
         gate_scale: Callable[..., Any] = nothing,
         **rest: Any,
     ) -> None:
         super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)
-        self.gate = Linear(width, mlp_width, bias=bias)
+        self.gate = Linear(width, mlp_width, bias="gate" in bias)
         self.gate_scale = gate_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:

@@ -1,6 +1,6 @@
 """Tokens in, logits out: embedding, position, blocks, final norm, head."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,13 @@ class Transformer(nn.Module):
     """x = embed(position(scale * E[tokens]));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    A tied head reads the embedding's rows. `embed` and `final` hold a norm or nothing, and so does
-    `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is what blocks of
-    several streams want before the first; `constrain` is applied to the model at the start and
-    after every optimizer step.
+    A tied head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or
+    nothing, and so does `rows`, for each row of E and of the head as they are read (fixnorm).
+    `enter` is what blocks of several streams want before the first; `constrain` is applied to the
+    model at the start and after every optimizer step.
     """
+
+    config: Mapping[str, Any] = {}  # what `build_model` built it from
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Transformer(nn.Module):
         position: NoPosition,
         blocks: Sequence[nn.Module],
         tied: bool,
+        bias: bool = False,
         scale: Callable[..., Any] = nothing,
         embed: Callable[..., Any] = nothing,
         final: Callable[..., Any] = nothing,
@@ -52,7 +55,7 @@ class Transformer(nn.Module):
         self.scale, self.embed, self.dropout = scale, embed, dropout
         self.blocks = nn.ModuleList(blocks)
         self.final = final
-        self.head = None if tied else Linear(width, vocab_size, bias=False)
+        self.head = None if tied else Linear(width, vocab_size, bias=bias)
         self.logit_scale, self.cap = logit_scale, cap
         self.rows, self.enter, self.constrain = rows, enter, constrain
 
@@ -69,8 +72,10 @@ class Transformer(nn.Module):
         angles = self.position.angles(start, time)
         for i, block in enumerate(self.blocks):
             x = block(x, angles, cache[i] if cache else None)
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight))))
+        weight, bias = self.embedding.weight, None
+        if self.head is not None:
+            weight, bias = self.head.weight, self.head.bias
+        return self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight), bias)))
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]

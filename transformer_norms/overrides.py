@@ -120,7 +120,8 @@ def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
         if there is None:
             raise ConfigError(_no_such_key(pair, config))
         axis, _, own = pair.key.partition(".")
-        if axis in AXES and own in WHAT_A_FILE_IS:
+        if axis in (*AXES, "about") and own in WHAT_A_FILE_IS:
+            axis = "preset" if axis == "about" else axis
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
         value = _of_kind(pair, there)
         OmegaConf.update(config, pair.key, value, merge=True, force_add=True)
@@ -161,10 +162,18 @@ def flat(config: Mapping[Any, Any], depth: int = 99, above: str = "") -> Iterabl
                 yield from flat(value, depth - 1, f"{above}{key}.")
 
 
+# true or a list; a number, a formula or a list: what they may be is asked where they are read.
+OF_SEVERAL_KINDS = ("architecture.bias", "architecture.rope_base")
+
+
 def _of_kind(pair: Typed, there: Any) -> Any:
     """The typed value, or a ConfigError where it is of another kind than the value it replaces."""
     value = pair.value
-    free = there in ("auto", "none", "all") or pair.key.split(".")[0] in ("placement", "init")
+    free = (
+        there in ("auto", "none", "all")
+        or pair.key in OF_SEVERAL_KINDS
+        or pair.key.split(".")[0] in ("placement", "init")
+    )
     if isinstance(there, Mapping):
         fits, wanted = isinstance(value, Mapping), "a group of keys"
     elif free and pair.key not in ("plugins", "continue_from"):

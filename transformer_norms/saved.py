@@ -31,7 +31,7 @@ WORD_KEYS = (
 )
 # What a complete config holds, in the order of the file.
 KEYS = (
-    "choices words norm placement init position mlp embed final_norm qk_norm qkv norms "
+    "choices words about norm placement init position mlp embed final_norm qk_norm qkv norms "
     "architecture model data tokenizer optimizer schedule trainer tracking seed study plugins "
     "again continue_from warnings"
 ).split()

@@ -23,6 +23,9 @@ from transformer_norms.kinds import (
 )
 from transformer_norms.registry import Registry
 
+# The names of modules, as initialization.BIASED has them.
+Biased = Literal["query", "key", "value", "output", "up", "gate", "down", "head"]
+Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 
 
@@ -87,10 +90,18 @@ class PositionKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class About:
+    """`about.*`: where a preset is published, and what of it could not be verified."""
+
+    source: Text
+    unverified: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """`architecture.*`: what a preset sets and no axis owns."""
 
-    bias: Flag
+    bias: Flag | Annotated[list[Biased], Field(min_length=1)]  # all in the blocks, none, or those
     tied: Flag
     embed_scale: Any  # a coefficient: number, formula, or learned; auto and none are resolved
     attention_scale: Any  # likewise: what q k^T is multiplied by
@@ -98,7 +109,8 @@ class Architecture:
     attention_cap: Cap
     logit_cap: Cap
     qk_norm_order: Literal["before", "after"]  # before the rotation of q and k, or after it
-    rope_base: Annotated[Number, Field(gt=1, le=1e9)]
+    rope_base: Base | list[Base]  # for all blocks or one for each; 0 turns nothing
+    rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
     rope_fraction: Annotated[Number, Field(gt=0, le=1)]
 
 

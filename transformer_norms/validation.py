@@ -16,6 +16,7 @@ from transformer_norms.formula import formula_values
 from transformer_norms.initialization import ROLES, InitRule
 from transformer_norms.names import nearest, unknown
 from transformer_norms.placement import HEAD_SITES, Placement, SubLayerPlan
+from transformer_norms.position import rotary_bases
 
 
 def check(
@@ -94,6 +95,8 @@ def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRu
         if architecture[key] != "none" or key == "attention_scale":
             learned = HEAD if key == "attention_scale" else STREAM
             _check_coefficient(f"architecture.{key}", architecture[key], learned, values)
+    with _formula("architecture.rope_base", architecture["rope_base"]):
+        rotary_bases(architecture["rope_base"], depth)
     for here in blocks:
         with _formula("placement.schedule", "blocks"):
             plans = placement.plans(int(here["i"]), depth)

@@ -52,11 +52,11 @@ def learn(texts: Sequence[str], size: int) -> list[bytes]:
     parts = (part for text in texts for part in stretches(text))
     trained.train_from_iterator(parts, trainer)
     spelled = sorted(trained.get_vocab().items(), key=lambda item: item[1])
-    byte_of = _alphabet()
+    byte_of = alphabet()
     return [bytes(byte_of[letter] for letter in word) for word, _ in spelled]
 
 
-def _alphabet() -> dict[str, int]:
+def alphabet() -> dict[str, int]:
     """GPT-2's letters for bytes: printable Latin-1 stands for itself, the rest from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [value for value in range(256) if value not in printable]

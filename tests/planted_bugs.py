@@ -1,0 +1,250 @@
+"""Plants bugs of the architecture, one at a time, and prints the test that kills each.
+
+    python tests/planted_bugs.py --jobs 2 > tests/planted_bugs.md
+
+A bug lives in a copy of its own, never in this tree; the text that it exchanges must be there just
+once. Its hint's tests run first, and it survives if all others pass too. In the end the killers
+run where there is no bug, and must pass. Exit code 1 if a bug survives.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = "transformer_norms configs hydra_plugins tests".split()
+TESTS = "mlp optimizer initialization fingerprints norms parity theory block_equations "
+TESTS += "overfit trainer config_compose catalogue"  # the quickest first
+
+# What is wrong | in which YAML or module | whose tests run first. `-` is there, `+` is planted.
+# Where a placement is misread, its equation is as wrong as its sites: nothing contradicts itself.
+BUGS = """
+# pre-norm's norm stands after the addition | placement/pre.yaml | fingerprints
+- equation: {attention: x + f(norm(x)), mlp: x + f(norm(x))}
+- both: {pre: norm}
++ equation: {attention: norm(x + f(x)), mlp: norm(x + f(x))}
++ both: {post: norm}
+# the skip carries the normed x | block.py | fingerprints
+- self.skip(x, start) + self
++ self.skip(self.pre(x), start) + self
+# both sub-layers share their norms | assembly.py | parity
+- **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
++ **{n: shared.setdefault(n, self.site(plan, n, values)) for n in ("pre", "out", "post")},
+# hybrid has no final norm, its attention's post-norm taken for the block's | placement.py | parity
+- self.plans(depth - 1, depth)["mlp"]
++ self.plans(depth - 1, depth)["attention"]
+# post is normed twice at the end | placement.py | parity
+- return self.topology == "serial" and "post" in last.sites
++ return False
+# peri has no norm on the embedding | placement/peri.yaml | fingerprints
+- brings: {embed: norm}
++ brings: {embed: none}
+# deepnorm's N counts sub-layers | formula.py | fingerprints
+- "N": sizes["depth"]
++ "N": 2 * sizes["depth"]
+# deepnorm's beta shrinks q and k as well | init/deepnorm.yaml | initialization
+-   default: sqrt(2/(fan_in + fan_out))
++   default: (8*N)**-0.25 * sqrt(2/(fan_in + fan_out))
+# deepnorm's beta is (8N)^(+1/4) at W_o | init/deepnorm.yaml | initialization
+-   output: (8*N)**-0.25
++   output: (8*N)**0.25
+# hybrid's norm on the stream comes after the mlp | placement/hybrid.yaml | fingerprints
+- "norm(x + f(x, q=norm, k=norm, v=norm))", mlp: x + f(x)}
+- attention: {q: norm@head, k: norm@head, v: norm@head, post: norm}
++ "x + f(x, q=norm, k=norm, v=norm)", mlp: norm(x + f(x))}
++ attention: {q: norm@head, k: norm@head, v: norm@head}
++ mlp: {post: norm}
+# hybrid's q, k and v are normed over all heads | placement/hybrid.yaml | parity
+- {q: norm@head, k: norm@head, v: norm@head, post: norm}
++ {q: norm@full, k: norm@full, v: norm@full, post: norm}
+# hybrid_star's first block has norm(y) on its skip | placement/hybrid_star.yaml | fingerprints
+-     equation: {attention: "x + f(norm(x), q=norm, k=norm, v=norm)", mlp: x + f(norm(x))}
+-     attention: {pre: norm, q: norm@head, k: norm@head, v: norm@head}
+-     mlp: {pre: norm}
++     equation: {attention: "norm(x + f(norm(x), q=norm, k=norm, v=norm))", mlp: x + f(x)}
++     attention: {pre: norm, q: norm@head, k: norm@head, v: norm@head, post: norm}
++     mlp: {}
+# hybrid_star's pre-norm reaches the second block | placement/hybrid_star.yaml | fingerprints
+- blocks: i == 0
++ blocks: i <= 1
+# mixln's quarter is the last | placement/mixln.yaml | fingerprints
+- blocks: l <= 0.25*N
++ blocks: 0.75*N < l
+# lns divides by sqrt(i + 2) | placement/lns.yaml | fingerprints
+- both: {pre: {norm: norm, scale: 1/sqrt(l)}}
++ both: {pre: {norm: norm, scale: 1/sqrt(l + 1)}}
+# B2T's second skip takes the place of the first | coefficient.py | fingerprints
+- return self.skip(x) + start
++ return start
+# the parallel mlp reads what the attention wrote | block.py | fingerprints
+- return x + self.attention.update(h, *context) + self.mlp.update(h, *context)
++ y = x + self.attention.update(h, *context)
++         return y + self.mlp.update(self.pre(y), *context)
+# ResiDual's second stream forgets its sum | block.py | fingerprints
+- sub_layer.post(x + u), r + u
++ sub_layer.post(x + u), x + u
+# rezero learns a number for each sub-layer | assembly.py | theory
+- branch = shared.setdefault("b", branch)
++ shared["b"] = branch
+# normformer's head scale stands after W_o | attention.py | parity
+- context = self.head_scale(self.head_norm(self.mix(q, k, v)))
+-         return self.output(self.ctx(context.flatten(2)))
++ context = self.head_norm(self.mix(q, k, v)).flatten(2)
++         return self.head_scale(self.split(self.output(self.ctx(context)))).flatten(2)
+# subln's norm stands before the activation | mlp.py | parity
+- self.mid(self.activation(self.up_scale(self.up(x))))
++ self.activation(self.mid(self.up_scale(self.up(x))))
+# nGPT's steps may be negative | placement/ngpt.yaml | parity
+- stored: 1/sqrt(d), function: absolute}
++ stored: 1/sqrt(d)}
+# nGPT's W_o and W_down have rows of length 1 | constraint.py | theory
+- axis = 0 if name.rpartition(".")[2] in WRITES else 1
++ axis = 1
+# nGPT's weights leave the sphere with the first step | trainer.py | theory
+- self.constrain(self.model)
++ pass
+# the attention sees the next token | attention.py | parity
+- causal = new == known
++ mask, causal = torch.ones(new, known, dtype=torch.bool).tril(known - new + 1), False
+# logits are divided by sqrt(d) | saved.py | parity
+- "attention_scale": "1/sqrt(dh)"
++ "attention_scale": "1/sqrt(d)"
+# under a cap the logits are not divided by sqrt(dh) | attention.py | parity
+- (q.shape[-1] ** -0.5 if scale is None else scale)
++ (1 if scale is None else scale)
+# the cap lifts what is masked to -cap | attention.py | parity
+- float("-inf")
++ -self.cap
+# k's norm is forgotten | attention.py | parity
+- k = self.turn(self.k,
++ k = self.turn(nothing,
+# rotations come before the norms of q and k | attention.py | parity
+- {"before": norm_first,
++ {"before": rotate_first,
+# v is rotated with q and k | attention.py | parity
+- v = self.v(self.split(self.value(x)))
++ v = self.turn(self.v, self.split(self.value(x)), angles)
+# rotary exponents are j/r, half of what they are | position.py | parity
+- (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
++ (torch.arange(turned // 2, dtype=torch.float32) / turned)
+# shared keys go round the queries, not by group | attention.py | parity
+- t.repeat_interleave(self.groups, dim=2)
++ t.repeat(1, 1, self.groups, 1)
+# the attention drops out in evaluation too | attention.py | trainer
+- self.dropout if self.training else 0.0
++ self.dropout
+# a tied head is scaled with the embedding | model.py | parity
+- weight = self.embedding.weight if
++ weight = self.scale(self.embedding.weight) if
+# positions are scaled with the embedding | model.py | block_equations
+- self.position(self.scale(x), start)
++ self.scale(self.position(x, start))
+# logits are capped before they are scaled | model.py | block_equations
+- self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight))))
++ self.logit_scale(self.cap(F.linear(self.final(x), self.rows(weight))))
+# eps stands outside the root | division.py | norms
+- (square.clamp(min=self.floor) / self.count + self.eps).rsqrt()
++ 1 / ((square.clamp(min=self.floor) / self.count).sqrt() + self.eps)
+# rmsnorm has LayerNorm's eps | norm/rmsnorm.yaml | parity
+- eps: 1e-6
++ eps: 1e-5
+# LayerNorm leaves the mean in | norms/layernorm.py | norms
+- F.layer_norm(y, (self.width,), *self.gain_and_bias(y.dtype), self.eps)
++ F.rms_norm(y, (self.width,), self.gain_and_bias(y.dtype)[0], self.eps)
+# rmsnorm multiplies by 1 + gain | norms/rmsnorm.py | norms
+- divide(y, gain, self.length)
++ divide(y, None if gain is None else 1 + gain, self.length)
+# LayerNorm's variance is unbiased | norms/layernorm.py | norms
+- return F.layer_norm(y, (self.width,), *self.gain_and_bias(y.dtype), self.eps).to(x.dtype)
++ gain, bias = self.gain_and_bias(y.dtype)
++         y = (y - y.mean(-1, keepdim=True)) / (y.var(-1, keepdim=True) + self.eps).sqrt()
++         return ((y if gain is None else y * gain) + (0 if bias is None else bias)).to(x.dtype)
+# init=scaled does not know the depth at W_o | init/scaled.yaml | initialization
+- output: 0.02/sqrt(2*N)
++ output: 0.02
+# weights are drawn by their place in the model | initialization.py | theory
+- draw(f"{name}.weight",
++ draw(f"{list(model.modules()).index(module)}",
+# fan_in and fan_out are exchanged | initialization.py | initialization
+- {"fan_in": columns, "fan_out": rows}
++ {"fan_in": rows, "fan_out": columns}
+# weight decay acts on gains | optimizer.py | optimizer
+- "norms": decay_norms
++ "norms": True
+"""
+
+
+def bugs():
+    """(number, name, file, the file with the bug, whose tests run first) of each"""
+    for number, text in enumerate(BUGS.split("\n# ")[1:], start=1):
+        head, *lines = text.strip("\n").split("\n")
+        name, place, hint = head.split(" | ")
+        file = ("configs/" if place.endswith(".yaml") else "transformer_norms/") + place
+        old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        whole = (ROOT / file).read_text()
+        if whole.count(old) != 1:
+            sys.exit(f"{number}. {name}: {whole.count(old)} times in {file}:\n{old}")
+        yield number, name, file, whole.replace(old, new), hint
+
+
+def first_failure(tests, file=None, whole=None):
+    """The first test that fails in a copy where `file` is `whole`, or None."""
+    with TemporaryDirectory() as folder:
+        for name in FOLDERS:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, Path(folder, name), ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        if file:
+            Path(folder, file).write_text(whole)
+        command = [sys.executable, *"-m pytest -x -n 0 -rf --tb=no".split(), *tests]
+        env = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "1000"}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    failed = re.search(r"^FAILED tests/(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if failed is None and done.returncode != 0:
+        sys.exit(f"the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return failed and failed[1]
+
+
+def hunted(bug):
+    """What kills it, and its line of the table."""
+    number, name, file, whole, hint = bug
+    start = time.monotonic()
+    tests = [f"tests/test_{area}.py" for area in dict.fromkeys([hint, *TESTS.split()])]
+    killer = first_failure(tests, file, whole)
+    killed = f"`{killer}`" if killer else "**survives**"
+    line = f"| {number} | {name} | {file} | {killed} | {time.monotonic() - start:.0f} |"
+    print(line, file=sys.stderr, flush=True)
+    return killer, line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1)
+    given = parser.parse_args()
+    chosen = [bug for bug in bugs() if given.only is None or bug[0] in given.only]
+    start = time.monotonic()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        found, lines = zip(*pool.map(hunted, chosen), strict=True)
+    killers = sorted({f"tests/{killer}" for killer in found if killer})
+    innocent = first_failure(killers) if killers else None
+    killed, minutes = sum(map(bool, found)), (time.monotonic() - start) / 60
+    print(f"# Planted bugs: {killed} of {len(chosen)} killed\n")
+    how = f"--jobs {given.jobs}`, {date.today()}, {minutes:.0f} minutes"
+    print(f"`python tests/planted_bugs.py {how}\n")
+    print("| | bug | planted in | killed first by | s |\n|--:|---|---|---|--:|", *lines, sep="\n")
+    if innocent:
+        sys.exit(f"this fails without any bug: {innocent}")
+    sys.exit(killed < len(chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""A transformers model is the same function here, and comes back bit for bit."""
+
+import pytest
+import references as there
+import torch
+
+from transformer_norms import build_model
+from transformer_norms.hf import from_hf, to_hf
+from transformer_norms.hf.conversion import BY_NAME
+from transformer_norms.hf.weights import made
+
+pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
+VOCABULARY, CONTEXT = 37, 12
+NAMED = {"vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 2}
+SIZES = {**NAMED, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
+MODERN = {**SIZES, "intermediate_size": 41}
+GROUPED = {**MODERN, "num_key_value_heads": 2}
+ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_heads": 1}
+OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+BASE = {"rope_type": "default", "rope_theta": 77.0}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def rope(base=77.0, **more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": base, **more}}
+
+
+def gemma3(local, full):
+    return {
+        kind: {"rope_type": "default", "rope_theta": base}
+        for kind, base in {SLIDING: local, FULL: full}.items()
+    }
+
+
+# The first of each family runs with `make test`, the others nightly.
+CASES = {
+    "gpt2": [
+        {**OPENAI, "layer_norm_epsilon": 3e-3, "n_inner": 41, "activation_function": "gelu"},
+        OPENAI,
+        {**OPENAI, "n_embd": 15, "n_head": 3, "tie_word_embeddings": False},
+        {**OPENAI, "scale_attn_weights": False, "activation_function": "silu"},
+    ],
+    "openai-gpt": [
+        OPENAI,
+        {**OPENAI, "n_embd": 15, "n_head": 3, "layer_norm_epsilon": 3e-3, "afn": "silu"},
+        {**OPENAI, "tie_word_embeddings": False, "afn": "relu"},
+    ],
+    "opt": [
+        {**SIZES, "ffn_dim": 41, "do_layer_norm_before": False},
+        {**SIZES, "ffn_dim": 41},
+        {**SIZES, "ffn_dim": 40, "enable_bias": False, "tie_word_embeddings": False},
+        {**SIZES, "ffn_dim": 40, "layer_norm_elementwise_affine": False},
+    ],
+    "llama": [
+        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "attention_bias": True},
+        {**ODD, "tie_word_embeddings": True, "mlp_bias": True},
+        {**MODERN, "hidden_act": "gelu"},
+    ],
+    "mistral": [
+        {**GROUPED, **rope(), "head_dim": 10, "sliding_window": CONTEXT},
+        {**ODD, "sliding_window": None, "tie_word_embeddings": True, "rms_norm_eps": 3e-3},
+    ],
+    "qwen2": [
+        {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
+        {**ODD, "tie_word_embeddings": True, "head_dim": 4},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2},
+    ],
+    "qwen3": [
+        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3},
+        {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": True},
+    ],
+    "olmo": [
+        {**GROUPED, **rope(), "attention_bias": True},
+        {**ODD, "tie_word_embeddings": True},
+    ],
+    "olmo2": [
+        {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
+        {**ODD, "tie_word_embeddings": True, "attention_bias": True},
+    ],
+    "exaone4": [
+        {
+            **{**GROUPED, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 3e-3},
+            **{"sliding_window": CONTEXT, "sliding_window_pattern": 4},
+        },
+        {**ODD, "sliding_window": None, "tie_word_embeddings": True, "layer_types": [FULL] * 2},
+        {**GROUPED, "sliding_window": 99, "layer_types": [FULL, FULL], "head_dim": 8},
+        {**GROUPED, "sliding_window": 99, "layer_types": [SLIDING, SLIDING]},
+    ],
+    "gemma2": [
+        {
+            **{**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7},
+            **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+            **{"sliding_window": CONTEXT, "rms_norm_eps": 3e-3},
+        },
+        {**ODD, "head_dim": 6, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+        {**GROUPED, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
+    ],
+    "gemma3_text": [
+        {
+            **{**GROUPED, "num_hidden_layers": 7, "head_dim": 10, "query_pre_attn_scalar": 7},
+            **{"rope_parameters": gemma3(50.0, 900.0), "rms_norm_eps": 3e-3},
+        },
+        {**ODD, "head_dim": 6, "tie_word_embeddings": False, "final_logit_softcapping": 3.0},
+        {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
+    ],
+    "glm4": [
+        {**GROUPED, **rope(partial_rotary_factor=0.5), "head_dim": 12, "rms_norm_eps": 3e-3},
+        {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": False,
+         **rope(partial_rotary_factor=1.0)},
+        {**GROUPED, "head_dim": 10, **rope(partial_rotary_factor=0.61)},
+    ],
+    "gpt_neox": [
+        {**MODERN, **rope(partial_rotary_factor=0.67), "layer_norm_eps": 3e-3},
+        {**MODERN, **rope(partial_rotary_factor=0.34), "use_parallel_residual": False},
+        {**MODERN, "attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_new",
+         **rope(partial_rotary_factor=1.0)},
+    ],
+    "gptj": [
+        {**OPENAI, "rotary_dim": 4, "layer_norm_epsilon": 3e-3},
+        {**OPENAI, "n_embd": 30, "n_head": 5, "rotary_dim": 6, "n_inner": 41,
+         "activation_function": "relu"},
+    ],
+    "cohere": [
+        {**GROUPED, **rope(), "use_qk_norm": True, "layer_norm_eps": 3e-3, "logit_scale": 0.3},
+        {**ODD, "tie_word_embeddings": False, "attention_bias": True},
+        {**GROUPED, "head_dim": 10, "use_qk_norm": True},
+    ],
+}  # fmt: skip
+EVERY = [
+    pytest.param(name, config, id=f"{name}-{n}", marks=[pytest.mark.nightly] if n else ())
+    for name, configs in CASES.items()
+    for n, config in enumerate(configs)
+]
+ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+
+
+def theirs_of(name, config, dtype=torch.float64, seed=0):
+    """A model of theirs whose weights are all random, built with its float32 casts lifted."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(name, **{**config, **ENDS})
+    make = transformers.AutoModelForCausalLM.from_config
+    with there.in_float64():
+        model = make(config, attn_implementation="eager").to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    for block in model.transformer.h if name == "gptj" else ():
+        block.attn.embed_positions = sines(config.rotary_dim)
+    return model.eval()
+
+
+def sines(turned):
+    """GPT-J's table in float64, of frequencies in float32 as it has them."""
+    frequencies = 1 / 10000 ** (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
+    angle = torch.outer(torch.arange(CONTEXT).double(), frequencies.double())
+    return torch.cat((angle.sin(), angle.cos()), dim=1)
+
+
+def text(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(VOCABULARY, (3, CONTEXT), generator=generator)
+
+
+def relative(found, expected, least=0.0):
+    return ((found - expected).abs().max() / max(expected.abs().max().item(), least)).item()
+
+
+@pytest.mark.parametrize(("name", "config"), EVERY)
+def test_logits_and_gradients_are_theirs(name, config):
+    theirs = theirs_of(name, config)
+    ours = from_hf(theirs)
+    pull = torch.randn(3, CONTEXT, VOCABULARY, generator=torch.Generator().manual_seed(2)).double()
+    logits = ours(text())
+    (logits * pull).sum().backward()
+    with there.in_float64():
+        expected = theirs(text()).logits
+        (expected * pull).sum().backward()
+    assert relative(logits, expected) <= 1e-10
+    gradients = {key: parameter.grad for key, parameter in ours.named_parameters()}
+    found = made(BY_NAME[name].table, gradients, ours.config["model"])
+    wanted = {key: parameter.grad for key, parameter in theirs.named_parameters()}
+    assert found.keys() == wanted.keys()
+    least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())
+    for key, grad in wanted.items():  # a key's bias has none at all, but for rounding
+        assert relative(found[key], grad, least) <= 1e-9, key
+
+
+@pytest.mark.parametrize(("name", "config"), EVERY)
+def test_there_and_back_is_every_bit_of_the_weights_and_the_config(name, config):
+    theirs = theirs_of(name, config, torch.float32)
+    ours = from_hf(theirs)
+    back = to_hf(ours, name)
+    assert type(back) is type(theirs)
+    for key, parameter in theirs.named_parameters():
+        if key == "model.decoder.embed_positions.weight":  # whose first two rows are never read
+            parameter.data[:2] = 0
+        assert torch.equal(parameter, back.get_parameter(key)), key
+    free = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+    for key in config.keys() - set(free) - {"sliding_window_pattern"}:
+        assert close(getattr(back.config, key), getattr(theirs.config, key)), key
+    again = from_hf(back)
+    assert again.config == ours.config
+    for key, parameter in ours.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(key)), key
+    chosen = to_hf(ours)  # another family, perhaps, and the same function
+    torch.testing.assert_close(chosen(text()).logits, ours(text()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_saved_to_a_folder_is_loaded_as_the_same_function(name, tmp_path):
+    import transformers
+
+    ours = from_hf(theirs_of(name, CASES[name][0], torch.float32, seed=3))
+    to_hf(ours, name).save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(text()).logits, ours(text()), rtol=1e-4, atol=1e-4)
+
+
+def test_half_precision_is_held_exactly_and_dropout_taken_where_it_is_one():
+    theirs = theirs_of("gpt2", {**OPENAI, "resid_pdrop": 0.2}, torch.float32).bfloat16()
+    ours = from_hf(theirs)
+    assert ours.config["model"]["dropout"] == 0  # 0.2 here, 0.1 there
+    for key, parameter in to_hf(ours).named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter.bfloat16(), theirs.get_parameter(key))
+    pdrops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.2)
+    ours = from_hf(theirs_of("gpt2", {**OPENAI, **pdrops}))
+    assert not ours.training
+    assert ours.config["model"]["dropout"] == 0.2
+    assert to_hf(ours).config.attn_pdrop == 0.2
+    assert not to_hf(ours).training
+
+
+def test_a_model_from_there_is_built_anew_from_its_config():
+    ours = from_hf(theirs_of("gemma3_text", CASES["gemma3_text"][0]))
+    again = build_model(ours.config, ours.vocab_size)
+    again.load_state_dict(ours.state_dict())
+    assert torch.equal(again(text()), ours(text()))
+    assert again.config == ours.config
+    assert ours.config["architecture"]["rope_base"] == [50.0] * 5 + [900.0, 50.0]
+
+
+def close(found, expected, key=""):
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        return all(close(found[key], expected[key], key) for key in found)
+    if isinstance(expected, float):  # a share of a head is written as that of its whole pairs
+        return found == pytest.approx(expected, rel=0.03 if "partial" in key else 1e-14)
+    return found == expected

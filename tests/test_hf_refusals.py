@@ -1,0 +1,181 @@
+"""What has no counterpart, on either side, is one line that names it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import build_model, compose
+from transformer_norms.hf import from_hf, to_hf
+from transformer_norms.hf.facts import facts_of
+from transformer_norms.hf.families import FAMILIES
+
+pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
+SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value_heads": 2}
+OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}
+ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+ALL_LAYERS = {"use_sliding_window": True, "max_window_layers": 0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+
+
+def rope(**more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **more}}
+
+
+THEIRS = [
+    ("mistral", {**SIZES, "sliding_window": 11}, "sliding_window=11", "the context of 12"),
+    ("qwen2", {**SIZES, **ALL_LAYERS, "sliding_window": 4}, "sliding_window=4", "below"),
+    ("qwen3", {**SIZES, **ALL_LAYERS, "sliding_window": 4}, "sliding_window=4", "below"),
+    ("gemma2", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
+    ("gemma3_text", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
+    ("exaone4", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
+    ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    ("bloom", {"vocab_size": 37, "hidden_size": 24, "n_head": 4}, "bloom", "ALiBi"),
+    ("mixtral", {**SIZES, "num_local_experts": 2}, "mixtral", "experts"),
+    ("qwen3_moe", {**SIZES, "num_experts": 2}, "qwen3_moe", "experts"),
+    ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
+    ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
+    ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
+    ("gptj", {**OPENAI, "rotary_dim": 8}, "rotary_dim=8", "heads have 6"),
+    ("gptj", {**OPENAI, "rotary_dim": 4, "tie_word_embeddings": True}, "bias: head", "tied"),
+    ("gpt2", {**OPENAI, "scale_attn_by_inverse_layer_idx": True}, "_by_inverse_layer_idx=True"),
+    ("olmo", {**SIZES, "clip_qkv": 8.0}, "clip_qkv=8.0"),
+    ("opt", {**SIZES, "ffn_dim": 40, "word_embed_proj_dim": 12}, "word_embed_proj_dim=12", "=24"),
+    ("granite", SIZES, "no family 'granite'", "there are gpt2, openai-gpt, opt, llama, "),
+    ("llama", {**SIZES, "hidden_act": "mish"}, "hidden_act=mish", "known are gelu, "),
+    ("openai-gpt", {**OPENAI, "afn": "gelu_new"}, "afn=gelu_new"),
+]  # fmt: skip
+
+
+def theirs_of(name, config):
+    import transformers
+
+    config = transformers.AutoConfig.for_model(name, **{**config, **ENDS})
+    if name == "openai-gpt":  # which its own code does not know either
+        model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**OPENAI))
+        model.config.afn = config.afn
+        return model
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def line_of(function, *arguments):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        function(*arguments)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("case", THEIRS, ids=lambda case: f"{case[0]}: {case[2]}")
+def test_what_ours_cannot_be_is_named(case):
+    name, config, *fragments = case
+    line = line_of(from_hf, theirs_of(name, config))
+    assert [part for part in fragments if part not in line] == [], line
+
+
+def test_an_encoder_decoder_and_a_model_without_its_head_are_named():
+    import transformers
+
+    t5 = transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    line = line_of(from_hf, transformers.T5ForConditionalGeneration(t5))
+    assert line == "t5 is an encoder-decoder, and this is a decoder alone"
+    line = line_of(from_hf, transformers.GPT2Model(transformers.GPT2Config(**OPENAI)))
+    assert line == "a GPT2Model has no counterpart here; wanted is GPT2LMHeadModel"
+
+
+def test_a_parameter_without_a_place_and_one_of_another_shape_are_named():
+    model = theirs_of("llama", SIZES)
+    model.register_parameter("adapter", torch.nn.Parameter(torch.zeros(1)))
+    assert line_of(from_hf, model) == "the parameter adapter has no counterpart here"
+    model = theirs_of("llama", SIZES)
+    model.model.norm.weight = torch.nn.Parameter(torch.zeros(3))
+    assert line_of(from_hf, model) == "model.norm.weight is [3] where its config makes it [24]"
+    model = theirs_of("llama", SIZES)
+    del model.model.norm.weight
+    assert line_of(from_hf, model) == "the model has no parameter model.norm.weight"
+
+
+LLAMA = "mlp=swiglu architecture.tied=false"
+OURS = [
+    (f"{LLAMA} placement=hybrid", "placement=hybrid, where"),
+    (f"{LLAMA} placement=residual_dual", "placement=residual_dual"),
+    (f"{LLAMA} placement=layerscale placement.both.b.init=1", "placement=layerscale, changed"),
+    (f"{LLAMA} norm=dyt", "norm=dyt, where"),
+    (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
+    ("mlp=relu2", "mlp=plain relu2, where llama has gated relu2"),
+    (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
+    (f"{LLAMA} qk_norm=per_head", "qk_norm=per_head"),
+    (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),
+    (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
+    (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),
+    (f"{LLAMA} architecture.logit_scale=2", "architecture.logit_scale=2"),
+    (f"{LLAMA} architecture.embed_scale=3", "architecture.embed_scale=3, where llama has 1"),
+    (f"{LLAMA} architecture.attention_cap=50", "architecture.attention_cap=50"),
+    (f"{LLAMA} embed=norm", "embed=norm"),
+    (f"{LLAMA} embed=fixnorm architecture.embed_scale=none", "embed=fixnorm"),
+    (f"{LLAMA} final_norm=none", "final_norm=none"),
+    (f"{LLAMA} position=sinusoidal", "position=sinusoidal"),
+    (f"{LLAMA} position=none", "position=none"),
+    (f"{LLAMA} architecture.bias=[query]", "architecture.bias=query, where llama has query key"),
+    (f"{LLAMA} architecture.bias=[query,key,value,head]", "architecture.bias=query key value head"),
+    (f"{LLAMA} architecture.rope_fraction=0.5", "architecture.rope_fraction=0.5"),
+    (f"{LLAMA} architecture.rope_interleaved=true", "architecture.rope_interleaved=True"),
+    (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
+    ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "
+     "architecture.attention_scale=0.3", "architecture.attention_scale=0.3, where"),
+    ("preset=gpt2 model.head_dim=4", "model.head_dim=4, where gpt2 has 16"),
+    ("preset=gpt2 model.kv_heads=2", "model.kv_heads=2, where gpt2 has 4"),
+    ("placement=parallel norm=layernorm position=rope mlp=gelu architecture.bias=[up,down] "
+     "architecture.rope_interleaved=true", "bias=up down, where gptj has up down head"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OURS, ids=lambda case: case[0])
+def test_what_theirs_cannot_be_names_the_key_and_what_is_there(case):
+    typed, fragment = case
+    model = build_model(compose(["model=tiny", *typed.split()]), 37)
+    line = line_of(to_hf, model)
+    assert line.startswith("transformers has no such model: ")
+    assert fragment in line, line
+
+
+def test_the_family_that_was_asked_for_says_what_it_is_not():
+    model = build_model(compose(["model=tiny", *LLAMA.split()]), 37)
+    assert type(to_hf(model)).__name__ == "LlamaForCausalLM"
+    assert type(to_hf(model, "mistral")).__name__ == "MistralForCausalLM"
+    line = line_of(to_hf, model, "qwen3")
+    assert line == "transformers has no such model: qk_norm=none, where qwen3 has head"
+    assert "did you mean 'qwen3'" in line_of(to_hf, model, "qwen33")
+
+
+def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypatch):
+    model = build_model(compose(["model=tiny", *LLAMA.split()]), 37)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="transformers is not installed"):
+        to_hf(model)
+    monkeypatch.undo()
+    del model.config
+    assert "carries no config" in line_of(to_hf, model)
+
+
+def test_every_key_that_makes_a_model_is_a_fact():
+    typed = ["model=tiny", "norm=rmsnorm", "qk_norm=head"]
+    model = build_model(compose(typed), 37)
+    keys = set(facts_of(model.config, 37))
+    for node, free in (("architecture", set()), ("model", {"dropout"})):
+        assert {f"{node}.{key}" for key in model.config[node].keys() - free} <= keys
+    # `norms` and `qkv` are what `embed`, `final_norm`, `qk_norm` and the placement name.
+    rest = (
+        "choices words about init data tokenizer optimizer schedule trainer tracking seed study plugins"
+    )
+    rest = set(f"{rest} again continue_from warnings architecture model norms qkv".split())
+    assert model.config.keys() - rest <= keys
+
+
+def test_the_readme_names_the_families():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    listed = re.search(r"<!-- families -->\n(.*?)\.\n<!-- /families -->", readme, re.DOTALL)[1]
+    assert listed.replace("\n", " ").split(", ") == [family.model_type for family in FAMILIES]

@@ -1,0 +1,99 @@
+"""Presets: whole architectures that go with everything and leave nothing of theirs behind."""
+
+import re
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from transformer_norms.building import build_model
+from transformer_norms.config import compose, options, plain
+from transformer_norms.errors import ConfigError
+from transformer_norms.hf.conversion import family_of
+from transformer_norms.hf.facts import facts_of
+from transformer_norms.names import folder_of_configs, option_files
+
+pytestmark = pytest.mark.area("catalogue")
+PRESETS = [name for name in options("preset") if name != "none"]
+VOCABULARY = 37
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 8}
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
+OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=16"]
+
+# Each as transformers' own config class has it, and what the released configs say besides.
+PUBLISHED = {
+    "gpt1": ("openai-gpt", {}),
+    "gpt2": ("gpt2", {}),
+    "opt": ("opt", {"ffn_dim": 128}),
+    "llama": ("llama", {"intermediate_size": 88}),
+    "llama3": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "base": 5e5}),
+    "mistral": ("mistral", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "num_key_value_heads": 2,
+                            "sliding_window": None}),
+    "gptneox": ("gpt_neox", {"intermediate_size": 128}),
+    "gptj": ("gptj", {"rotary_dim": 4}),
+    "cohere": ("cohere", {"intermediate_size": 88}),
+    "olmo": ("olmo", {"intermediate_size": 88}),
+    "olmo2": ("olmo2", {"intermediate_size": 88, "rms_norm_eps": 1e-6, "base": 5e5}),
+    "qwen2": ("qwen2", {"intermediate_size": 88, "tie_word_embeddings": True, "base": 1e6,
+                        "num_key_value_heads": 2}),
+    "qwen3": ("qwen3", {"intermediate_size": 88, "tie_word_embeddings": True, "base": 1e6,
+                        "num_key_value_heads": 2, "head_dim": 16}),
+    "gemma2": ("gemma2", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
+                          "query_pre_attn_scalar": 16, "sliding_window": 16}),
+    "gemma3": ("gemma3_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
+                               "query_pre_attn_scalar": 16, "sliding_window": 16}),
+    "glm4": ("glm4", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
+                      "attention_bias": True}),
+    "exaone4": ("exaone4", {"intermediate_size": 88, "num_key_value_heads": 2, "base": 1e6,
+                            "sliding_window": 16, "sliding_window_pattern": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
+    transformers = pytest.importorskip("transformers")
+    kind, more = PUBLISHED[preset]
+    more, base = dict(more), more.get("base")
+    more.pop("base", None)
+    sizes = SIZES
+    if kind in ("gpt2", "openai-gpt", "gptj"):
+        names = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
+        sizes = dict(zip(names, SIZES.values(), strict=True))
+    if base is not None:
+        more["rope_parameters"] = {"rope_type": "default", "rope_theta": base}
+    theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **sizes, **more))
+    ours = facts_of(plain(compose([f"preset={preset}", *OURS])), VOCABULARY)
+    ours["norm"] = re.sub("_(eps5|glm4)$", "", ours["norm"])  # norm.eps is a fact of its own
+    assert {key: (ours.get(key), theirs.get(key)) for key in {*ours, *theirs}
+            if ours.get(key) != theirs.get(key)} == {}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_composes_at_every_size_and_says_where_it_is_published(preset):
+    config = compose([f"preset={preset}", "model=tiny"])
+    build_model(config, VOCABULARY)
+    assert len(config.about.source) > 8
+    unverified = [line for line in config.warnings if line.startswith(f"preset={preset} is not")]
+    assert bool(unverified) == (config.about.unverified != "none")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset):
+    held = yaml.safe_load((folder_of_configs() / "preset" / f"{preset}.yaml").read_text())
+    axes = {name for item in held["defaults"] for name in item}
+    assert axes <= {f"override /{axis}" for axis in "norm placement init position mlp".split()}
+    assert set(held) <= {"defaults", "architecture", "embed", "qk_norm", "final_norm", "about"}
+
+
+def test_no_constant_of_a_preset_leaks_into_another_choice():
+    files = {axis: option_files(axis) for axis in ("norm", "placement", "mlp")}
+    for preset in ("bert_decoder", "glm4", "gemma3", "nanochat", "ngpt"):
+        for axis, name in (("norm", "dyt"), ("norm", "rmsnorm"), ("placement", "hybrid")):
+            node = plain(compose([f"preset={preset}", f"{axis}={name}", "model=tiny"]))[axis]
+            assert node == plain(OmegaConf.load(files[axis][name]))
+
+
+def test_what_a_preset_says_of_itself_is_not_typed():
+    for key in ("about.source=me", "about.unverified=none"):
+        with pytest.raises(ConfigError, match="choose another, preset=NAME"):
+            compose(["preset=gopher", key])

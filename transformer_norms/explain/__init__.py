@@ -1,0 +1,1 @@
+"""python -m transformer_norms.explain OVERRIDES      what a config makes, read off its model"""

@@ -1,0 +1,79 @@
+"""Every key that may be auto: what it came to, and who chose it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_norms.explain.facts import Fact, Section
+from transformer_norms.placement import Placement
+from transformer_norms.resolution import HENRYS_SCALE
+from transformer_norms.saved import AUTO_ARCHITECTURE, get
+
+Config = Mapping[str, Any]
+SIZES = {
+    "model.kv_heads": "as many as model.heads",
+    "model.head_dim": "model.width / model.heads",
+    "model.mlp_width": "4 x model.width, or 8/3 of it where the mlp is gated",
+}
+
+
+def choices(config: Config, typed: set[str]) -> Section:
+    keys = ["init", "embed", "final_norm", "qk_norm"]
+    keys += [f"architecture.{key}" for key in AUTO_ARCHITECTURE]
+    facts = [Fact(key, (_shown(_value(config, key)), _who(config, key, typed))) for key in keys]
+    facts += [
+        Fact(key, (_shown(get(dict(config), key)), _size(config, key, typed))) for key in SIZES
+    ]
+    return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
+
+
+def _value(config: Config, key: str) -> Any:
+    return config["choices"]["init"] if key == "init" else get(dict(config), key)
+
+
+def _size(config: Config, key: str, typed: set[str]) -> str:
+    if config["words"][key] == "auto":
+        return f"auto: {SIZES[key]}"
+    return _by_hand(config, key, typed)
+
+
+def _who(config: Config, key: str, typed: set[str]) -> str:
+    """Typed before preset, preset before placement, placement before norm, and then the rule."""
+    word, value, short = config["words"][key], _value(config, key), key.rpartition(".")[2]
+    if word not in ("auto", value) and word != "always":
+        return f"the placement's own q and k norms, before the preset's {word}"
+    if word != "auto":
+        return _by_hand(config, key, typed) + (": always" if word == "always" else "")
+    fixnorm = config["embed"] == "fixnorm" and short == "embed_scale"
+    if fixnorm:
+        return "embed=fixnorm, whose paper scales so"
+    for axis in ("placement", "norm"):
+        brings = config[axis].get("brings", {})
+        if short in brings and brings[short] == value:
+            return f"{axis}={config['choices'][axis]}, which brings it"
+    return "auto: " + _rule(config, key, value)
+
+
+def _by_hand(config: Config, key: str, typed: set[str]) -> str:
+    if key in typed:
+        return "you typed it"
+    preset = config["choices"].get("preset", "none")
+    return "the saved run" if "config" in typed else f"preset={preset}"
+
+
+def _rule(config: Config, key: str, value: Any) -> str:
+    if key == "final_norm":
+        if Placement(**config["placement"]).ends_normed(config["model"]["depth"]):
+            return "the last block ends in a norm, so that none is wanted before the head"
+        return "the stream leaves the last block without a norm"
+    if key == "architecture.attention_scale" and value == HENRYS_SCALE:
+        return "queries and keys have length 1, and want a learned scale"
+    return "the usual"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        more = "".join(f", {k} {v}" for k, v in value.items() if k not in ("learn", "init"))
+        return f"a learned {value['learn']} from {value['init']}{more}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

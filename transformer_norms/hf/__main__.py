@@ -1,0 +1,46 @@
+"""python -m transformer_norms.hf FOLDER OUT      a run as a folder that transformers loads"""
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+from transformer_norms.command import answered
+from transformer_norms.data.tokenizer import RankTokenizer
+from transformer_norms.errors import ConfigError
+from transformer_norms.hf.conversion import to_hf
+from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
+from transformer_norms.loading import load, tokenizer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m transformer_norms.hf", description=__doc__)
+    parser.add_argument("folder", metavar="FOLDER", help="a run folder, as runs/main/...")
+    parser.add_argument("out", metavar="OUT", help="the folder to write, new or empty")
+    parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
+    typed = parser.parse_args(arguments)
+    return answered(partial(export, typed.folder, typed.out, typed.plugins))
+
+
+def export(folder: str, out: str, plugins: str = "none") -> int:
+    """Writes config.json, model.safetensors and the tokenizer's files. The last line is JSON."""
+    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise ConfigError(f"{out}: is there already; name a new folder")
+    words = tokenizer(folder)
+    model = load(folder, plugins)
+    try:
+        exported = to_hf(model)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    exported.config.eos_token_id = exported.generation_config.eos_token_id = words.end
+    exported.save_pretrained(out)
+    fast_tokenizer(words, model.context).save_pretrained(out)
+    if isinstance(words, RankTokenizer) and (count := uncertain(words.ranks)):
+        print(f"tokenizer: exact but for {count} pieces that repeat themselves", file=sys.stderr)
+    print(json.dumps({"folder": out, "class": type(exported).__name__}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""A transformers model as one of ours and back, through the facts that both state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from transformer_norms.building import undrawn
+from transformer_norms.config import compose
+from transformer_norms.hf.facts import Facts, differences, facts_of, shown
+from transformer_norms.hf.families import FAMILIES
+from transformer_norms.hf.family import Family
+from transformer_norms.hf.spelling import overrides_of
+from transformer_norms.hf.weights import made, taken
+from transformer_norms.model import Transformer
+from transformer_norms.names import unknown
+
+BY_NAME = {family.model_type: family for family in FAMILIES}
+ELSEWHERE = {
+    **dict.fromkeys(("bloom", "mpt"), "ALiBi is not built"),
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
+    ),
+    "gemma3": "it reads images; its text model is gemma3_text",
+}
+HERE = ["tracking=none", "trainer.device=cpu"]
+
+
+def from_hf(hf_model: Any) -> Transformer:
+    """Our model with the weights of a transformers causal language model, in eval mode.
+
+    float64 stays float64 and all else becomes float32, which holds half precision exactly. Dropout,
+    which is of training alone, is taken over where theirs is the same everywhere, else it is 0.
+    ValueError names the first thing that has no counterpart here.
+    """
+    _transformers()
+    config = hf_model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{config.model_type} is an encoder-decoder, and this is a decoder alone")
+    family = family_of(config.model_type)
+    if type(hf_model).__name__ != (name := class_name(family)):
+        raise ValueError(f"a {type(hf_model).__name__} has no counterpart here; wanted is {name}")
+    weights = dict(hf_model.named_parameters())
+    facts = family.read(config)
+    double = next(iter(weights.values())).dtype == torch.float64
+    typed = [*HERE, *overrides_of(facts), f"trainer.precision={'fp64' if double else 'fp32'}"]
+    dropouts = {getattr(config, key) for key in family.dropouts}
+    typed += [f"model.dropout={dropouts.pop()}"] if len(dropouts) == 1 else []
+    model = undrawn(compose(typed), facts["vocab_size"])
+    wrong = differences(facts, facts_of(model.config, model.vocab_size))
+    assert not wrong, wrong
+    ours = dict(model.named_parameters())
+    with torch.no_grad():
+        for key, tensor in taken(family.table, weights, ours, model.config["model"]).items():
+            ours[key].copy_(tensor)
+    return model.eval()
+
+
+def to_hf(model: Transformer, model_type: str | None = None) -> Any:
+    """A transformers model with our weights, in eval mode: of the family `model_type`, or of the
+    first that can be the same function. Dropout is written where the family has it everywhere.
+
+    ValueError names the key that no family of transformers can say, and what is there.
+    """
+    transformers = _transformers()
+    if not model.config:
+        raise ValueError("the model carries no config: only what build_model built can be exported")
+    facts = facts_of(model.config, model.vocab_size)
+    families = FAMILIES if model_type is None else [family_of(model_type)]
+    family, config = _first(families, facts)
+    for key in family.dropouts:
+        setattr(config, key, model.config["model"]["dropout"])
+    ours = dict(model.named_parameters())
+    theirs = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = theirs.to(next(iter(ours.values())).dtype)
+    there = dict(theirs.named_parameters())
+    tensors = made(family.table, ours, model.config["model"])
+    assert tensors.keys() == there.keys(), sorted(tensors.keys() ^ there.keys())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            assert tensor.shape == there[name].shape, name
+            there[name].copy_(tensor)
+    return theirs.eval()
+
+
+def _first(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:
+    """The first family whose config says all the facts, and that config."""
+    nearest: tuple[int, str] | None = None
+    for family in families:
+        config, wrong = _said(family, facts)
+        if not wrong:
+            return family, config
+        if nearest is None or len(wrong) < nearest[0]:
+            nearest = len(wrong), f"{wrong[0]}, nearest is {family.model_type}"
+    assert nearest is not None
+    known = nearest[1] if len(families) > 1 else nearest[1].partition(", nearest")[0]
+    raise ValueError(f"transformers has no such model: {known}")
+
+
+def _said(family: Family, facts: Facts) -> tuple[Any, list[str]]:
+    """The family's config for the facts, and a line for each fact that it cannot say."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    transformers = _transformers()
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    try:
+        config = transformers.AutoConfig.for_model(
+            family.model_type, **{**family.write(facts), **ends}
+        )
+        back = family.read(config)
+    except (StrictDataclassError, ValueError, ZeroDivisionError) as error:
+        # Its own checks of its own values: sizes that do not divide, or what stands for a word.
+        return None, [" ".join(str(error).split())] * len(facts)
+    wrong = differences(facts, back)
+    return config, [
+        f"{key}={shown(facts.get(key))}, where {family.model_type} has {shown(back.get(key))}"
+        for key in wrong
+    ]
+
+
+def family_of(model_type: str) -> Family:
+    if model_type in ELSEWHERE:
+        raise ValueError(f"{model_type} has no counterpart here: {ELSEWHERE[model_type]}")
+    if model_type not in BY_NAME:
+        raise ValueError(unknown("family", model_type, BY_NAME))
+    return BY_NAME[model_type]
+
+
+def class_name(family: Family) -> str:
+    """The family's causal language model, which carries the head."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    name: str = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.model_type]
+    return name
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ImportError(
+            "transformers is not installed; the version that is tested: pip install "
+            "'transformers>=5.20,<6'"
+        ) from None
+    return transformers

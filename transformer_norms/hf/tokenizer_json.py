@@ -1,0 +1,76 @@
+"""A tokenizer of ours as one that transformers loads: a tokenizers-library JSON.
+
+Bytes are spelled by GPT-2's letters. Ours joins, of all neighbours whose bytes together are a
+piece, those of the lowest rank; theirs only such pairs as it lists, so every split of a piece into
+two pieces is listed, in the order of ranks. Where one piece can be made of three neighbours p q r
+both as p q and as q r, ours takes the left pair and theirs the one listed first: the shorter left
+part, so that only a longer one can differ (`uncertain`).
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from transformer_norms.data import Tokenizer
+from transformer_norms.data.bpe import alphabet
+from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer
+
+# Its blank is no letter of a byte: no text spells it.
+END = "<| end |>"
+# In Oniguruma's syntax {1,3}+ repeats a repetition: ours -> theirs.
+_REPEATED = r"\p{N}{1,3}+", r"(?>\p{N}{1,3})"
+Spelled = TypeVar("Spelled", str, bytes)
+
+
+def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
+    """transformers' PreTrainedTokenizerFast with our ids; nothing in a text is special to it."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Fast
+    from transformers import PreTrainedTokenizerFast
+
+    letters = {byte: letter for letter, byte in alphabet().items()}
+    pieces = ours.ranks if isinstance(ours, RankTokenizer) else ours.pieces[:256]
+    words = ["".join(letters[byte] for byte in piece) for piece in pieces]
+    vocabulary = {word: id for id, word in enumerate(words)}
+    special = {}
+    if ours.end is not None:
+        vocabulary[END], special = ours.end, {"eos_token": END}
+    # A word that is a piece is one token, however it is joined, as in tiktoken.
+    fast = Fast(models.BPE(vocab=vocabulary, merges=splits(words), ignore_merges=True))
+    if special:
+        fast.add_special_tokens([AddedToken(END, special=True, normalized=False)])
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if isinstance(ours, RankTokenizer):
+        split = pre_tokenizers.Split(_pattern(ours.pattern), "isolated")
+        fast.pre_tokenizer = pre_tokenizers.Sequence([split, fast.pre_tokenizer])
+    fast.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        **special,
+    )
+
+
+def splits(pieces: Sequence[Spelled]) -> list[tuple[Spelled, Spelled]]:
+    """Every way to make a piece of two others, in the order of the pieces."""
+    known = set(pieces)
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in known and piece[cut:] in known
+    ]
+
+
+def uncertain(pieces: Sequence[bytes]) -> int:
+    """How many pieces p q = q r there are with a p longer than q: see above."""
+    both = set(splits(pieces))
+    longer = [(p + q, q) for p, q in both if len(p) > len(q)]
+    return len({piece for piece, q in longer if (q, piece.removeprefix(q)) in both})
+
+
+def _pattern(name: str) -> Any:
+    from tokenizers import Regex
+
+    return Regex(PATTERNS[name].replace(*_REPEATED))
