@@ -117,8 +117,8 @@ BUGS = """
 # logits are divided by sqrt(d) | saved.py | parity
 - "attention_scale": "1/sqrt(dh)"
 + "attention_scale": "1/sqrt(d)"
-# under a cap the logits are not divided by sqrt(dh) | attention.py | parity
-- (q.shape[-1] ** -0.5 if scale is None else scale)
+# under a cap the logits are not divided by sqrt(dh) | attention.py | block_equations
+- (1 / sqrt(q.shape[-1]) if scale is None else scale)
 + (1 if scale is None else scale)
 # the cap lifts what is masked to -cap | attention.py | parity
 - float("-inf")
@@ -133,23 +133,23 @@ BUGS = """
 - v = self.v(self.split(self.value(x)))
 + v = self.turn(self.v, self.split(self.value(x)), angles)
 # rotary exponents are j/r, half of what they are | position.py | parity
-- (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
-+ (torch.arange(turned // 2, dtype=torch.float32) / turned)
+- torch.arange(0, turned, 2, dtype=torch.float32) / turned
++ torch.arange(turned // 2, dtype=torch.float32) / turned
 # shared keys go round the queries, not by group | attention.py | parity
 - t.repeat_interleave(self.groups, dim=2)
 + t.repeat(1, 1, self.groups, 1)
-# the attention drops out in evaluation too | attention.py | trainer
+# the attention drops out in evaluation too | attention.py | block_equations
 - self.dropout if self.training else 0.0
 + self.dropout
 # a tied head is scaled with the embedding | model.py | parity
-- weight = self.embedding.weight if
-+ weight = self.scale(self.embedding.weight) if
+- weight, bias = self.embedding.weight, None
++ weight, bias = self.scale(self.embedding.weight), None
 # positions are scaled with the embedding | model.py | block_equations
 - self.position(self.scale(x), start)
 + self.scale(self.position(x, start))
 # logits are capped before they are scaled | model.py | block_equations
-- self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight))))
-+ self.logit_scale(self.cap(F.linear(self.final(x), self.rows(weight))))
+- self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight), bias)))
++ self.logit_scale(self.cap(F.linear(self.final(x), self.rows(weight), bias)))
 # eps stands outside the root | division.py | norms
 - (square.clamp(min=self.floor) / self.count + self.eps).rsqrt()
 + 1 / ((square.clamp(min=self.floor) / self.count).sqrt() + self.eps)
@@ -204,7 +204,7 @@ def first_failure(tests, file=None, whole=None):
         shutil.copy(ROOT / "pyproject.toml", folder)
         if file:
             Path(folder, file).write_text(whole)
-        command = [sys.executable, *"-m pytest -x -n 0 -rf --tb=no".split(), *tests]
+        command = [sys.executable, *"-m pytest -x -n 0 -rfE --tb=no".split(), *tests]
         env = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "1000"}
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     failed = re.search(r"^FAILED tests/(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)

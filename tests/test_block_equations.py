@@ -217,19 +217,12 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
-    """init=gpt2, so that attention takes part; every norm of the catalogue."""
-    tokens = torch.randint(11, (2, TIME), generator=torch.Generator().manual_seed(0))
+    """init=gpt2, so that attention takes part. The probe changes every token and all behind it, and
+    is itself tested below: in float64 a causal model moves by exactly 0."""
     for norm in distinct_norms():
         model = model_of(placement=placement, norm=norm, init="gpt2").train()
-        logits = model(tokens)
-        for t in (1, TIME - 2):
-            changed = tokens.clone()
-            changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % 11
-            moved = model(changed)
-            looks_ahead = norm == "batchnorm" and has_batchnorm(model)
-            assert torch.equal(moved[:, : t + 1], logits[:, : t + 1]) != looks_ahead
-            assert not torch.equal(moved[:, t + 1 :], logits[:, t + 1 :])
-        assert (leak(model, 11) > 1e-3) == looks_ahead
+        looks_ahead = norm == "batchnorm" and has_batchnorm(model)
+        assert (leak(model, 11) == 0) != looks_ahead
 
 
 def has_batchnorm(model):
