@@ -305,3 +305,14 @@ def test_the_list_names_every_choice(capsys):
         assert re.findall(r"^  (\w+) ", part, re.MULTILINE) == options(axis)
     assert re.findall(r"^(\w+)=$", out, re.MULTILINE) == AXES_OF_A_RUN
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_what_no_section_above_shows_is_among_the_other_choices(capsys):
+    _, said, _ = run(capsys, "preset=exaone4", "model=tiny", "model.depth=8")
+    for line in ("architecture.rope_base  .*1000000", "rotary base .* 1e[+]06", "not rotated"):
+        assert re.search(line, said), line
+    assert "LG AI Research" in said
+    _, said, _ = run(capsys, "preset=gemma2", "--against", "preset=gemma3")
+    assert "architecture.rope_base" in said
+    _, said, _ = run(capsys, "mlp=geglu", "--against", "mlp=geglu", "architecture.bias=true")
+    assert "architecture.bias\n    A  value false\n    B  value true" in said

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.placement import Placement
+from transformer_norms.position import rotary_bases
 from transformer_norms.resolution import HENRYS_SCALE
 from transformer_norms.saved import AUTO_ARCHITECTURE, get
 
@@ -24,6 +25,27 @@ def choices(config: Config, typed: set[str]) -> Section:
         Fact(key, (_shown(get(dict(config), key)), _size(config, key, typed))) for key in SIZES
     ]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
+
+
+def others(config: Config) -> Section:
+    """The rest of what makes the model: sizes, positions, mlp, biases."""
+    architecture, sizes = config["architecture"], config["model"]
+    facts = [
+        Fact(f"model.{key}", (_shown(value),))
+        for key, value in sizes.items()
+        if f"model.{key}" not in SIZES
+    ]
+    facts += [Fact(f"mlp.{key}", (_shown(value),)) for key, value in config["mlp"].items()]
+    facts.append(Fact("position.type", (config["position"]["type"],)))
+    rotary = config["position"]["type"] == "rope"
+    for key, value in architecture.items():
+        if key not in AUTO_ARCHITECTURE and (rotary or not key.startswith("rope_")):
+            facts.append(Fact(f"architecture.{key}", (_shown(value),)))
+    if rotary:
+        for i, base in enumerate(rotary_bases(architecture["rope_base"], sizes["depth"])):
+            turned = (f"{base:g}",) if base else ("0: not rotated",)
+            facts.append(Fact("rotary base", turned, i))
+    return Section("Other choices", ("where", "key", "value"), facts)
 
 
 def _value(config: Config, key: str) -> Any:

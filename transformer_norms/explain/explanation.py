@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_norms.assembly import norm_of
 from transformer_norms.explain.anatomy import BlockAnatomy, dissect
-from transformer_norms.explain.choices import choices
+from transformer_norms.explain.choices import choices, others
 from transformer_norms.explain.equations import block_equations, ends, same
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.numbers import coefficients, deviations, parameters
@@ -46,6 +46,7 @@ def explain_model(config: Config, model: Transformer, typed: set[str]) -> Explan
             deviations(config, model),
             parameters(config, model),
             choices(config, typed),
+            others(config),
             _sources(config, reader, model),
             _warnings(config),
         ],
@@ -110,7 +111,12 @@ def _shown(value: Any) -> str:
 
 def _sources(config: Config, reader: Reader, model: Transformer) -> Section:
     placement = config["placement"]
-    facts = [Fact(f"placement={config['choices']['placement']}", (placement["source"],))]
+    about, facts = config["about"], []
+    if about["source"] != "none":
+        facts.append(Fact(f"preset={config['choices']['preset']}", (about["source"],)))
+    if about["unverified"] != "none":
+        facts.append(Fact("not verified", (about["unverified"],)))
+    facts += [Fact(f"placement={config['choices']['placement']}", (placement["source"],))]
     if placement.get("unverified"):
         facts.append(Fact("not verified", (placement["unverified"],)))
     for name in _used(reader, model):
