@@ -283,7 +283,7 @@ class Slow:
     def identity(self): return {{"type": "slow"}}
     def documents(self):
         with open({count!r}, "a") as file: file.write("read\\n")
-        time.sleep(0.3)
+        time.sleep({seconds})
         return iter([f"document {{n}}" for n in range(200)])
 print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, lambda line: None).fingerprint)
 """
@@ -291,7 +291,7 @@ print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, lambda line: None).fing
 
 def test_five_processes_on_an_empty_cache_build_once_and_all_get_the_same(tmp_path):
     count = tmp_path / "count"
-    code = BUILDER.format(root=str(ROOT), count=str(count))
+    code = BUILDER.format(root=str(ROOT), count=str(count), seconds=0.3)
     command = [sys.executable, "-c", code]
     jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
     prints = {job.communicate(timeout=60)[0] for job in jobs}
@@ -302,15 +302,15 @@ def test_five_processes_on_an_empty_cache_build_once_and_all_get_the_same(tmp_pa
 
 def test_a_builder_that_is_killed_leaves_the_lock_to_the_next(tmp_path, cache):
     count = tmp_path / "count"
-    code = BUILDER.format(root=str(ROOT), count=str(count)).replace("0.3", "60")
-    with subprocess.Popen([sys.executable, "-c", code]) as job:
+    slow, quick = (
+        BUILDER.format(root=str(ROOT), count=str(count), seconds=seconds) for seconds in (60, 0)
+    )
+    with subprocess.Popen([sys.executable, "-c", slow]) as job:
         while not list(cache.glob(".tmp-*")):
             assert job.poll() is None
             threading.Event().wait(0.02)
         job.kill()
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("60", "0")], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=True)
     assert len(done.stdout.strip()) == 64
     assert not list(cache.glob(".tmp-*"))
 
