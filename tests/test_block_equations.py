@@ -299,6 +299,13 @@ def test_a_cap_bounds_what_it_names_and_a_high_one_changes_nothing(cap):
         assert low(tokens).abs().max() <= 0.5
 
 
+def test_logits_are_scaled_and_then_capped():
+    both = model_of(architecture__logit_scale=3, architecture__logit_cap=0.7)
+    tokens = torch.randint(11, (2, TIME))
+    expected = 0.7 * torch.tanh(3 * model_of()(tokens) / 0.7)
+    torch.testing.assert_close(both(tokens), expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", ["attention_scale", "logit_scale"])
 def test_a_scale_multiplies_what_it_names(scale):
     model, plain = model_of(**{f"architecture__{scale}": "'2*sqrt(d)'"}), model_of()
