@@ -325,6 +325,19 @@ def test_the_embedding_scale_of_post_is_the_root_of_the_width():
     assert torch.allclose(post.scale(post.embedding(tokens)), 4 * pre.embedding(tokens))
 
 
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+def test_the_embedding_is_scaled_and_the_position_is_not(position):
+    """Vaswani et al. 2017, section 3.4: sqrt(d) E[token] + P[time]."""
+    model = model_of(placement="post", position=position)
+    seen = []
+    model.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    tokens = torch.randint(11, (2, TIME))
+    model(tokens)
+    table = model.position.position.weight if position == "learned" else model.position.table
+    expected = 4 * model.embedding.weight[tokens] + table[:TIME]
+    torch.testing.assert_close(seen[0], expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
     """Nguyen & Chiang 2018; Nguyen & Salazar 2019: input sqrt(d) e/|e|, logits h . e/|e|."""
