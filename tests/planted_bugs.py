@@ -2,9 +2,9 @@
 
     python tests/planted_bugs.py --jobs 2 > tests/planted_bugs.md
 
-A bug lives in a copy of its own, never in this tree; the text that it exchanges must be there just
-once. Its hint's tests run first, and it survives if all others pass too. In the end the killers
-run where there is no bug, and must pass. Exit code 1 if a bug survives.
+Each lives in a copy, never in this tree, and exchanges a text that must be there just once. Its
+hint's tests run first; it survives if all others pass too. In the end the killers run without a
+bug, and must pass. Exit code 1 if a bug survives.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = "transformer_norms configs hydra_plugins tests".split()
 TESTS = "mlp optimizer initialization fingerprints norms parity theory block_equations "
-TESTS += "overfit trainer config_compose catalogue"  # the quickest first
+TESTS += "position overfit presets hf trainer config_compose catalogue"  # the quickest first
 
-# What is wrong | in which YAML or module | whose tests run first. `-` is there, `+` is planted.
-# Where a placement is misread, its equation is as wrong as its sites: nothing contradicts itself.
+# What is wrong | in which YAML or module | whose tests run first. `-` is there, `+` is planted:
+# in a placement with its equation, so that a paper misread contradicts nothing.
 BUGS = """
 # pre-norm's norm stands after the addition | placement/pre.yaml | fingerprints
 - equation: {attention: x + f(norm(x)), mlp: x + f(norm(x))}
@@ -79,7 +79,9 @@ BUGS = """
 - blocks: l <= 0.25*N
 + blocks: 0.75*N < l
 # lns divides by sqrt(i + 2) | placement/lns.yaml | fingerprints
+- equation: {attention: x + f(norm(x) / sqrt(l)), mlp: x + f(norm(x) / sqrt(l))}
 - both: {pre: {norm: norm, scale: 1/sqrt(l)}}
++ equation: {attention: x + f(norm(x) / sqrt(l + 1)), mlp: x + f(norm(x) / sqrt(l + 1))}
 + both: {pre: {norm: norm, scale: 1/sqrt(l + 1)}}
 # B2T's second skip takes the place of the first | coefficient.py | fingerprints
 - return self.skip(x) + start
@@ -183,7 +185,7 @@ BUGS = """
 
 
 def bugs():
-    """(number, name, file, the file with the bug, whose tests run first) of each"""
+    """(number, name, file, its text with the bug, whose tests run first)"""
     for number, text in enumerate(BUGS.split("\n# ")[1:], start=1):
         head, *lines = text.strip("\n").split("\n")
         name, place, hint = head.split(" | ")
@@ -199,8 +201,7 @@ def first_failure(tests, file=None, whole=None):
     """The first test that fails in a copy where `file` is `whole`, or None."""
     with TemporaryDirectory() as folder:
         for name in FOLDERS:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, Path(folder, name), ignore=ignored)
+            shutil.copytree(ROOT / name, Path(folder, name), ignore=lambda *_: ["__pycache__"])
         shutil.copy(ROOT / "pyproject.toml", folder)
         if file:
             Path(folder, file).write_text(whole)
@@ -214,13 +215,12 @@ def first_failure(tests, file=None, whole=None):
 
 
 def hunted(bug):
-    """What kills it, and its line of the table."""
     number, name, file, whole, hint = bug
     start = time.monotonic()
     tests = [f"tests/test_{area}.py" for area in dict.fromkeys([hint, *TESTS.split()])]
     killer = first_failure(tests, file, whole)
-    killed = f"`{killer}`" if killer else "**survives**"
-    line = f"| {number} | {name} | {file} | {killed} | {time.monotonic() - start:.0f} |"
+    by = f"`{killer}`" if killer else "**survives**"
+    line = f"| {number} | {name} | {file} | {by} | {time.monotonic() - start:.0f} |"
     print(line, file=sys.stderr, flush=True)
     return killer, line
 
@@ -238,8 +238,7 @@ def main():
     innocent = first_failure(killers) if killers else None
     killed, minutes = sum(map(bool, found)), (time.monotonic() - start) / 60
     print(f"# Planted bugs: {killed} of {len(chosen)} killed\n")
-    how = f"--jobs {given.jobs}`, {date.today()}, {minutes:.0f} minutes"
-    print(f"`python tests/planted_bugs.py {how}\n")
+    print(f"`python tests/planted_bugs.py`, {date.today()}, {minutes:.0f} minutes\n")
     print("| | bug | planted in | killed first by | s |\n|--:|---|---|---|--:|", *lines, sep="\n")
     if innocent:
         sys.exit(f"this fails without any bug: {innocent}")

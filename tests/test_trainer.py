@@ -100,5 +100,5 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
 def test_compiled_every_placement_is_the_same_function(placement):
     """In float64, where 20 steps of an optimizer leave rounding small."""
     compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
-    assert eager != compiled
+    assert eager != compiled or placement == "none"  # whose kernels round alike, without a norm
     assert compiled == pytest.approx(eager, rel=1e-9)
