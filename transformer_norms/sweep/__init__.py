@@ -1,0 +1,1 @@
+"""Many runs from one question: planned, checked, run, recorded."""

@@ -1,0 +1,118 @@
+"""`sweep-<name>.json`: what a sweep set out to do, so that no run of it can be lost unnoticed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import read_json, write_json
+from transformer_norms.folder import attempts
+from transformer_norms.names import AXES
+
+SCHEMA = 1
+EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
+
+Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PlannedRun:
+    """One run that a sweep needs: which variant, at which tuned values, of which stage and seed.
+
+    `folder` is its name in the study; a later attempt (`again=true`) has -2, -3, ... behind it.
+    """
+
+    folder: FolderName
+    identity: Hash
+    stage: Literal["tune", "result"]
+    variant: Values
+    tuned: Values
+    seed: int
+
+    def found(self, study: Path) -> Path:
+        """The newest attempt at it, made already or not."""
+        origin = self.folder.rpartition(self.identity[:8])[2]
+        there = attempts(study, self.identity, origin)
+        return there[-1] if there else study / self.folder
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Tuned:
+    """What stage 1 chose for a variant: None where it diverged everywhere. `edge` names the keys
+    whose best value is the first or last that was tried."""
+
+    variant: Values
+    best: Values | None
+    edge: list[str]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class SweepRecord:
+    """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
+
+    `tune` has each tuned key's whole grid, extensions included.
+    """
+
+    name: FolderName
+    question: str
+    axes: list[str]
+    baseline: Values
+    tune: dict[str, list[Any]]
+    tune_seeds: list[int]
+    seeds: list[int]
+    effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    runs: list[PlannedRun]
+    tuned: list[Tuned]
+    schema: Literal[1] = SCHEMA
+
+    def write(self, study: Path) -> Path:
+        """`study`/sweep-NAME.json, left as it is where nothing has changed."""
+        path = path_of(study, self.name)
+        value = {"schema": SCHEMA, **asdict(self)}
+        if not path.is_file() or read_json(path) != json.loads(json.dumps(value)):
+            study.mkdir(parents=True, exist_ok=True)
+            write_json(path, value)
+        return path
+
+
+def path_of(study: Path, name: str) -> Path:
+    return study / f"sweep-{name}.json"
+
+
+def read_record(path: Path) -> SweepRecord:
+    """ConfigError, one line, where the file is no sweep's."""
+    try:
+        return TypeAdapter(SweepRecord).validate_json(json.dumps(read_json(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def label(variant: Mapping[str, Any]) -> str:
+    """`layernorm post depth=16`: names of axes as they are, other values with their key."""
+    words = []
+    for key, value in variant.items():
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        words.append(shown if key in AXES else f"{key.rpartition('.')[2]}={shown}")
+    return " ".join(words)
+
+
+def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
+    """What a variant is compared with: itself with the baseline's values in their places, or, where
+    no such variant was planned, the only one that has all of the baseline's values."""
+    wanted = {**variant, **baseline}
+    if wanted in variants:
+        return wanted
+    having = [v for v in variants if baseline.items() <= v.items()]
+    return having[0] if len(having) == 1 else None
