@@ -52,10 +52,11 @@ def _run(arguments: Sequence[str]) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("WORLD_SIZE is above 1: a run is one process; there is no parallel= yet")
     overrides = [argument for argument in arguments if argument not in MULTIRUN]
-    if flags:
-        from transformer_norms import sweep
+    if flags or any(text.startswith("sweep=") and text != "sweep=none" for text in overrides):
+        if not any(text.startswith("hydra/sweeper=") for text in overrides):
+            from transformer_norms.sweep.drive import planned
 
-        sweep.plan(tuple(overrides))
+            planned(tuple(overrides))
         return hydra_main(["-m", *overrides])
     return _answer(_one(overrides))
 
@@ -116,9 +117,15 @@ def hydra_main(arguments: Sequence[str]) -> int:
 
 
 def _job(config: Any) -> Any:
-    """One job of a sweep, wherever Hydra's launcher runs it."""
+    """One job of a sweep, wherever Hydra's launcher runs it. Another sweeper than ours, one
+    that optimizes, is told the loss, and infinity where the run diverged."""
     from hydra.core.hydra_config import HydraConfig
 
-    from transformer_norms.sweep import job
+    hydra = HydraConfig.get()
+    overrides = list(hydra.overrides.task)
+    if "transformer_norms" in str(hydra.sweeper.get("_target_")):
+        from transformer_norms.sweep.job import job
 
-    return job(list(HydraConfig.get().overrides.task))
+        return job(overrides)
+    loss = _one(overrides)["val_loss"]
+    return float("inf") if loss is None else loss

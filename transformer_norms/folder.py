@@ -52,7 +52,7 @@ def choose(
     """
     there = attempts(study, run_hash, origin)
     if not there:
-        return study / f"{name}-{run_hash[:8]}{origin}", []
+        return study / name, []
     latest, summary = there[-1], summary_of(there[-1])
     if not summary:  # killed before it had written anything
         return latest, []

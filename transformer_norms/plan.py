@@ -27,11 +27,13 @@ class Plan:
         self.code = identity.code(config)
         origin = config["continue_from"]
         self.origin = None if origin == "none" else self._origin(Path(origin))
+        after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
+        self.name = f"{identity.readable(config, usual_axes())}-{self.hash[:8]}{after}"
         self.folder, self.remarks = choose(
             Path("runs") / config["study"],
-            identity.readable(config, usual_axes()),
+            self.name,
             self.hash,
-            f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else "",
+            after,
             again=config["again"],
             code=self.code,
             data=self.data_identity,

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -14,9 +14,9 @@ from transformer_norms.files import read_json, write_json
 from transformer_norms.folder import attempts
 from transformer_norms.names import AXES
 
-SCHEMA = 1
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
+Item = TypeVar("Item")
 Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -36,6 +36,11 @@ class PlannedRun:
     variant: Values
     tuned: Values
     seed: int
+
+    @property
+    def place(self) -> str:
+        """What it is for in the sweep, whatever the settings that all of its runs share."""
+        return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
 
     def found(self, study: Path) -> Path:
         """The newest attempt at it, made already or not."""
@@ -71,12 +76,12 @@ class SweepRecord:
     effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     runs: list[PlannedRun]
     tuned: list[Tuned]
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:
         """`study`/sweep-NAME.json, left as it is where nothing has changed."""
         path = path_of(study, self.name)
-        value = {"schema": SCHEMA, **asdict(self)}
+        value = {"schema": 1, **asdict(self)}
         if not path.is_file() or read_json(path) != json.loads(json.dumps(value)):
             study.mkdir(parents=True, exist_ok=True)
             write_json(path, value)
@@ -105,7 +110,7 @@ def label(variant: Mapping[str, Any]) -> str:
     for key, value in variant.items():
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         words.append(shown if key in AXES else f"{key.rpartition('.')[2]}={shown}")
-    return " ".join(words)
+    return " ".join(words) or "the variant"
 
 
 def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
@@ -116,3 +121,22 @@ def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Va
         return wanted
     having = [v for v in variants if baseline.items() <= v.items()]
     return having[0] if len(having) == 1 else None
+
+
+def merged(before: SweepRecord, now: SweepRecord) -> SweepRecord:
+    """`now` with all that was planned before it: what was planned once stays planned."""
+    tune = {key: _union(before.tune.get(key, []), now.tune.get(key, [])) for key in now.tune}
+    answered = [tuned.variant for tuned in now.tuned]
+    return replace(
+        now,
+        axes=_union(before.axes, now.axes),
+        tune={**before.tune, **tune},
+        tune_seeds=_union(before.tune_seeds, now.tune_seeds),
+        seeds=_union(before.seeds, now.seeds),
+        runs=_union(before.runs, now.runs),
+        tuned=[*(old for old in before.tuned if old.variant not in answered), *now.tuned],
+    )
+
+
+def _union(before: list[Item], now: list[Item]) -> list[Item]:
+    return [*before, *(item for item in now if item not in before)]

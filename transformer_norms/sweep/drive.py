@@ -1,0 +1,311 @@
+"""Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen."""
+
+import fcntl
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.config import check_hydras
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.folder import ENDED, held, summary_of
+from transformer_norms.stopping import Stopping
+from transformer_norms.sweep.board import Board
+from transformer_norms.sweep.job import record_failure
+from transformer_norms.sweep.jobs import Job, Jobs
+from transformer_norms.sweep.launch import batches, launched
+from transformer_norms.sweep.question import asked
+from transformer_norms.sweep.record import (
+    SweepRecord,
+    Tuned,
+    Values,
+    label,
+    merged,
+    path_of,
+    read_record,
+)
+from transformer_norms.sweep.tuning import Grid, chosen, extended, missing_from
+
+AGAIN = 75  # the exit code of what the same command goes on with
+_HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
+_LOOK_EVERY = 1.0  # seconds, for runs that another process has
+
+
+@cache
+def planned(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
+    """The jobs of a command line, checked; ConfigError or InputError, and nothing written, where
+    one of them cannot be run."""
+    check_hydras([text for text in arguments if text.startswith(_HYDRAS)])
+    jobs = Jobs(asked(text for text in arguments if not text.startswith(("hydra/", "hydra."))))
+    return jobs, jobs.first()
+
+
+def run(arguments: Sequence[str], launcher: Any) -> None:
+    """What Hydra's `-m` calls. Ends with the sweep's JSON line; SystemExit with its exit code."""
+    jobs, first = planned(tuple(arguments))
+    sweep = Sweep(jobs, launcher)
+    sweep.run(first)
+    code = sweep.answer()
+    if code:
+        raise SystemExit(code)
+
+
+class Sweep:
+    """A question being answered: `jobs` makes its jobs, `launcher` is Hydra's."""
+
+    def __init__(self, jobs: Jobs, launcher: Any) -> None:
+        self.jobs, self.launcher = jobs, launcher
+        self.asked, self.question = jobs.asked, jobs.asked.question
+        self.study = Path("runs") / self.asked.study
+        self.all: list[Job] = []
+        self.tuned: list[Tuned] = []
+        self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
+        self.failed: dict[Path, str] = {}
+        self.stopped = False
+
+    def run(self, first: list[Job]) -> None:
+        stopping = Stopping()
+        stopping.patient = True
+        mirror = Mirrors()
+        with stopping, Board(self.asked.name, mirror.follow) as self.board:
+            self.stopping = stopping
+            self._introduce(first)
+            self._stage(first)
+            if self.question.tune and not self.stopped:
+                self._widen()
+            if self.question.tune and not self.stopped:
+                self._stage(self._at_their_best())
+        mirror.close()
+
+    def _introduce(self, first: list[Job]) -> None:
+        question, say = self.question, self.board.say
+        if question.question:
+            say(f"{self.asked.name}: {question.question}")
+        each = f"{len(question.variants)} variants x {len(question.points)} points x "
+        if question.tune:
+            say(f"stage 1, {each}{len(question.tune_seeds)} seeds, tunes each variant; stage 2,")
+            say(f"{len(question.variants)} variants x {len(question.seeds)} seeds, at their best")
+        there = sum(job.ended for job in first)
+        already = f", {there} there already" if there else ""
+        say(f"{len(_distinct(first))} runs in {self.study}{already}")
+        for remark in self.asked.remarks:
+            say(remark)
+        for remark, count in self.jobs.remarks.items():
+            say(f"{count} of them {remark}")
+        for warning, variant in self.jobs.warnings.items():
+            say(f"warning ({variant}): {warning}")
+        if changed := self._changed(first):
+            say(
+                f"warning: {changed} was planned with other settings before; the report will not "
+                "mix them, and study=NAME keeps them apart"
+            )
+
+    def _changed(self, first: list[Job]) -> str:
+        """A job that this sweep planned before with settings that made another run of it; or ''."""
+        path = path_of(self.study, self.asked.name)
+        if not (self.asked.named and path.is_file()):
+            return ""
+        before = {run.place: run.identity for run in read_record(path).runs}
+        changed = (
+            job for job in first if before.get(job.run.place, job.run.identity) != job.run.identity
+        )
+        return next((str(job) for job in changed), "")
+
+    def _stage(self, jobs: list[Job]) -> None:
+        """Runs those of `jobs` that have not ended, and waits for those that others run."""
+        known = {job.folder for job in self.all}
+        self.all += jobs
+        self._record()
+        self.board.add([job for job in _distinct(jobs) if job.folder not in known])
+        waiting = _distinct(jobs)
+        while waiting and not self.stopped:
+            busy = []
+            for batch in batches(self.launcher, [job for job in waiting if not job.ended]):
+                if self.stopped:
+                    break
+                answers = launched(self.launcher, batch, self.board.say)
+                for job, answer in zip(batch, answers, strict=True):
+                    self._heard(job, answer)
+                    if answer["status"] == "busy":
+                        busy.append(job)
+            waiting = self._released(busy)
+
+    def _heard(self, job: Job, answer: dict[str, Any]) -> None:
+        if answer["status"] == "preempted" or self.stopping.asked:
+            self.stopped = True
+        if answer["status"] == "failed":
+            self.failed[job.folder] = answer["error"]
+            self.board.tell(job, "failed", answer["error"])
+            if job.folder.is_dir():
+                record_failure(job.folder, answer["error"])
+            if "traceback" in answer:
+                self.board.say(answer["traceback"].rstrip())
+
+    def _released(self, busy: list[Job]) -> list[Job]:
+        """Waits until none of the runs that other processes have is held; those not ended then."""
+        if busy and not self.stopped:
+            self.board.say(f"waiting for {len(busy)} runs that another process has")
+        for job in busy:
+            while not self.stopping.asked and _is_held(job.folder):
+                time.sleep(_LOOK_EVERY)
+        self.stopped = self.stopped or self.stopping.asked
+        return [job for job in busy if not job.ended]
+
+    def _widen(self) -> None:
+        """Chooses each variant's best point; once more on a wider grid where one was at an edge."""
+        self._choose()
+        wider = extended(self.grid, self.tuned)
+        if wider != self.grid:
+            points = replace(self.question, tune={**self.question.tune, **wider}).points
+            new = missing_from(self.grid, points)
+            try:
+                more = [
+                    self.jobs.of("tune", variant, point, seed)
+                    for seed in self.question.tune_seeds
+                    for variant in self.question.variants
+                    for point in new
+                ]
+            except ConfigError as error:
+                self.board.say(f"the grid cannot be extended: {error}")
+            else:
+                self.board.say(f"the best was at an edge of the grid, which is extended: {wider}")
+                self.grid = wider
+                self._stage(more)
+                if not self.stopped:
+                    self._choose()
+        for tuned in self.tuned:
+            edge = f"; still the edge of {', '.join(tuned.edge)}" if tuned.edge else ""
+            best = "diverged everywhere" if tuned.best is None else f"best at {_shown(tuned.best)}"
+            self.board.say(f"{label(tuned.variant)}: {best}{edge}")
+
+    def _choose(self) -> None:
+        """For variants whose trials have all ended; another waits for the next command."""
+        self.tuned = []
+        for variant in self.question.variants:
+            trials = [job for job in self.all if job.run.variant == variant]
+            if all(job.ended for job in trials):
+                points = [(job.run.tuned, job.folder) for job in trials]
+                self.tuned.append(chosen(variant, points, self.grid))
+            else:
+                self.board.say(f"{label(variant)}: not all of its tuning runs have ended")
+
+    def _at_their_best(self) -> list[Job]:
+        return [
+            self.jobs.of("result", tuned.variant, tuned.best, seed)
+            for seed in self.question.seeds
+            for tuned in self.tuned
+            if tuned.best is not None
+        ]
+
+    def _record(self) -> None:
+        """Writes sweep-NAME.json. A named sweep's planned runs stay planned whatever is typed next,
+        so that none is lost; a bare `-m` has no name to come back to, and is the last one typed."""
+        record = SweepRecord(
+            name=self.asked.name,
+            question=self.question.question,
+            axes=self.question.axes,
+            baseline=self.question.baseline,
+            tune=self.grid,
+            tune_seeds=self.question.tune_seeds,
+            seeds=self.question.seeds,
+            effect=self.question.effect,
+            runs=[job.run for job in self.all],
+            tuned=self.tuned,
+        )
+        path = path_of(self.study, record.name)
+        with _alone(self.study):
+            if self.asked.named and path.is_file():
+                record = merged(read_record(path), record)
+            record.write(self.study)
+
+    def answer(self) -> int:
+        """Says what came of it: the JSON line on stdout, and the exit code."""
+        report, code = self._report() if not self.stopped else (None, AGAIN)
+        counts = Counter(self._status(job) for job in _distinct(self.all))
+        answer = {
+            "study": self.asked.study,
+            "runs": counts.total(),
+            **{status: counts[status] for status in (*ENDED, "failed", "missing")},
+            "report": report,
+        }
+        if self.stopped:
+            self.board.say("stopped; the same command goes on with it")
+        print(json.dumps(answer), flush=True)
+        return code or (1 if counts["failed"] or counts["missing"] else 0)
+
+    def _status(self, job: Job) -> str:
+        status = summary_of(job.folder).get("status", "missing")
+        if status in ENDED:
+            return str(status)
+        return "failed" if status == "failed" or job.folder in self.failed else "missing"
+
+    def _report(self) -> tuple[str | None, int]:
+        try:
+            from transformer_norms.report import summary_lines, write_report
+
+            path = write_report([path_of(self.study, self.asked.name)], out=self.study)
+            for line in summary_lines(path.parent):
+                self.board.say(line)
+        except ConfigError as error:
+            self.board.say(f"no report: {error}")
+            return None, 2
+        except Exception:  # the runs are there; the report command can be tried again
+            print(traceback.format_exc(), file=sys.stderr)
+            return None, 1
+        return os.path.relpath(path), 0
+
+
+class Mirrors:
+    """The one W&B mirror of a command, and the runs it is told of."""
+
+    def __init__(self) -> None:
+        self.mirror: Any = None
+
+    def follow(self, job: Job) -> None:
+        if job.mirror != "none":
+            if self.mirror is None:
+                from transformer_norms.tracking import Mirror
+
+                self.mirror = Mirror(job.mirror)
+            self.mirror.follow(job.folder)
+
+    def close(self) -> None:
+        if self.mirror is not None:
+            self.mirror.close()
+
+
+def _distinct(jobs: list[Job]) -> list[Job]:
+    """Each folder once: two variants may come to the same run."""
+    return list({job.folder: job for job in reversed(jobs)}.values())[::-1]
+
+
+def _shown(values: Values) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with held(folder):
+            return False
+    except Busy:
+        return True
+
+
+@contextmanager
+def _alone(study: Path) -> Iterator[None]:
+    """One driver at a time reads and writes the study's record."""
+    study.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(study, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
