@@ -76,4 +76,9 @@ class Plan:
         steps = before["trainer"]["steps"]
         if self.config["trainer"]["steps"] <= steps:
             raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")
+        if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
+            raise ConfigError(
+                f"continue_from={shown(folder)}: a run of a sweep keeps its weights only; train it "
+                "alone (study=NAME) to go on from it"
+            )
         return folder

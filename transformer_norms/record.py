@@ -67,6 +67,7 @@ class Record:
             "step": trainer.step,
             "tokens": trainer.tokens,
             "seconds": round(trainer.seconds, 3),
+            "evaluation_seconds": round(trainer.evaluation_seconds, 3),
             "val_loss": _finite(trainer.final) if trainer.step == trainer.steps else None,
             "best_val_loss": _finite(trainer.best),
             "initial_loss": trainer.divergence.initial,

@@ -54,7 +54,8 @@ class Trainer:
         self.eval_every, self.log_every = eval_every, log_every
         self.checkpoint_every = checkpoint_every
         self.divergence = Divergence(warmup)
-        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.step, self.tokens = 0, 0
+        self.seconds = self.evaluation_seconds = 0.0  # of training steps alone, and of evaluations
         self.losses: list[float] = []  # since the last row of the record
         self.grad_norm, self.last_loss = 0.0, float("nan")
         self.chain = ""  # of every batch so far: equal chains mean equal data
@@ -149,6 +150,7 @@ class Trainer:
         self, windows: Iterable[Batch], stopping: Stopping | None = None
     ) -> tuple[float, int] | None:
         """(summed nats, tokens predicted); None where a signal cut it short."""
+        begun = time.perf_counter()
         self.model.eval()
         nats, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for window in windows:
@@ -158,7 +160,9 @@ class Trainer:
             nats += self.loss(window, "sum").double()
             tokens += window[:, 1:].numel()
         self.model.train()
-        return nats.item(), tokens
+        summed = nats.item()
+        self.evaluation_seconds += time.perf_counter() - begun
+        return summed, tokens
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
@@ -194,6 +198,7 @@ class Trainer:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
             "losses": self.losses,
             "grad_norm": self.grad_norm,
             "chain": self.chain,
@@ -206,6 +211,7 @@ class Trainer:
         self, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]
     ) -> None:
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.evaluation_seconds = state["evaluation_seconds"]
         self.losses, self.grad_norm = list(state["losses"]), state["grad_norm"]
         self.chain = state["chain"]
         self.best, self.final = (

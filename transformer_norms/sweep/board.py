@@ -41,11 +41,20 @@ class Row:
     began: bool = False  # while this command watched
     error: str = ""
     seen: int = 0  # when its summary was written that was read last
+    start: tuple[float, int] | None = None  # the second and the step at which it was seen running
 
     @property
     def done(self) -> float:
         over = self.state in OVER
         return 1.0 if over else self.step / self.steps if self.steps else 0.0
+
+    @property
+    def left(self) -> str:
+        """The time that the run will take, if it goes on as it went."""
+        if self.state != "running" or self.start is None or self.step == self.start[1]:
+            return ""
+        rate = (time.monotonic() - self.start[0]) / (self.step - self.start[1])
+        return clock(rate * (self.steps - self.step))
 
 
 class Board:
@@ -115,6 +124,8 @@ class Board:
                 if row.state == "running" and not row.began:
                     row.began = True
                     self.follow(row.job)
+                if row.state == "running" and row.start is None and row.step:
+                    row.start = time.monotonic(), row.step
                 if row.state != before and row.state in OVER:
                     self._say(row)
             if self.is_terminal:
@@ -148,16 +159,16 @@ class Board:
             title=f"{self.title}: {len(ended)} of {len(self.rows)} runs{self._left()}",
             title_justify="left", box=None, pad_edge=False, expand=False,
         )  # fmt: skip
-        for name, justify in (("run", "left"), ("state", "left"), ("step", "right")):
-            table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("loss", justify="right", no_wrap=True)
+        for name in ("run", "state", "step", "loss", "left"):
+            number = name in ("step", "loss", "left")
+            table.add_column(name, justify="right" if number else "left", no_wrap=True)
         running = [row for row in self.rows if row not in ended and row.state != "waiting"]
         waiting = [row for row in self.rows if row.state == "waiting"]
         room = max(1, MOST_ROWS - len(running) - min(3, len(waiting)))
         for row in [*ended[-room:], *running[:MOST_ROWS], *waiting[:3]]:
             step = f"{row.step}/{row.steps}" if row.steps else ""
             loss = "" if row.loss is None else f"{row.loss:.3f}"
-            table.add_row(str(row.job)[:40], row.state, step, loss)
+            table.add_row(str(row.job)[:40], row.state, step, loss, row.left)
         return table
 
 

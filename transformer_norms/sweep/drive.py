@@ -1,12 +1,8 @@
 """Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen."""
 
 import fcntl
-import json
 import os
-import sys
 import time
-import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,12 +12,14 @@ from typing import Any
 
 from transformer_norms.config import check_hydras
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.folder import ENDED, held, summary_of
+from transformer_norms.folder import held
 from transformer_norms.stopping import Stopping
 from transformer_norms.sweep.board import Board
+from transformer_norms.sweep.ending import answered
 from transformer_norms.sweep.job import record_failure
 from transformer_norms.sweep.jobs import Job, Jobs
 from transformer_norms.sweep.launch import batches, launched
+from transformer_norms.sweep.opening import introduced
 from transformer_norms.sweep.question import asked
 from transformer_norms.sweep.record import (
     SweepRecord,
@@ -34,7 +32,6 @@ from transformer_norms.sweep.record import (
 )
 from transformer_norms.sweep.tuning import Grid, chosen, extended, missing_from
 
-AGAIN = 75  # the exit code of what the same command goes on with
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 
@@ -53,7 +50,8 @@ def run(arguments: Sequence[str], launcher: Any) -> None:
     jobs, first = planned(tuple(arguments))
     sweep = Sweep(jobs, launcher)
     sweep.run(first)
-    code = sweep.answer()
+    record, ran = path_of(sweep.study, jobs.asked.name), _distinct(sweep.all)
+    code = answered(sweep.study, record, ran, sweep.failed, sweep.stopped, sweep.board.say)
     if code:
         raise SystemExit(code)
 
@@ -77,47 +75,14 @@ class Sweep:
         mirror = Mirrors()
         with stopping, Board(self.asked.name, mirror.follow) as self.board:
             self.stopping = stopping
-            self._introduce(first)
+            for line in introduced(self.jobs, first, self.study):
+                self.board.say(line)
             self._stage(first)
             if self.question.tune and not self.stopped:
-                self._widen()
+                self._tune()
             if self.question.tune and not self.stopped:
                 self._stage(self._at_their_best())
         mirror.close()
-
-    def _introduce(self, first: list[Job]) -> None:
-        question, say = self.question, self.board.say
-        if question.question:
-            say(f"{self.asked.name}: {question.question}")
-        each = f"{len(question.variants)} variants x {len(question.points)} points x "
-        if question.tune:
-            say(f"stage 1, {each}{len(question.tune_seeds)} seeds, tunes each variant; stage 2,")
-            say(f"{len(question.variants)} variants x {len(question.seeds)} seeds, at their best")
-        there = sum(job.ended for job in first)
-        already = f", {there} there already" if there else ""
-        say(f"{len(_distinct(first))} runs in {self.study}{already}")
-        for remark in self.asked.remarks:
-            say(remark)
-        for remark, count in self.jobs.remarks.items():
-            say(f"{count} of them {remark}")
-        for warning, variant in self.jobs.warnings.items():
-            say(f"warning ({variant}): {warning}")
-        if changed := self._changed(first):
-            say(
-                f"warning: {changed} was planned with other settings before; the report will not "
-                "mix them, and study=NAME keeps them apart"
-            )
-
-    def _changed(self, first: list[Job]) -> str:
-        """A job that this sweep planned before with settings that made another run of it; or ''."""
-        path = path_of(self.study, self.asked.name)
-        if not (self.asked.named and path.is_file()):
-            return ""
-        before = {run.place: run.identity for run in read_record(path).runs}
-        changed = (
-            job for job in first if before.get(job.run.place, job.run.identity) != job.run.identity
-        )
-        return next((str(job) for job in changed), "")
 
     def _stage(self, jobs: list[Job]) -> None:
         """Runs those of `jobs` that have not ended, and waits for those that others run."""
@@ -159,43 +124,52 @@ class Sweep:
         self.stopped = self.stopped or self.stopping.asked
         return [job for job in busy if not job.ended]
 
-    def _widen(self) -> None:
+    def _tune(self) -> None:
         """Chooses each variant's best point; once more on a wider grid where one was at an edge."""
-        self._choose()
-        wider = extended(self.grid, self.tuned)
-        if wider != self.grid:
-            points = replace(self.question, tune={**self.question.tune, **wider}).points
-            new = missing_from(self.grid, points)
-            try:
-                more = [
-                    self.jobs.of("tune", variant, point, seed)
-                    for seed in self.question.tune_seeds
-                    for variant in self.question.variants
-                    for point in new
-                ]
-            except ConfigError as error:
-                self.board.say(f"the grid cannot be extended: {error}")
-            else:
-                self.board.say(f"the best was at an edge of the grid, which is extended: {wider}")
-                self.grid = wider
-                self._stage(more)
-                if not self.stopped:
-                    self._choose()
-        for tuned in self.tuned:
-            edge = f"; still the edge of {', '.join(tuned.edge)}" if tuned.edge else ""
-            best = "diverged everywhere" if tuned.best is None else f"best at {_shown(tuned.best)}"
-            self.board.say(f"{label(tuned.variant)}: {best}{edge}")
+        found = self._chosen()
+        wider = extended(self.grid, found)
+        if wider != self.grid and (more := self._more(wider)):
+            self.grid = wider
+            self._stage(more)
+            if self.stopped:
+                return
+            found = self._chosen()
+        self.tuned = found
+        for one in found:
+            edge = f"; still the edge of {', '.join(one.edge)}" if one.edge else ""
+            best = "diverged everywhere" if one.best is None else f"best at {_shown(one.best)}"
+            self.board.say(f"{label(one.variant)}: {best}{edge}")
 
-    def _choose(self) -> None:
-        """For variants whose trials have all ended; another waits for the next command."""
-        self.tuned = []
+    def _chosen(self) -> list[Tuned]:
+        """Of the variants whose trials have all ended; another waits for the next command."""
+        found = []
         for variant in self.question.variants:
             trials = [job for job in self.all if job.run.variant == variant]
             if all(job.ended for job in trials):
                 points = [(job.run.tuned, job.folder) for job in trials]
-                self.tuned.append(chosen(variant, points, self.grid))
+                found.append(chosen(variant, points, self.grid))
             else:
                 self.board.say(f"{label(variant)}: not all of its tuning runs have ended")
+        return found
+
+    def _more(self, wider: Grid) -> list[Job]:
+        """The trials that a wider grid adds, or none where one of them is not allowed."""
+        points = replace(self.question, tune={**self.question.tune, **wider}).points
+        new = missing_from(self.grid, points)
+        try:
+            more = [
+                self.jobs.of("tune", variant, point, seed)
+                for seed in self.question.tune_seeds
+                for variant in self.question.variants
+                for point in new
+            ]
+        except ConfigError as error:
+            self.board.say(f"the best was at an edge of the grid, which ends there: {error}")
+            return []
+        for key in wider:
+            steps = ", ".join(str(value) for value in wider[key])
+            self.board.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
+        return more
 
     def _at_their_best(self) -> list[Job]:
         return [
@@ -225,42 +199,6 @@ class Sweep:
             if self.asked.named and path.is_file():
                 record = merged(read_record(path), record)
             record.write(self.study)
-
-    def answer(self) -> int:
-        """Says what came of it: the JSON line on stdout, and the exit code."""
-        report, code = self._report() if not self.stopped else (None, AGAIN)
-        counts = Counter(self._status(job) for job in _distinct(self.all))
-        answer = {
-            "study": self.asked.study,
-            "runs": counts.total(),
-            **{status: counts[status] for status in (*ENDED, "failed", "missing")},
-            "report": report,
-        }
-        if self.stopped:
-            self.board.say("stopped; the same command goes on with it")
-        print(json.dumps(answer), flush=True)
-        return code or (1 if counts["failed"] or counts["missing"] else 0)
-
-    def _status(self, job: Job) -> str:
-        status = summary_of(job.folder).get("status", "missing")
-        if status in ENDED:
-            return str(status)
-        return "failed" if status == "failed" or job.folder in self.failed else "missing"
-
-    def _report(self) -> tuple[str | None, int]:
-        try:
-            from transformer_norms.report import summary_lines, write_report
-
-            path = write_report([path_of(self.study, self.asked.name)], out=self.study)
-            for line in summary_lines(path.parent):
-                self.board.say(line)
-        except ConfigError as error:
-            self.board.say(f"no report: {error}")
-            return None, 2
-        except Exception:  # the runs are there; the report command can be tried again
-            print(traceback.format_exc(), file=sys.stderr)
-            return None, 1
-        return os.path.relpath(path), 0
 
 
 class Mirrors:

@@ -1,0 +1,63 @@
+"""How a sweep ends: the report, a line of JSON, an exit code."""
+
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.folder import ENDED, summary_of
+from transformer_norms.sweep.jobs import Job
+
+AGAIN = 75  # the exit code of what the same command goes on with
+
+
+def answered(
+    study: Path,
+    record: Path,
+    jobs: Sequence[Job],
+    failed: Mapping[Path, str],
+    stopped: bool,
+    say: Callable[[str], None],
+) -> int:
+    """Prints the sweep's JSON line on stdout; its exit code. What was stopped has no report yet."""
+    if stopped:
+        report, code = None, AGAIN
+        say("stopped; the same command goes on with it")
+    else:
+        report, code = _report(record, say)
+    counts = Counter(_status(job, failed) for job in jobs)
+    answer = {
+        "study": study.name,
+        "runs": counts.total(),
+        **{status: counts[status] for status in (*ENDED, "failed", "missing")},
+        "report": report,
+    }
+    print(json.dumps(answer), flush=True)
+    return code or (1 if counts["failed"] or counts["missing"] else 0)
+
+
+def _status(job: Job, failed: Mapping[Path, str]) -> str:
+    status = summary_of(job.folder).get("status", "missing")
+    if status in ENDED:
+        return str(status)
+    return "failed" if status == "failed" or job.folder in failed else "missing"
+
+
+def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
+    try:
+        from transformer_norms.report import summary_lines, write_report
+
+        path = write_report([record], out=record.parent)
+        for line in summary_lines([record]):
+            say(line)
+    except ConfigError as error:
+        say(f"no report: {error}")
+        return None, 2
+    except Exception:  # the runs are there, and the report can be asked for again
+        print(traceback.format_exc(), file=sys.stderr)
+        return None, 1
+    return os.path.relpath(path), 0
