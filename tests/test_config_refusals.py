@@ -12,10 +12,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from transformer_norms import config, sweep
+from transformer_norms import config
 from transformer_norms.config import compose
 from transformer_norms.data import InputError
 from transformer_norms.errors import ConfigError
+from transformer_norms.sweep.drive import planned
 
 ROOT = Path(__file__).parents[1]
 
@@ -191,16 +192,16 @@ SWEEPS = [
     ("seed=0,-1", "seed", "-1", "greater than or equal to 0"),
     ("seed=0,nan", "seed=nan", "finite"),
     ("seed=null,1", "seed=null", "none"),
-    ("seed=choice(1,foo)", "seed=foo", "a number"),
+    ("seed=choice(1,foo)", "seed=foo", "integer"),
     ("lr=1,2", "lr=1", "did you mean 'optimizer.lr'"),
     ("model.heads=4,3", "model.heads", "3", "1, 2, 4, 8"),
-    ("study=../x,y", "study", "'../x'", "letters"),
+    ("study=../x,y", "study", "'../x'", "one value"),
     ("norm=a,,b", "norm=a,,b", "quotes"),
     ("seed=range(1,1)", "seed=range(1,1)", "no value"),
     ("seed=interval(0,1)", "seed=interval(0,1)", "KEY=A,B"),
     ("norm=glob(*)", "norm=glob(*)", "KEY=A,B"),
-    ("seed=range(0,1e9)", "seed=range(0,1e9)", "more than 10000 jobs"),
-    ("seed=1,2 seed=3", "seed is typed twice", "seed=1 and seed=3"),
+    ("seed=range(0,1e9)", "seed=range(0,1e9)", "more than 10000 runs"),
+    ("seed=1,2 seed=3", "seed is typed twice", "seed=3"),
     ("+seed=1,2", "+seed=1,2", "without '+'"),
     ("seed=${x},1", "seed=${x},1", "not allowed"),
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "norm=prmsnorm has it"),
@@ -258,13 +259,13 @@ def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
 @pytest.mark.parametrize("case", SWEEPS, ids=lambda case: case[0])
 def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
     overrides, *fragments = case
-    line = refused(sweep.plan, tuple(typed(overrides)))
+    line = refused(planned, tuple(typed(overrides)))
     assert [part for part in fragments if part not in line] == [], line
 
 
 def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
     with pytest.raises(InputError, match="there is no file nowhere.txt"):
-        sweep.plan(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
+        planned(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
 
 
 def test_a_single_string_is_no_list_of_overrides():

@@ -118,7 +118,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
     if not found:
         raise ConfigError(f"{text}: names no value")
     if len(found) > MOST_RUNS:
-        raise ConfigError(f"{text}: is more than {MOST_RUNS} values; split the study")
+        raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
     return key, [parse([f"{key}={value}"])[0].value for value in found]
 
 
@@ -160,6 +160,9 @@ def _one_line(where: str) -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"][0] == "seeds" and len(first["loc"]) > 1:  # typed as seed=0,1,2
+            line = f"seed={first['input']} is not allowed; {first['msg'].lower()}"
+            raise ConfigError(line) from None
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: {key}: {_plainly(first, key)}") from None
     except (OmegaConfBaseException, YAMLError, ValueError) as error:

@@ -1,0 +1,286 @@
+"""A sweep's runs: what is missing and nothing else, whatever goes wrong with one of them."""
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+
+from transformer_norms import run as running
+from transformer_norms.sweep import drive
+from transformer_norms.sweep.drive import planned
+from transformer_norms.sweep.job import job
+from transformer_norms.sweep.record import read_record
+
+pytestmark = pytest.mark.area("sweeps")
+
+SHORT = ["model=tiny", "model.depth=1", "data=stories", "data.val_tokens=300", "tracking=none"]
+SHORT += ["trainer.threads=1", "trainer.steps=4", "trainer.batch_size=2", "schedule.warmup=1"]
+
+PLUGIN = """
+import torch
+from torch import nn
+from transformer_norms.norms import NORMS
+
+@NORMS("bad")
+class Bad(nn.Module):
+    '''x, until it is told to be worse'''
+    def __init__(self, width: int, *, factor: float) -> None:
+        super().__init__()
+        self.factor, self.calls = factor, 0
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls > 4 and self.factor == 0:
+            raise RuntimeError("no more")
+        return x * (float("nan") if self.calls > 4 and self.factor < 0 else 1.0)
+"""
+
+
+class BasicLauncher:
+    """Runs jobs here, as Hydra's of that name does, and counts what was asked of it."""
+
+    def __init__(self):
+        self.asked = []
+
+    def launch(self, job_overrides, initial_job_idx):
+        self.asked += job_overrides
+        return [
+            JobReturn(_return_value=job(overrides), status=JobStatus.COMPLETED)
+            for overrides in job_overrides
+        ]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running.Run, "_draw", lambda self: None)  # a third of a second each
+    planned.cache_clear()
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """How often each run was trained, by folder."""
+    counts = Counter()
+    whole = running.Run.train
+
+    def count(self, *arguments):
+        counts[self.folder.name] += 1
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(running.Run, "train", count)
+    return counts
+
+
+def sweep(capsys, *arguments, launcher=None):
+    """(the JSON line, the exit code, what a person reads)."""
+    planned.cache_clear()
+    code = 0
+    try:
+        drive.run([*SHORT, *arguments], launcher or BasicLauncher())
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    return json.loads(out.splitlines()[-1]), code, err
+
+
+def tree(folder):
+    """Every file's bytes and the time when it was written."""
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(f): (f.stat().st_mtime_ns, hashlib.sha256(f.read_bytes()).digest()) for f in files}
+
+
+def write_sweep(content):
+    folder = Path("mine/configs/sweep")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.yaml").write_text("question: Which?\n" + content)
+    return ["sweep=mine", "plugins=mine"]
+
+
+def bad_norm():
+    folder = Path("mine/configs/norm")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bad.yaml").write_text("type: bad\nfactor: 1.0\n")
+    Path("mine/bad.py").write_text(PLUGIN)
+
+
+def test_each_job_is_run_once_and_the_same_command_again_rewrites_nothing(capsys, trained):
+    answer, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", "seed=0,1")
+    assert (answer["runs"], answer["finished"], answer["missing"], code) == (4, 4, 0, 0)
+    assert Path(answer["report"]).is_file()
+    assert set(trained.values()) == {1}
+    before = tree("runs")
+    assert sweep(capsys, "norm=layernorm,rmsnorm", "seed=0,1")[:2] == (answer, 0)
+    assert tree("runs") == before
+
+
+def test_a_finished_run_of_a_sweep_keeps_its_weights_and_no_more(capsys):
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    kept = {path.name for path in Path("runs").glob("main/*/checkpoints/*/*")}
+    assert kept == {"model.safetensors", "state.json", "manifest.json"}
+
+
+def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, trained):
+    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
+    sweep(capsys, *named)
+    sweep(capsys, *named, "norm=rmsnorm,dyt", "seed=0,1")
+    assert len(trained) == 5
+    assert set(trained.values()) == {1}
+    record = read_record(Path("runs/mine/sweep-mine.json"))
+    assert {run.folder for run in record.runs} == set(trained)
+
+
+def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, trained):
+    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
+    sweep(capsys, *named)
+    answer, code, err = sweep(capsys, *named, "trainer.batch_size=1")
+    assert len(trained) == 4
+    assert (answer["report"], code) == (None, 2)
+    assert "trainer.batch_size" in err
+    assert "study=NAME" in err
+
+
+def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
+    bad_norm()
+    arguments = ["plugins=mine", "norm=rmsnorm,bad,layernorm", "norm.factor=0"]
+    named = write_sweep(
+        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
+        "together: [{norm: bad, norm.factor: 0.0}, {norm: bad, norm.factor: -1.0}]\n"
+    )
+    answer, code, err = sweep(capsys, *named)
+    assert {**answer, "report": ""} == {
+        "study": "mine", "runs": 4, "finished": 2, "diverged": 1, "failed": 1, "missing": 0,
+        "report": "",
+    }  # fmt: skip
+    assert code == 1
+    assert "RuntimeError: no more" in err
+    assert arguments  # the failed one alone is begun again
+    sweep(capsys, *named)
+    assert sorted(trained.values()) == [1, 1, 1, 2]
+
+
+def test_an_interrupted_run_is_gone_on_with(capsys, trained, monkeypatch):
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(self, trainer):
+        if trainer.step == 3:
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_norms.record.Record.progress", interrupt)
+        with pytest.raises(Interrupted):
+            sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
+    answer, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
+    assert (answer["finished"], code) == (2, 0)
+    calm, _, _ = sweep(capsys, "norm=layernorm,rmsnorm", "study=calm")
+    assert losses("main") == losses("calm")
+    assert calm["finished"] == 2
+
+
+def losses(study):
+    return {
+        file.parent.name: json.loads(file.read_text())["val_loss"]
+        for file in Path("runs", study).glob("*/summary.json")
+    }
+
+
+def test_two_stages_tune_on_one_seed_widen_once_and_report_on_others(capsys, trained):
+    named = write_sweep(
+        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1]\n"
+        "tune: {optimizer.lr: [1e-5, 1e-4], seed: [100]}\n"
+    )
+    answer, code, err = sweep(capsys, *named)
+    record = read_record(Path("runs/mine/sweep-mine.json"))
+    # The rates are far too low: both do best at the highest, then at the step beyond it.
+    assert record.tune == {"optimizer.lr": [1e-5, 1e-4, 1e-3]}
+    assert [tuned.best for tuned in record.tuned] == [{"optimizer.lr": 1e-3}] * 2
+    assert [tuned.edge for tuned in record.tuned] == [["optimizer.lr"]] * 2
+    tune = [run for run in record.runs if run.stage == "tune"]
+    results = [run for run in record.runs if run.stage == "result"]
+    assert ({run.seed for run in tune}, {run.seed for run in results}) == ({100}, {0, 1})
+    assert {run.tuned["optimizer.lr"] for run in results} == {1e-3}
+    assert (len(tune), len(results), answer["finished"], code) == (6, 4, 10, 0)
+    assert "edge" in err
+    before = tree("runs")
+    sweep(capsys, *named)
+    assert tree("runs") == before
+    assert set(trained.values()) == {1}
+
+
+def test_the_best_rate_is_the_one_with_the_lowest_loss_in_its_summaries(capsys):
+    named = write_sweep(
+        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\nseeds: [0]\n"
+        "tune: {optimizer.lr: [1e-4, 1e-2, 1], seed: [100, 101]}\n"
+    )
+    sweep(capsys, *named)
+    record = read_record(Path("runs/mine/sweep-mine.json"))
+    means = {}
+    for run in record.runs:
+        if run.stage == "tune":
+            summary = json.loads(Path("runs/mine", run.folder, "summary.json").read_text())
+            means.setdefault(run.tuned["optimizer.lr"], []).append(summary["val_loss"])
+    assert record.tuned[0].best["optimizer.lr"] == min(means, key=lambda rate: sum(means[rate]))
+
+
+def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypatch):
+    _, jobs = planned((*SHORT, "norm=layernorm,rmsnorm"))
+    folder = jobs[0].folder
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    monkeypatch.setattr(drive, "_LOOK_EVERY", 0.01)
+    released = threading.Timer(1.5, os.close, [descriptor])
+    released.start()
+    began = time.monotonic()
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
+    assert (answer["finished"], code) == (2, 0)
+    assert time.monotonic() - began > 1.0
+    assert "another process" in err
+
+
+def test_a_launcher_that_breaks_down_is_told_and_costs_its_own_jobs_only(capsys):
+    class Breaks(BasicLauncher):
+        def launch(self, job_overrides, initial_job_idx):
+            if "norm=layernorm" in job_overrides[0]:
+                raise OSError("the queue is gone")
+            return super().launch(job_overrides, initial_job_idx)
+
+    Breaks.__name__ = "BasicLauncher"
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=Breaks())
+    assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
+    assert "the queue is gone" in err
+
+
+def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):
+    launcher = BasicLauncher()
+    original = launcher.launch
+
+    def stop(job_overrides, initial_job_idx):
+        original(job_overrides, initial_job_idx)
+        return [JobReturn(_return_value={"status": "preempted"}, status=JobStatus.COMPLETED)]
+
+    launcher.launch = stop
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
+    assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
+    assert "the same command" in err
+
+
+def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
+    answer, code, _ = sweep(capsys, "final_norm=auto,always")
+    assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
+
+
+def test_a_run_of_a_sweep_cannot_be_continued_and_says_what_to_do(capsys):
+    from transformer_norms import ConfigError, compose, train
+
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    folder = next(Path("runs/main").glob("layernorm-*"))
+    typed = [*(pair for pair in SHORT if "steps" not in pair), "norm=layernorm", "trainer.steps=6"]
+    with pytest.raises(ConfigError, match="weights only"):
+        train(compose([*typed, f"continue_from={folder}"]))

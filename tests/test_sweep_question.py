@@ -1,0 +1,166 @@
+"""A sweep's question: what its file says, what was typed in its place, what is refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import options
+from transformer_norms.overrides import parse
+from transformer_norms.sweep.drive import planned
+from transformer_norms.sweep.jobs import typed
+from transformer_norms.sweep.question import asked, read_question
+from transformer_norms.sweep.record import baseline_of, label
+
+pytestmark = pytest.mark.area("sweeps")
+
+READY = [name for name in options("sweep") if name != "none"]
+BASE = "question: Which?\nbaseline: {placement: pre}\nvary: {placement: [pre, post]}\n"
+TUNED = BASE + "tune: {optimizer.lr: [1e-3, 4e-3], seed: [100]}\nseeds: [0, 1]\n"
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Writes a sweep's file, and asks it with what is typed beside it."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("mine/configs/sweep")
+    folder.mkdir(parents=True)
+
+    def ask(content, *typed):
+        (folder / "mine.yaml").write_text(content)
+        return asked(["sweep=mine", "plugins=mine", *typed])
+
+    return ask
+
+
+@pytest.mark.parametrize("name", READY)
+def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_each(name):
+    question = read_question(name)
+    assert question.question.endswith(("?", "."))
+    variants = question.variants
+    for variant in variants:
+        assert baseline_of(variant, question.baseline, variants) is not None
+    rates = [f"optimizer.lr={question.tune['optimizer.lr'][0]}"] if question.tune else []
+    _, jobs = planned((f"sweep={name}", f"seed={question.seeds[0]}", "data=stories", *rates))
+    assert [job.run.variant for job in jobs] == variants
+    assert len({job.folder for job in jobs}) >= len(variants) - 4  # auto may mean another's choice
+
+
+def test_the_issues_sweeps_are_there():
+    wanted = "quick noise norms placements final_norm warmup depth init_x_placement qk_norm"
+    assert set(READY) >= {*wanted.split(), "optimizer_x_norm"}
+
+
+def test_typed_values_stand_in_the_place_of_the_files(mine):
+    question = mine(TUNED, "placement=pre,out", "seed=7", "optimizer.lr=1e-3,2e-3").question
+    assert question.vary == {"placement": ["pre", "out"]}
+    assert question.seeds == [7]
+    assert question.tune == {"optimizer.lr": [0.001, 0.002], "seed": [100]}
+    typed_rate = mine(TUNED, "optimizer.lr=2e-3").question
+    assert typed_rate.tune == {}
+    assert typed_rate.fixed["optimizer.lr"] == 0.002
+    further = mine(BASE + "fixed: {norm: dyt}\n", "norm=a,b")
+    assert further.question.vary == {"placement": ["pre", "post"], "norm": ["a", "b"]}
+    assert "norm" not in further.question.fixed
+
+
+def test_a_typed_axis_without_the_baselines_value_has_its_first_as_baseline_and_says_so(mine):
+    asked = mine(BASE, "placement=post,out")
+    assert asked.question.baseline == {"placement": "post"}
+    assert "placement=post is the baseline" in asked.remarks[0]
+
+
+def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
+    assert mine(BASE).study == "mine"
+    assert mine(BASE, "study=other").study == "other"
+    assert asked(["norm=a,b"]).study == "main"
+    assert asked(["norm=a,b", "study=other"]).name == "other"
+
+
+def test_without_a_file_each_axis_first_value_is_the_baseline():
+    question = asked(["norm=a,b", "model.depth=4,16", "seed=0,1", "trainer.steps=5"]).question
+    assert question.baseline == {"norm": "a", "model.depth": 4}
+    assert question.seeds == [0, 1]
+    assert question.fixed == {"trainer.steps": 5}
+    assert len(question.variants) == 4
+
+
+def test_whole_variants_stand_beside_the_grid(mine):
+    both = BASE + "together: [{placement: post, schedule.warmup: 0}]\n"
+    assert mine(both).question.variants == [
+        {"placement": "pre"}, {"placement": "post"}, {"placement": "post", "schedule.warmup": 0},
+    ]  # fmt: skip
+
+
+def test_each_variant_is_compared_with_itself_at_the_baselines_values():
+    variants = [{"model.depth": d, "placement": p} for d in (4, 16) for p in ("pre", "post")]
+    found = baseline_of(variants[3], {"placement": "pre"}, variants)
+    assert found == {"model.depth": 16, "placement": "pre"}
+    whole = [{"placement": "pre"}, {"placement": "post", "schedule.warmup": 0}]
+    assert baseline_of(whole[1], {"placement": "pre"}, whole) == {"placement": "pre"}
+
+
+def test_a_variant_is_labelled_by_what_it_varies():
+    assert label({"norm": "rmsnorm", "model.depth": 16}) == "rmsnorm depth=16"
+    assert label({"qk_norm": "head", "trainer.compile": True}) == "qk_norm=head compile=true"
+
+
+REFUSED = [
+    (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
+    (BASE + "seeds: [a]\n", "seed=a", "integer"),
+    (BASE + "seeds: []\n", "seeds", "at least 1"),
+    (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune.seed", "missing"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),
+    (BASE + "tune: {placement: [pre], seed: [9]}\n", "placement", "both varied and tuned"),
+    (BASE + "fixed: {seed: 3}\n", "seed", "under seeds"),
+    (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),
+    (BASE + "effect: -1\n", "effect", "-1"),
+    (BASE + "effect: .nan\n", "effect", "finite"),
+    (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),
+    (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
+    (BASE.replace("question: Which?\n", ""), "question", "missing"),
+    (BASE.replace("[pre, post]", "pre"), "vary.placement", "list"),
+    ("- a\n", "a list", "keys"),
+    ("a: [\n", "sweep=mine", "parsing"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[1])
+def test_a_file_that_contradicts_itself_is_one_line_that_names_the_key(mine, case):
+    content, *fragments = case
+    with pytest.raises(ConfigError) as refusal:
+        mine(content)
+    line = str(refusal.value)
+    assert "\n" not in line
+    assert [part for part in fragments if part not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["sweep=quikc"], ["sweep=quikc", "did you mean 'quick'"]),
+        (["sweep=quick,noise"], ["one sweep at a time"]),
+        (["study=a,b"], ["study", "one value"]),
+        (["norm=" + ",".join(f"a{i}" for i in range(200)), "seed=range(0,60)"], ["10000 runs"]),
+    ],
+)
+def test_a_command_that_asks_for_what_cannot_be_is_one_line(arguments, fragments):
+    with pytest.raises(ConfigError) as refusal:
+        planned(tuple(arguments))
+    assert [part for part in fragments if part not in str(refusal.value)] == []
+
+
+WORDS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), max_size=8)
+LEAVES = st.one_of(
+    st.booleans(),
+    st.integers(-(10**9), 10**9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    WORDS.filter(lambda word: word != "???" and "${" not in word),
+)
+
+
+@given(st.one_of(LEAVES, st.lists(LEAVES, max_size=3), st.dictionaries(st.just("k"), LEAVES)))
+def test_a_value_survives_being_typed(value):
+    assert parse([typed("key.x", value)])[0].value == value

@@ -1,0 +1,81 @@
+"""Stage 1's answer, from losses written down by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transformer_norms.sweep.record import Tuned
+from transformer_norms.sweep.tuning import chosen, extended, missing_from
+
+pytestmark = pytest.mark.area("sweeps")
+
+LR = "optimizer.lr"
+GRID = {LR: [1e-3, 2e-3, 4e-3]}
+
+
+@pytest.fixture
+def trial(tmp_path):
+    def run(rate, loss, *, diverged=False, initial=5.5):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        status = "diverged" if diverged else "finished"
+        summary = {"status": status, "val_loss": loss, "initial_loss": initial}
+        Path(folder, "summary.json").write_text(json.dumps(summary))
+        return {LR: rate}, folder
+
+    return run
+
+
+def test_the_best_point_has_the_lowest_mean_over_the_tuning_seeds(trial):
+    trials = [trial(1e-3, 2.0), trial(1e-3, 2.4), trial(2e-3, 2.1), trial(2e-3, 2.2)]
+    found = chosen({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
+    assert (found.best, found.edge) == ({LR: 2e-3}, [])
+
+
+def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
+    """(2.0 + 5.5) / 2 is more than 2.3, whatever the one that held reached."""
+    trials = [trial(1e-3, 2.3), trial(1e-3, 2.3), trial(2e-3, 2.0), trial(2e-3, None, diverged=True)]
+    found = chosen({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
+    assert (found.best, found.edge) == ({LR: 1e-3}, [LR])
+
+
+def test_a_diverged_run_with_a_low_loss_is_never_the_best(trial):
+    found = chosen({}, [trial(1e-3, 3.0), trial(2e-3, 1.0, diverged=True), trial(4e-3, 4.0)], GRID)
+    assert found.best == {LR: 1e-3}
+
+
+def test_a_variant_that_diverged_everywhere_has_no_best_and_asks_for_lower_rates(trial):
+    found = chosen({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
+    assert (found.best, found.edge) == (None, [LR])
+    assert extended(GRID, [found]) == {LR: [5e-4, *GRID[LR]]}
+
+
+def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best(trial):
+    low = chosen({}, [trial(1e-3, 1.0), trial(2e-3, 2.0), trial(4e-3, 3.0)], GRID)
+    middle = chosen({}, [trial(1e-3, 2.0), trial(2e-3, 1.0), trial(4e-3, 3.0)], GRID)
+    high = chosen({}, [trial(1e-3, 3.0), trial(2e-3, 2.0), trial(4e-3, 1.0)], GRID)
+    assert extended(GRID, [middle]) == GRID
+    assert extended(GRID, [middle, high]) == {LR: [1e-3, 2e-3, 4e-3, 8e-3]}
+    assert extended(GRID, [low, high]) == {LR: [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]}
+
+
+def test_a_grid_of_words_or_of_one_value_has_no_edge(trial):
+    words = {"schedule": ["cosine", "linear"]}
+    run = trial(0, 1.0)[1]
+    found = chosen({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
+    assert found.edge == []
+    assert extended(words, [found]) == words
+    one = {LR: [1e-3]}
+    assert chosen({}, [trial(1e-3, 2.0)], one).edge == []
+
+
+def test_whole_numbers_stay_whole():
+    grid = {"schedule.warmup": [50, 100]}
+    found = Tuned(variant={}, best={"schedule.warmup": 100}, edge=["schedule.warmup"])
+    assert extended(grid, [found]) == {"schedule.warmup": [50, 100, 200]}
+
+
+def test_only_the_points_that_a_wider_grid_adds_are_run():
+    points = [{LR: 1e-3}, {LR: 8e-3}]
+    assert missing_from(GRID, points) == [{LR: 8e-3}]
