@@ -15,7 +15,7 @@ def write_report(
     `folders`; the path of table.md. ConfigError, one line and nothing written, where runs must not
     be compared or a folder is not what it should be."""
     from transformer_norms.report.findings import findings
-    from transformer_norms.report.study import read_study
+    from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
 
     return write(findings(read_study(folders, baseline, effect)), out)

@@ -53,7 +53,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
     from transformer_norms.report.findings import findings
-    from transformer_norms.report.study import read_study
+    from transformer_norms.report.gathering import read_study
     from transformer_norms.report.table import summary_lines
     from transformer_norms.report.writing import write
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
@@ -35,15 +36,15 @@ def check(study: Study) -> None:
 
 def _check_seeds(variant: Variant) -> None:
     """The runs of a variant differ in their seed, each in another, and in nothing else."""
-    of_seed: dict[int, Run] = {}
-    for run in variant.ended:
-        seed = run.config["seed"]
-        if seed in of_seed:
+    of_seed: dict[int, Path] = {}
+    for member in variant.results:
+        if member.seed in of_seed:
             raise ConfigError(
-                f"{variant.name}: seed {seed} has two runs, {of_seed[seed].folder} and "
-                f"{run.folder}; name the folders that are meant"
+                f"{variant.name}: seed {member.seed} has two runs, {of_seed[member.seed]} and "
+                f"{member.folder}; name the folders, or the one sweep, that are meant"
             )
-        of_seed[seed] = run
+        of_seed[member.seed] = member.folder
+    for run in variant.ended[1:]:
         _refuse_different(variant.ended[0], run)
 
 

@@ -1,7 +1,7 @@
 """Anybody's text made inert: in a terminal, a spreadsheet, Markdown and LaTeX.
 
-What a report shows comes from folders that somebody else may have made. In all four, characters
-that do not print (newlines, terminal controls, lone surrogates, reversed writing) become `?`.
+What a report shows comes from folders that somebody else may have made. In all four, a newline or
+tab becomes a space, and what does not print (controls, lone surrogates, reversed writing) `?`.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _LATEX = str.maketrans(
 
 
 def printable(text: object) -> str:
-    return "".join(c if c.isprintable() else "?" for c in str(text))
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in str(text))
 
 
 def cell(value: Any) -> Any:

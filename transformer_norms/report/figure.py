@@ -46,7 +46,7 @@ def _read(runs: Sequence[Sequence[Run]]) -> tuple[str, list[list[Curve]]]:
     key = "val/loss" if 2 * sum(evaluated) > len(evaluated) else "train/loss"
     drawn = [
         [
-            Curve(*np.array(points).T, diverged=run.summary.status == "diverged")
+            Curve(np.array(points).T, run.summary.status == "diverged")
             for run in members
             if (points := _points(rows[run.folder], key))
         ]

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from transformer_norms.report import notes
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Study
 from transformer_norms.report.table import Table, table
 from transformer_norms.report.tuning import audit_lines, audit_table
 
@@ -16,10 +15,9 @@ def table_md(findings: Findings) -> str:
     tuning = audit_table(study)
     sections = [
         [f"# {markdown(study.question or 'Runs by variant')}"],
-        _items([*map(findings.sentence, study.variants), *_unasked(study)]),
+        _verdicts(findings),
         grid(table(findings)),
         [markdown(notes.how(findings))],
-        *_section("What differs besides what was asked", _items(notes.differing(findings))),
         *_section("Tuning", grid(tuning), _items(audit_lines(study))),
         *_section("Noise", _items(notes.noise(findings))),
         *_section("Warnings of the runs", _items(notes.warnings(study))),
@@ -49,7 +47,14 @@ def _items(texts: Iterable[str]) -> list[str]:
     return [f"- {markdown(text)}" for text in texts]
 
 
-def _unasked(study: Study) -> list[str]:
-    if any(variant.baseline for variant in study.variants):
-        return []
-    return ["nothing is compared; --baseline KEY=VALUE, such as placement=pre, has it done"]
+def _verdicts(findings: Findings) -> list[str]:
+    """A sentence a variant, and below it what else differs from the baseline than was asked."""
+    lines = []
+    for variant in findings.study.variants:
+        lines += _items([findings.sentence(variant)])
+        if others := findings.differences.get(variant.name):
+            beside = f"({variant.baseline} in brackets): {'; '.join(others)}"
+            lines.append(f"  - it differs in more {markdown(beside)}")
+    if not any(variant.baseline for variant in findings.study.variants):
+        lines.append("- nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it")
+    return lines

@@ -24,7 +24,8 @@ def how(findings: Findings) -> str:
         f"{said} Differences: mean over the seeds that both have of variant - baseline, with "
         f"Student's 95 % interval; p: paired t test, after Holm over {count} "
         f"comparison{'s' * (count != 1)}; detectable: the smallest true difference that such a "
-        f"comparison finds nine times in ten; a difference below {effect:g} is not called better or worse."
+        f"comparison finds nine times in ten; a difference below {effect:g} is "
+        "not called better or worse."
     )
 
 
@@ -43,14 +44,6 @@ def noise(findings: Findings) -> list[str]:
                 f"{compared.detectable:.4f} nine times in ten"
             )
     return lines
-
-
-def differing(findings: Findings) -> list[str]:
-    """What else differs from the baseline than what was asked about."""
-    return [
-        f"{name} (against {findings.study.variant(name).baseline}): {'; '.join(words) or 'nothing'}"
-        for name, words in findings.differences.items()
-    ]
 
 
 def warnings(study: Study) -> list[str]:

@@ -15,11 +15,18 @@ _SETTLED = 0.4  # the share of training after which losses are in view
 
 @dataclass(frozen=True)
 class Curve:
-    """Loss in nats per token against tokens, of one run."""
+    """A run's loss in nats per token against tokens; `points` has a row of each."""
 
-    tokens: Any
-    loss: Any
+    points: Any
     diverged: bool
+
+    @property
+    def tokens(self) -> Any:
+        return self.points[0]
+
+    @property
+    def loss(self) -> Any:
+        return self.points[1]
 
 
 def training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
@@ -58,7 +65,7 @@ def _mean(curves: Sequence[Curve]) -> Curve | None:
     last = min(curve.tokens[-1] for curve in curves)
     grid = grid[grid <= last]
     losses = [np.interp(grid, curve.tokens, curve.loss) for curve in curves]
-    return Curve(grid, np.mean(losses, axis=0), False)
+    return Curve(np.stack([grid, np.mean(losses, axis=0)]), False)
 
 
 def _view(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -3,25 +3,21 @@
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
 from omegaconf._utils import get_yaml_loader
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_norms import identity, saved
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json, read_metrics
+from transformer_norms.report.summary import Summary
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Config = dict[str, Any]
 _CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 27, 20  # bytes, but for the depth
-_RECORDED = ConfigDict(extra="ignore", strict=True)
 # What is read of a config by name, besides its identity.
 _READ = (
     "choices words seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
@@ -33,44 +29,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """PyYAML's safe loader in C, with OmegaConf's rule for floats: 1e-5 is one."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
-
-
-@dataclass(frozen=True, config=_RECORDED)
-class Data:
-    """The tokens of a run, and what stands for the text that they were made of."""
-
-    fingerprint: str
-    identity: dict[str, Any]
-    corpus: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, config=_RECORDED)
-class Summary:
-    """What the report reads of a summary.json; losses are in nats per token."""
-
-    status: Literal["running", "finished", "preempted", "diverged", "failed"]
-    identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    data: Data
-    step: Whole = 0
-    tokens: Whole | None = None
-    seconds: Number | None = None
-    val_loss: Number | None = None
-    test_loss: Number | None = None
-    best_val_loss: Number | None = None
-    initial_loss: Number | None = None
-    parameters: Whole | None = None
-    flops: Number | None = None
-    tokens_per_second: Number | None = None
-    peak_memory: Whole | None = None
-    commit: str | None = None
-    dirty: bool | None = None
-    device: str | None = None
-    threads: Whole | None = None
-    batch_chain: str | None = None
-    continued_from: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    source: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
 
 _SUMMARIES = TypeAdapter(Summary)

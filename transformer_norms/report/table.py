@@ -37,7 +37,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "missing": str(len(own.missing)),
         "loss": spread(own.mean, own.sd),
         "median": number(own.median),
-        "verdict": "baseline" if variant.baseline == variant.name else "",
+        "verdict": _standing(variant),
     }
     names = "difference interval p sign-flip correlation detectable".split()
     if compared is None:
@@ -52,6 +52,13 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "detectable": number(compared.detectable),
         "verdict": str(compared.verdict),
     }
+
+
+def _standing(variant: Variant) -> str:
+    """What stands for a verdict where there is no comparison."""
+    if variant.tuned and variant.tuned.best is None:
+        return "diverged"
+    return "baseline" if variant.baseline == variant.name else ""
 
 
 def number(value: float | None, digits: int = 4, sign: bool = False) -> str:
@@ -70,7 +77,7 @@ def spread(mean: float | None, sd: float | None) -> str:
 def probability(value: float | None) -> str:
     if value is None:
         return ""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+    return "below 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def summary_lines(findings: Findings) -> list[str]:
