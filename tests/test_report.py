@@ -298,6 +298,12 @@ def test_a_variants_name_leaves_out_what_follows_from_its_placement():
     assert names == {"pre final_norm=norm", "post final_norm=none", "post final_norm=always"}
 
 
+def test_a_variants_name_leaves_out_keys_that_follow_from_the_one_typed():
+    for width in (64, 128):
+        make_run("study", config_of([f"model.width={width}"]), 2.3)
+    assert {v.name for v in read_study([Path("study")]).variants} == {"width=64", "width=128"}
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -466,7 +472,7 @@ def break_pipe(run):
 
 
 def break_size(run):
-    with (run / "summary.json").open("r+b") as file:
+    with (run / "config.yaml").open("r+b") as file:
         file.truncate(1 << 40)
 
 
@@ -475,34 +481,39 @@ def replaced(name, content):
 
 
 HOSTILE = {
-    "a link": break_link,
-    "a linked folder": break_folder,
-    "a pipe": break_pipe,
-    "a terabyte": break_size,
-    "garbage": replaced("summary.json", b"\x00\xff{"),
-    "a list": replaced("summary.json", b"[]"),
-    "brackets": replaced("summary.json", b"[" * 100_000),
-    "infinity": lambda run: edit(run, val_loss=float("inf")),
-    "a word for a number": lambda run: edit(run, val_loss="2.3"),
-    "no loss": lambda run: edit(run, val_loss=None),
-    "an alias": replaced("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"),
-    "a tag": replaced("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
-    "a deep config": replaced("config.yaml", b"[" * 50_000),
-    "half a config": replaced("config.yaml", b"choices: {}\nseed: 0\n"),
-    "no config": lambda run: (run / "config.yaml").unlink(),
-    "no record": replaced("../sweep-quick.json", b'{"name": "../../x"}'),
+    "a link": (break_link, "is a link"),
+    "a linked folder": (break_folder, "is a link"),
+    "a pipe": (break_pipe, "is no file"),
+    "a terabyte": (break_size, "is longer than"),
+    "garbage": (replaced("summary.json", b"\x00\xff{"), "not readable as JSON"),
+    "a list": (replaced("summary.json", b"[]"), "summary.json"),
+    "brackets": (replaced("summary.json", b"[" * 100_000), "not readable as JSON"),
+    "infinity": (lambda run: edit(run, val_loss=float("inf")), "Infinity is no JSON"),
+    "a word for a number": (lambda run: edit(run, val_loss="2.3"), "val_loss: input should be"),
+    "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
+    "an alias": (replaced("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"), "no anchors"),
+    "a tag": (
+        replaced("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
+        "aliases or tags",
+    ),
+    "a deep config": (replaced("config.yaml", b"[" * 50_000), "nested too deeply"),
+    "half a config": (replaced("config.yaml", b"choices: {}\nseed: 0\n"), "is no run's config"),
+    "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
+    "no record": (replaced("../sweep-quick.json", b'{"name": "../../x"}'), "sweep-quick.json: "),
 }
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_folder_is_one_line(what, capsys):
     make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
-    HOSTILE[what](folder("pre", 0))
+    breaks, said = HOSTILE[what]
+    breaks(folder("pre", 0))
     assert main(["study"]) == 2
-    said = capsys.readouterr()
-    assert len(said.err.splitlines()) == 1
-    assert "study" in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert str(Path("study").absolute()) in printed.err
+    assert said in printed.err
+    assert printed.out == ""
     assert not any(Path(name).exists() for name in ("study/table.md", "canary"))
 
 

@@ -22,6 +22,9 @@ def read_study(
     """
     found = find(folders)
     study = _recorded(found, baseline, effect) if found.records else _unrecorded(found, baseline)
+    if baseline and not any(variant.baseline for variant in study.variants):
+        there = "; ".join(variant.name for variant in study.variants[:8])
+        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
     return study if effect is None else replace(study, effect=effect)
 
 
@@ -110,9 +113,6 @@ def _variants(
     for values in every:
         if values not in distinct:
             distinct.append(values)
-    if baseline and not any(baseline.items() <= values.items() for values in distinct):
-        there = "; ".join(label(values) for values in distinct[:8])
-        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
     names = _names(distinct)
     return [
         Variant(
