@@ -293,6 +293,8 @@ def test_a_variants_name_leaves_out_what_follows_from_its_placement():
     for placement in ("pre", "post"):
         make_run("study", config_of([f"placement={placement}"]), 2.3)
     assert [v.name for v in read_study([Path("study")]).variants] == ["post", "pre"]
+    named = read_study([Path("study")], {"placement": "pre"}).variants
+    assert [v.name for v in named] == ["pre", "post"]  # the baseline first
     make_run("study", config_of(["placement=post", "final_norm=always"]), 2.3)
     names = {v.name for v in read_study([Path("study")]).variants}
     assert names == {"pre final_norm=norm", "post final_norm=none", "post final_norm=always"}
@@ -314,7 +316,8 @@ def test_a_variants_name_leaves_out_keys_that_follow_from_the_one_typed():
         (["--out", "study/sweep-quick.json"], "is no folder"),
         (["nowhere"], "nowhere: is no run folder"),
         (["empty"], "empty: there is no run in it"),
-        (["."], "name one: "),
+        (["."], "name one: ./study"),
+        (["study", "--out", "/dev/full/x"], "is no folder"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):

@@ -8,7 +8,8 @@ import numpy as np
 
 from transformer_norms.report.escape import printable
 
-# From dark to light, about equally far apart in lightness.
+# From dark to light, about equally far apart in lightness; as many more than dashes as makes every
+# pair of the two come up.
 _COLOURS = ("#000000", "#20408f", "#ab3a20", "#2e8a5c", "#b97fa6", "#e2a03f")
 _DASHES: tuple[Any, ...] = (
     "-",
@@ -26,8 +27,7 @@ _FRAME = 0.8  # inches of a figure that its axes do not have
 
 def style(place: int) -> tuple[str, Any]:
     """Colour and dashes of the variant at a place: a pair of its own for each of the first 30."""
-    rounds = place // len(_COLOURS)
-    return _COLOURS[place % len(_COLOURS)], _DASHES[(place + rounds) % len(_DASHES)]
+    return _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
 
 
 def name(text: str) -> str:

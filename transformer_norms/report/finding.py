@@ -60,7 +60,7 @@ def _add(found: Found, folder: Path, typed: str) -> None:
     runs = [found.run(path) for path in inside]
     if not any(runs) and not any(path.parent == folder for path in found.records):
         studies = [path.name for path in inside if any(path.glob("*/summary.json"))]
-        hint = f"; it holds studies, name one: {folder / studies[0]}" if studies else ""
+        hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
         raise ConfigError(f"{typed}: there is no run in it{hint}")
 
 

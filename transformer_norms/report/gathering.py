@@ -39,6 +39,7 @@ def _unrecorded(found: Found, baseline: Values | None) -> Study:
     ]
     axes = list(dict.fromkeys(key for values, _ in parts for key in values))
     variants = _variants([values for values, _ in parts], members, baseline or {}, [])
+    variants.sort(key=lambda variant: variant.compared)  # baselines first
     return Study(found.home, axes, members + _others(found, axes, counted), variants)
 
 

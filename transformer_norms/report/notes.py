@@ -38,10 +38,11 @@ def noise(findings: Findings) -> list[str]:
     lines = [f"standard deviation over seeds, in nats: {', '.join(own)}"] if own else []
     for name, compared in findings.comparisons.items():
         if compared.detectable is not None and compared.verdict != "diverged":
+            known = compared.correlation is not None
             lines.append(
-                f"{name}: its pairs correlate at {number(compared.correlation, 2) or '(unknown)'}; "
-                f"{len(compared.seeds)} seeds find a true difference of "
+                f"{name}: {len(compared.seeds)} seeds find a true difference of "
                 f"{compared.detectable:.4f} nine times in ten"
+                f"{f'; its pairs correlate at {number(compared.correlation, 2)}' if known else ''}"
             )
     return lines
 
@@ -86,7 +87,7 @@ _ORIGINS: dict[str, Callable[[Run], str]] = {
     ),
     "evaluated on": lambda run: f"{run.value('data.val_tokens')} tokens at most",
     "device": lambda run: (
-        f"{run.summary.device}, {run.summary.threads} threads, {run.value('trainer.precision')}"
+        f"{run.summary.device}, threads {run.summary.threads}, {run.value('trainer.precision')}"
     ),
     "torch": lambda run: run.summary.versions.get("torch", "unknown"),
 }

@@ -25,8 +25,8 @@ def write(findings: Findings, out: Path | None = None) -> Path:
     with storage(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ConfigError(f"--out {folder}: is no folder") from None
+        except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+            raise ConfigError(f"--out {folder}: is no folder: {error.strerror}") from None
         for name, data in files.items():
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
