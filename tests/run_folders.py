@@ -1,0 +1,128 @@
+"""Run folders and sweep records made up for tests of the report: no training, known numbers."""
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from transformer_norms.config import compose, plain
+from transformer_norms.identity import run_hash
+from transformer_norms.sweep.record import PlannedRun, SweepRecord, Tuned
+
+BASE = ("model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
+DATA = {"type": "stories", "documents": 12000, "grammar_seed": 0}
+CONTEXT, BATCH = 32, 16  # of model=tiny and of the trainer
+FLOPS = 6000.0  # per token
+
+
+@cache
+def composed(overrides):
+    return plain(compose([*BASE, *overrides]))
+
+
+def config_of(overrides=(), seed=0, **keys):
+    """Composed once; a seed, and dotted keys as `trainer__steps=80`, are put in afterwards."""
+    config = copy.deepcopy(composed(tuple(overrides)))
+    config["seed"] = seed
+    if config["words"]["data.seed"] == "auto":
+        config["data"]["seed"] = seed
+    for key, value in keys.items():
+        *above, last = key.split("__")
+        node = config
+        for name in above:
+            node = node[name]
+        node[last] = value
+    return config
+
+
+def folder_name(config, attempt=1):
+    found = f"{config['choices']['placement']}-s{config['seed']}-{run_hash(config, DATA)[:8]}"
+    return found if attempt == 1 else f"{found}-{attempt}"
+
+
+def make_run(study, config, loss=None, *, status="finished", rows=4, attempt=1, **changed):
+    """A run folder whose final validation loss is `loss`; `changed` keys of its summary."""
+    folder = Path(study) / folder_name(config, attempt)
+    folder.mkdir(parents=True)
+    seed, steps = config["seed"], config["trainer"]["steps"]
+    tokens = steps * CONTEXT * BATCH
+    summary = {
+        "schema": 1,
+        "status": status,
+        "step": steps,
+        "steps": steps,
+        "val_loss": loss if status == "finished" else None,
+        "best_val_loss": loss,
+        "test_loss": None,
+        "initial_loss": 5.5,
+        "tokens": tokens,
+        "seconds": 2.5,
+        "parameters": 115072,
+        "flops": FLOPS * tokens,
+        "tokens_per_second": 8192.0,
+        "peak_memory": 1 << 28,
+        "choices": config["choices"],
+        "identity": run_hash(config, DATA),
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "commit": "c" * 40,
+        "dirty": False,
+        "data": {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA},
+        "source": {"block.py": "aa", "norms/rmsnorm.py": "bb"},
+        "device": "a processor, 2 cores",
+        "threads": 1,
+        "warnings": [],
+        "batch_chain": f"batches of seed {seed}",
+    } | changed
+    (folder / "config.yaml").write_text(yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "metrics.jsonl").write_text("".join(map(_line, _rows(rows, tokens, summary))))
+    return folder
+
+
+def _rows(count, tokens, summary):
+    final = summary["val_loss"] or 5.0
+    for i in range(1, count + 1):
+        loss = final + 3 * (1 - i / count) ** 2
+        yield {"step": i, "tokens": tokens * i // count, "train/loss": loss, "val/loss": loss}
+
+
+def _line(row):
+    return json.dumps(row) + "\n"
+
+
+def planned(config, variant, stage="result", tuned=None):
+    return PlannedRun(
+        folder_name(config), run_hash(config, DATA), stage, variant, tuned or {}, config["seed"]
+    )
+
+
+def make_record(study, runs, name="quick", **changed):
+    """sweep-NAME.json: placements against pre, unless `changed`."""
+    facts = {
+        "question": "Which placement?",
+        "axes": ["placement"],
+        "baseline": {"placement": "pre"},
+        "tune": {},
+        "tune_seeds": [],
+        "seeds": [0, 1, 2],
+        "effect": 0.005,
+        "tuned": [],
+    } | changed
+    return SweepRecord(name=name, runs=runs, **facts).write(Path(study))
+
+
+def make_study(study, losses, **changed):
+    """A sweep over placements with its runs: {"pre": {0: 2.31, 1: None}}; None diverged."""
+    runs = []
+    for placement, by_seed in losses.items():
+        for seed, loss in by_seed.items():
+            config = config_of([f"placement={placement}"], seed)
+            runs.append(planned(config, {"placement": placement}))
+            make_run(study, config, loss, status="diverged" if loss is None else "finished")
+    return make_record(study, runs, **changed)
+
+
+def tuned(variant, best, *edge):
+    return Tuned(variant, best, list(edge))

@@ -1,0 +1,68 @@
+"""Tables and figures of what runs found: which variant is better, and what the numbers allow."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import NoReturn
+
+from transformer_norms.command import answered
+from transformer_norms.errors import ConfigError
+from transformer_norms.overrides import parse
+
+_EPILOG = """
+FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. Where a sweep's record
+lies beside its runs, it says what was planned, and a run that is not there is counted as missing;
+else runs that differ only in their seed are one variant. Runs that differ in data, split,
+tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
+is JSON.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose errors are a line, as those of the config."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (--help says more)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="python -m transformer_norms.report", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what to read")
+    parser.add_argument(
+        "--baseline", nargs="+", metavar="KEY=VALUE",
+        help="compare with that, not with the sweep's own baseline; none compares nothing",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: first FOLDER)")
+    parser.add_argument(
+        "--effect", type=float, metavar="NATS",
+        help="smallest difference worth naming (default: the sweep's, else 0.005)",
+    )  # fmt: skip
+    return answered(partial(_answer, parser, arguments))
+
+
+def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
+    typed = parser.parse_args(arguments)
+    if typed.effect is not None and not (isfinite(typed.effect) and typed.effect >= 0):
+        raise ConfigError(f"--effect {typed.effect}: a number of nats, 0 or more, is wanted")
+    baseline = typed.baseline
+    if baseline is not None:
+        pairs = [] if baseline == ["none"] else parse(baseline)
+        baseline = {pair.key: pair.value for pair in pairs}
+    from transformer_norms.report.findings import findings
+    from transformer_norms.report.gathering import read_study
+    from transformer_norms.report.table import summary_lines
+    from transformer_norms.report.writing import write
+
+    found = findings(read_study(typed.folders, baseline, typed.effect))
+    path = write(found, typed.out)
+    print("\n".join(summary_lines(found)), file=sys.stderr)
+    print(json.dumps({"report": str(path), **found.study.count()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

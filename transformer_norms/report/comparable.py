@@ -1,0 +1,169 @@
+"""Which runs may be compared at all, and what differs besides what was asked."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.reading import Run
+from transformer_norms.report.study import Study, Variant
+
+# What two runs must share for their losses to be compared: key or group of keys -> what it is.
+_SHARED = {
+    "tokenizer": "tokenizer",
+    "data.split": "split",
+    "data.val_fraction": "split",
+    "data.val_tokens": "evaluation",
+    "model.context": "evaluation",
+    "data": "data",
+    "trainer.precision": "precision",
+    "trainer.steps": "horizon",
+    "trainer.batch_size": "horizon",
+}
+_LONGEST = 48  # characters of a value
+FLOPS_MARGIN = 0.01  # share by which FLOPs per token may differ without a word
+
+
+def check(study: Study) -> None:
+    """ConfigError, naming the field and two runs, where runs would be compared or averaged that
+    differ in data, split, tokenizer, evaluation, precision, horizon or batches."""
+    for variant in study.variants:
+        _check_seeds(variant)
+        if variant.compared and variant.baseline is not None:
+            _check_pair(variant, study.variant(variant.baseline))
+
+
+def _check_seeds(variant: Variant) -> None:
+    """The runs of a variant differ in their seed, each in another, and in nothing else."""
+    of_seed: dict[int, Path] = {}
+    for member in variant.results:
+        if member.seed in of_seed:
+            raise ConfigError(
+                f"{variant.name}: seed {member.seed} has two runs, {of_seed[member.seed]} and "
+                f"{member.folder}; name the folders, or the one sweep, that are meant"
+            )
+        of_seed[member.seed] = member.folder
+    for run in variant.ended[1:]:
+        _refuse_different(variant.ended[0], run)
+
+
+def _check_pair(variant: Variant, baseline: Variant) -> None:
+    if not (variant.ended and baseline.ended):
+        return
+    _refuse_different(variant.ended[0], baseline.ended[0], of_shared=True)
+    at_seed = {run.config["seed"]: run for run in baseline.ended if _finished(run)}
+    for run in filter(_finished, variant.ended):
+        pair = at_seed.get(run.config["seed"])
+        if pair and run.summary.batch_chain != pair.summary.batch_chain:
+            raise ConfigError(
+                f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
+                "losses are no pair"
+            )
+
+
+def _finished(run: Run) -> bool:
+    return run.summary.status == "finished"
+
+
+def _refuse_different(one: Run, other: Run, *, of_shared: bool = False) -> None:
+    """ConfigError where a setting differs, or, `of_shared`, one that every two runs must share."""
+    differing = _differing(one, other)
+    differing = {key: both for key, both in differing.items() if _kind(key) or not of_shared}
+    prints = one.summary.data.fingerprint, other.summary.data.fingerprint
+    if prints[0] != prints[1]:
+        differing["data.fingerprint"] = prints
+    if not differing:
+        return
+    key = min(differing, key=lambda key: (_rank(key), key))
+    here, there = differing[key]
+    kind = _kind(key)
+    raise ConfigError(
+        f"{key}{f' ({kind})' if kind else ''}: {cut(here)} in {one.folder} and {cut(there)} in "
+        f"{other.folder}; such runs are not compared: name other folders, or a --baseline "
+        "without it"
+    )
+
+
+def _differing(one: Run, other: Run) -> dict[str, tuple[Any, Any]]:
+    """The settings that are not the same in two runs, `none` where one has no such key."""
+    here, there = one.settings, other.settings
+    return {
+        key: (here.get(key, "none"), there.get(key, "none"))
+        for key in sorted({*here, *there})
+        if here.get(key, "none") != there.get(key, "none")
+    }
+
+
+def _rank(key: str) -> int:
+    """Its place in _SHARED, behind the last for all other keys."""
+    places = (place for place, group in enumerate(_SHARED) if _under(key, group))
+    return next(places, len(_SHARED))
+
+
+def _kind(key: str) -> str:
+    return [*_SHARED.values(), ""][_rank(key)]
+
+
+def _under(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
+
+
+def differences(study: Study, variant: Variant) -> list[str]:
+    """In words, all in which a variant and its baseline differ beyond the axes asked about:
+    settings (the baseline's in brackets), parameters, FLOPs per token, machines and code."""
+    baseline = study.variant(variant.baseline or variant.name)
+    if not (variant.ended and baseline.ended):
+        return []
+    one, other = variant.ended[0], baseline.ended[0]
+    asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
+    found = [
+        f"{key} {cut(here)} ({cut(there)})"
+        for key, (here, there) in _differing(one, other).items()
+        if not any(_under(key, axis) for axis in asked)
+    ]
+    return found + _costs(one, other) + mixed([*variant.ended, *baseline.ended])
+
+
+def _costs(one: Run, other: Run) -> list[str]:
+    found = []
+    here, there = one.summary.parameters, other.summary.parameters
+    if here is not None and there is not None and here != there:
+        found.append(f"parameters {here - there:+,} (of {there:,})")
+    costs = one.flops_per_token, other.flops_per_token
+    if costs[0] is not None and costs[1] and costs[0] != costs[1]:
+        share = costs[0] / costs[1] - 1
+        flag = f", more than {FLOPS_MARGIN:.0%} apart" if abs(share) > FLOPS_MARGIN else ""
+        found.append(f"FLOPs per token {share:+.2%}{flag}")
+    return found
+
+
+def mixed(runs: Sequence[Run]) -> list[str]:
+    """In words, what of machine, libraries and code is not the same in all of `runs`."""
+    found = []
+    for name in ("device", "threads", "commit", "dirty"):
+        found += _several(name, [getattr(run.summary, name) for run in runs])
+    versions = [run.summary.versions for run in runs]
+    for name in sorted({name for version in versions for name in version}):
+        found += _several(name, [version.get(name) for version in versions])
+    sources = [run.summary.source for run in runs]
+    common = set.intersection(*(set(source) for source in sources)) if sources else set()
+    files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
+    if files:
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        found.append(f"code mixed: {', '.join(map(cut, files[:3]))}{more} differ")
+    return found
+
+
+def _several(name: str, values: Sequence[Any]) -> list[str]:
+    counts = Counter(str(value) for value in values)
+    if len(counts) < 2:
+        return []
+    listed = ", ".join(f"{cut(value)} in {count}" for value, count in counts.most_common())
+    return [f"{name} mixed: {listed}"]
+
+
+def cut(value: Any) -> str:
+    """A value as it is shown beside others: short."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,105 @@
+"""What has to stand beside a table: noise, warnings, what is missing, where it all comes from."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.reading import Run
+from transformer_norms.report.study import Study, StudyRun
+from transformer_norms.report.table import LOSSES, number
+
+_LISTED = 8  # runs named in one line
+
+
+def how(findings: Findings) -> str:
+    """How the numbers of the table came about."""
+    count, effect = len(findings.comparisons), findings.study.effect
+    said = (
+        f"Final {LOSSES[findings.loss]} in nats per token; a diverged run counts as its initial "
+        "loss, and as infinity in a median."
+    )
+    if not count:
+        return said
+    return (
+        f"{said} Differences: mean over the seeds that both have of variant - baseline, with "
+        f"Student's 95 % interval; p: paired t test, after Holm over {count} "
+        f"comparison{'s' * (count != 1)}; detectable: the smallest true difference that such a "
+        f"comparison finds nine times in ten; a difference below {effect:g} is "
+        "not called better or worse."
+    )
+
+
+def noise(findings: Findings) -> list[str]:
+    own = [
+        f"{name} {outcomes.sd:.4f}"
+        for name, outcomes in findings.outcomes.items()
+        if outcomes.sd is not None and not outcomes.diverged
+    ]
+    lines = [f"standard deviation over seeds, in nats: {', '.join(own)}"] if own else []
+    for name, compared in findings.comparisons.items():
+        if compared.detectable is not None and compared.verdict != "diverged":
+            known = compared.correlation is not None
+            lines.append(
+                f"{name}: {len(compared.seeds)} seeds find a true difference of "
+                f"{compared.detectable:.4f} nine times in ten"
+                f"{f'; its pairs correlate at {number(compared.correlation, 2)}' if known else ''}"
+            )
+    return lines
+
+
+def warnings(study: Study) -> list[str]:
+    return [
+        f"{variant.name}: {warning}"
+        for variant in study.variants
+        for warning in dict.fromkeys(w for run in variant.ended for w in run.summary.warnings)
+    ]
+
+
+def left_out(study: Study) -> list[str]:
+    """Each planned run without a result, and the runs that do not count."""
+    lines = []
+    for variant in study.variants:
+        lost = [run for run in (*variant.trials, *variant.results) if not run.ended]
+        lines += [
+            f"missing of {variant.name}: {m.folder.name} ({m.status}, {m.stage})" for m in lost
+        ]
+    others = [member for member in study.runs if member.stage == "unplanned"]
+    older = [member for member in study.runs if member.stage == "superseded"]
+    lines += [f"planned by no sweep, and left out: {_named(others)}"] if others else []
+    return lines + ([f"a newer attempt counts instead of: {_named(older)}"] if older else [])
+
+
+def _named(members: Sequence[StudyRun]) -> str:
+    more = f" and {len(members) - _LISTED} more" if len(members) > _LISTED else ""
+    return ", ".join(member.folder.name for member in members[:_LISTED]) + more
+
+
+_ORIGINS: dict[str, Callable[[Run], str]] = {
+    "commit": lambda run: (
+        f"{run.summary.commit or 'unknown'}{' with changes' if run.summary.dirty else ''}"
+    ),
+    "data": lambda run: (
+        f"{run.config['choices'].get('data')}, tokens {run.summary.data.fingerprint[:16]}"
+    ),
+    "horizon": lambda run: (
+        f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences of "
+        f"{run.value('model.context')} tokens"
+    ),
+    "evaluated on": lambda run: f"{run.value('data.val_tokens')} tokens at most",
+    "device": lambda run: (
+        f"{run.summary.device}, threads {run.summary.threads}, {run.value('trainer.precision')}"
+    ),
+    "torch": lambda run: run.summary.versions.get("torch", "unknown"),
+}
+
+
+def origin(study: Study) -> list[str]:
+    """What the results were made from and on, and of how many runs it is true where they differ."""
+    runs = [run for variant in study.variants for run in variant.ended]
+    lines = []
+    for name, value in _ORIGINS.items():
+        counts = Counter(map(value, runs)).most_common()
+        several = len(counts) > 1
+        listed = "; ".join(f"{text} ({n} runs)" if several else text for text, n in counts)
+        lines += [f"{name}: {listed}"] if listed else []
+    return [*lines, "run by run: results.csv"]

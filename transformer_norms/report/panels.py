@@ -1,0 +1,134 @@
+"""The two panels of a report's figure: losses while training, and where every seed ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from transformer_norms.report.drawing import FONT, name, name_ends, plain, style
+from transformer_norms.report.statistics import Outcomes
+
+_SETTLED = 0.4  # the share of training after which losses are in view
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run's loss in nats per token against tokens; `points` has a row of each."""
+
+    points: Any
+    diverged: bool
+
+    @property
+    def tokens(self) -> Any:
+        return self.points[0]
+
+    @property
+    def loss(self) -> Any:
+        return self.points[1]
+
+
+def training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
+    """Each seed a thin line behind the mean, and each variant's name at its line's end."""
+    from matplotlib.ticker import EngFormatter
+
+    every = [curve for curves in drawn for curve in curves]
+    axes.set_ylim(*_view(every))
+    axes.set_xlim(0, max((curve.tokens[-1] for curve in every), default=1) * 1.01)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    name_ends(axes, names, [_draw(axes, place, curves) for place, curves in enumerate(drawn)])
+    plain(axes)
+
+
+def _draw(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]:
+    """One variant; where its line ends."""
+    colour, dashes = style(place)
+    for curve in curves:
+        axes.plot(curve.tokens, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        if curve.diverged:
+            low, high = axes.get_ylim()
+            y = min(max(curve.loss[-1], low), high)  # at the edge where it is out of view
+            axes.plot(curve.tokens[-1:], [y], "x", color=colour, clip_on=False, zorder=4)
+    mean = _mean([curve for curve in curves if not curve.diverged])
+    if mean is not None:
+        axes.plot(mean.tokens, mean.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+    last = mean or (curves[0] if curves else None)
+    return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
+
+
+def _mean(curves: Sequence[Curve]) -> Curve | None:
+    """At the tokens of the curve with the fewest points, over what they all cover."""
+    if not curves:
+        return None
+    grid = min((curve.tokens for curve in curves), key=len)
+    last = min(curve.tokens[-1] for curve in curves)
+    grid = grid[grid <= last]
+    losses = [np.interp(grid, curve.tokens, curve.loss) for curve in curves]
+    return Curve(np.stack([grid, np.mean(losses, axis=0)]), False)
+
+
+def _view(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of losses that shows how it ended: the first steps and what diverged are cut."""
+    calm = [curve for curve in curves if not curve.diverged] or curves
+    if not calm:
+        return 0.0, 1.0
+    horizon = max(curve.tokens[-1] for curve in calm)
+    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    low = float(min(values.min() for values in late))
+    room = 0.06 * (high - low) or 0.1
+    return low - room, high + 2 * room
+
+
+def _cross(axes: Any, x: float, y: float, colour: str) -> None:
+    """Where a run diverged; at the edge where that is out of view."""
+    low, high = axes.get_ylim()
+    inside = min(max(y, low), high)
+    axes.plot([x], [inside], "x", color=colour, markersize=6, clip_on=False, zorder=4)
+
+
+def finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
+    """Every seed a dot beside the mean with Student's 95 % interval; diverged at the upper edge."""
+    finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
+    axes.set_ylim(*_span(finished))
+    for place, (losses, outcome) in enumerate(zip(finished, outcomes, strict=True)):
+        colour, _ = style(place)
+        spots = place - 0.18 + 0.03 * np.arange(len(losses))
+        axes.plot(spots, losses, "o", color=colour, markersize=2.6, markeredgewidth=0, alpha=0.7)
+        if losses:
+            half = _half_interval(losses)
+            axes.errorbar(place + 0.12, np.mean(losses), half, fmt="_", color=colour, capsize=2,
+                          markersize=7, linewidth=1.2)  # fmt: skip
+        for i in range(len(outcome.diverged)):
+            axes.plot([place + 0.12 * i], [1], "x", color=colour, markersize=6, clip_on=False,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+    turned = len(names) > 3 or max(map(len, names)) > 10
+    axes.set_xticks(
+        range(len(names)), [name(text) for text in names], fontsize=FONT, parse_math=False,
+        rotation=90 if turned else 0,
+    )  # fmt: skip
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    plain(axes)
+
+
+def _half_interval(losses: Sequence[float]) -> float | None:
+    from scipy import stats
+
+    count = len(losses)
+    if count < 2:
+        return None
+    return float(stats.t.ppf(0.975, count - 1) * np.std(losses, ddof=1) / sqrt(count))
+
+
+def _span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Every dot is in view, and the intervals of three seeds or more."""
+    ends = [loss for losses in finished for loss in losses]
+    for losses in finished:
+        if len(losses) > 2:
+            half = _half_interval(losses) or 0
+            ends += [float(np.mean(losses)) - half, float(np.mean(losses)) + half]
+    if not ends:
+        return 0.0, 1.0
+    room = 0.06 * (max(ends) - min(ends)) or 0.01
+    return min(ends) - room, max(ends) + 2 * room

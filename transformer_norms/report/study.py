@@ -1,0 +1,92 @@
+"""What a report is about: runs that sweeps planned, or that lie in folders, by variant."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from transformer_norms.report.reading import Run
+from transformer_norms.sweep.record import EFFECT, Tuned, Values
+
+RATE = "optimizer.lr"
+# unplanned: no sweep needs it; superseded: a later attempt at the same run stands beside it
+Stage = Literal["result", "tune", "unplanned", "superseded"]
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A run that was planned or found; `run` is None where its folder is not there."""
+
+    folder: Path
+    run: Run | None
+    stage: Stage
+    variant: Values
+    tuned: Values
+    seed: int
+
+    @property
+    def status(self) -> str:
+        return self.run.summary.status if self.run else "missing"
+
+    @property
+    def ended(self) -> bool:
+        return self.run is not None and self.run.ended
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`baseline` is the name of the variant that this one is compared with, its own for a baseline;
+    None where nothing is to be compared. `tuned` is what tuning chose."""
+
+    name: str
+    values: Values
+    results: list[StudyRun]
+    trials: list[StudyRun] = field(default_factory=list)
+    baseline: str | None = None
+    tuned: Tuned | None = None
+
+    @property
+    def compared(self) -> bool:
+        return self.baseline not in (None, self.name)
+
+    @property
+    def ended(self) -> list[Run]:
+        """The runs that have a result."""
+        return [member.run for member in self.results if member.run and member.ended]
+
+
+@dataclass(frozen=True)
+class Study:
+    """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
+    token. `tune`: what was tried of each tuned key."""
+
+    home: Path
+    axes: list[str]
+    runs: list[StudyRun]
+    variants: list[Variant]
+    effect: float = EFFECT
+    question: str = ""
+    tune: dict[str, list[Any]] = field(default_factory=dict)
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
+
+    @property
+    def rate(self) -> str | None:
+        """The tuned key whose curve is shown: the learning rate, else the first with numbers."""
+        keys = [key for key, values in self.tune.items() if values and all(map(_number, values))]
+        return RATE if RATE in keys else next(iter(keys), None)
+
+    def count(self) -> dict[str, int]:
+        """Of the runs that count, how many there should be and what has become of them."""
+        runs = [member for member in self.runs if member.stage in ("result", "tune")]
+        ended = [member.status for member in runs if member.ended]
+        return {
+            "runs": len(runs),
+            "finished": ended.count("finished"),
+            "diverged": ended.count("diverged"),
+            "missing": len(runs) - len(ended),
+        }
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
