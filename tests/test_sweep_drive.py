@@ -20,8 +20,9 @@ from transformer_norms.sweep.record import read_record
 
 pytestmark = pytest.mark.area("sweeps")
 
-SHORT = ["model=tiny", "model.depth=1", "data=stories", "data.val_tokens=300", "tracking=none"]
-SHORT += ["trainer.threads=1", "trainer.steps=4", "trainer.batch_size=2", "schedule.warmup=1"]
+TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
+SHORT = ["model=tiny", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
+SHORT += ["data.val_tokens=300", "trainer.threads=1", "trainer.steps=4", "trainer.batch_size=2", "schedule.warmup=1"]
 
 PLUGIN = """
 import torch
@@ -59,7 +60,10 @@ class BasicLauncher:
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
     monkeypatch.setattr(running.Run, "_draw", lambda self: None)  # a third of a second each
+    for figures in ("curves", "rates"):  # seconds each; tests/test_report.py looks at them
+        monkeypatch.setattr(f"transformer_norms.report.writing.{figures}", lambda *_: {})
     planned.cache_clear()
 
 
@@ -138,16 +142,15 @@ def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, 
 def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, trained):
     named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
     sweep(capsys, *named)
-    answer, code, err = sweep(capsys, *named, "trainer.batch_size=1")
+    answer, code, err = sweep(capsys, *named, "trainer.precision=bf16")
     assert len(trained) == 4
     assert (answer["report"], code) == (None, 2)
-    assert "trainer.batch_size" in err
+    assert "trainer.precision" in err
     assert "study=NAME" in err
 
 
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
     bad_norm()
-    arguments = ["plugins=mine", "norm=rmsnorm,bad,layernorm", "norm.factor=0"]
     named = write_sweep(
         "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
         "together: [{norm: bad, norm.factor: 0.0}, {norm: bad, norm.factor: -1.0}]\n"
@@ -159,7 +162,6 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
     }  # fmt: skip
     assert code == 1
     assert "RuntimeError: no more" in err
-    assert arguments  # the failed one alone is begun again
     sweep(capsys, *named)
     assert sorted(trained.values()) == [1, 1, 1, 2]
 

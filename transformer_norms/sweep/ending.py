@@ -49,10 +49,14 @@ def _status(job: Job, failed: Mapping[Path, str]) -> str:
 
 def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
     try:
-        from transformer_norms.report import summary_lines, write_report
+        from transformer_norms.report.findings import findings
+        from transformer_norms.report.gathering import read_study
+        from transformer_norms.report.table import summary_lines
+        from transformer_norms.report.writing import write
 
-        path = write_report([record], out=record.parent)
-        for line in summary_lines([record]):
+        found = findings(read_study([record]))
+        path = write(found, record.parent)
+        for line in summary_lines(found):
             say(line)
     except ConfigError as error:
         say(f"no report: {error}")

@@ -46,6 +46,7 @@ class Jobs:
         self.remarks: Counter[str] = Counter()
         self.warnings: dict[str, str] = {}  # what a run warns of -> the first variant that does
         self._made: dict[tuple[str, ...], tuple[Any, str]] = {}
+        self._first: dict[str, Any] = {}  # identity -> the first plan of it
 
     def first(self) -> list[Job]:
         """The jobs known from the start; all that will follow them have been looked at, too.
@@ -90,7 +91,8 @@ class Jobs:
         for warning in config.warnings:
             self.warnings.setdefault(str(warning), label(variant))
         mirror = config.tracking.mode if config.tracking.type == "wandb" else "none"
-        return plan, mirror
+        # Two variants may come to one run: `auto` here is what another spells out.
+        return self._first.setdefault(plan.hash, plan), mirror
 
     def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
         """Options that do not exist, before any job is composed."""
