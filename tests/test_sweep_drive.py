@@ -22,7 +22,13 @@ pytestmark = pytest.mark.area("sweeps")
 
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=tiny", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
-SHORT += ["data.val_tokens=300", "trainer.threads=1", "trainer.steps=4", "trainer.batch_size=2", "schedule.warmup=1"]
+SHORT += [
+    "data.val_tokens=300",
+    "trainer.threads=1",
+    "trainer.steps=4",
+    "trainer.batch_size=2",
+    "schedule.warmup=1",
+]
 
 PLUGIN = """
 import torch
@@ -81,12 +87,12 @@ def trained(monkeypatch):
     return counts
 
 
-def sweep(capsys, *arguments, launcher=None):
+def sweep(capsys, *arguments, launcher=None, short=SHORT):
     """(the JSON line, the exit code, what a person reads)."""
     planned.cache_clear()
     code = 0
     try:
-        drive.run([*SHORT, *arguments], launcher or BasicLauncher())
+        drive.run([*short, *arguments], launcher or BasicLauncher())
     except SystemExit as exit:
         code = exit.code
     out, err = capsys.readouterr()
@@ -286,3 +292,36 @@ def test_a_run_of_a_sweep_cannot_be_continued_and_says_what_to_do(capsys):
     typed = [*(pair for pair in SHORT if "steps" not in pair), "norm=layernorm", "trainer.steps=6"]
     with pytest.raises(ConfigError, match="weights only"):
         train(compose([*typed, f"continue_from={folder}"]))
+
+
+def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
+    followed, opened = [], []
+
+    class Mirror:
+        def __init__(self, mode):
+            opened.append(mode)
+
+        def follow(self, folder):
+            followed.append(folder)
+
+        def close(self):
+            opened.append("closed")
+
+    monkeypatch.setattr("transformer_norms.tracking.Mirror", Mirror)
+    short = [*(pair for pair in SHORT if pair != "tracking=none"), "tracking.mode=offline"]
+    sweep(capsys, "norm=layernorm,rmsnorm", short=short)
+    assert opened == ["offline", "closed"]
+    assert {folder.name for folder in followed} == {
+        p.parent.name for p in Path("runs").rglob("config.yaml")
+    }
+    followed.clear()
+    sweep(capsys, "norm=layernorm,rmsnorm", short=short)  # nothing new to mirror
+    assert followed == []
+
+
+def test_a_single_run_is_no_place_for_what_is_about_many():
+    from transformer_norms import ConfigError, compose
+
+    for text in ("sweep=quick", "launcher=pool"):
+        with pytest.raises(ConfigError, match=text):
+            compose([text])

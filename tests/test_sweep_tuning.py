@@ -35,7 +35,12 @@ def test_the_best_point_has_the_lowest_mean_over_the_tuning_seeds(trial):
 
 def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
     """(2.0 + 5.5) / 2 is more than 2.3, whatever the one that held reached."""
-    trials = [trial(1e-3, 2.3), trial(1e-3, 2.3), trial(2e-3, 2.0), trial(2e-3, None, diverged=True)]
+    trials = [
+        trial(1e-3, 2.3),
+        trial(1e-3, 2.3),
+        trial(2e-3, 2.0),
+        trial(2e-3, None, diverged=True),
+    ]
     found = chosen({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
     assert (found.best, found.edge) == ({LR: 1e-3}, [LR])
 

@@ -84,6 +84,8 @@ def _fresh(typed: list[Typed], folder: Path | None) -> Parts:
     groups = [pair for pair in typed if pair.key in AXES]
     for pair in groups:
         check_option(pair, folder)
+        if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
+            raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     files = tuple(_files(root) for root in roots)
     content, chosen = _chosen(tuple(str(pair) for pair in groups), folder, files)

@@ -13,7 +13,7 @@ from transformer_norms.report.reading import Run
 from transformer_norms.report.table import LOSSES
 
 _EVALUATIONS = 3  # of a run whose validation loss makes a curve
-_HEIGHT, _PER_NAME = 3.6, 0.15  # inches
+_WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
 
 
 def curves(findings: Findings) -> dict[str, bytes]:
@@ -23,17 +23,17 @@ def curves(findings: Findings) -> dict[str, bytes]:
     if not shown:
         return {}
     plt = pyplot()
-    wide, height = max(2.2, 0.16 * len(shown)), max(_HEIGHT, _PER_NAME * len(shown) + 1)
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(5.2 + wide, height), width_ratios=(5.2, wide), layout="constrained"
-    )
+        1, 2, figsize=(_WIDTH, max(_HEIGHT, _PER_NAME * len(shown) + 1)),
+        width_ratios=(1.5, 1), layout="constrained",
+    )  # fmt: skip
     figure.get_layout_engine().set(wspace=0.05)
     loss, drawn = _read([variant.ended for variant in shown])
     names = [variant.name for variant in shown]
     training(left, names, drawn)
     left.set(xlabel="tokens", ylabel=f"{loss}, nats per token")
     finals(right, names, [findings.outcomes[name] for name in names])
-    right.set(ylabel=f"final {LOSSES[findings.loss]}, nats per token")
+    right.set(xlabel=f"final {LOSSES[findings.loss]}, nats per token")
     files = {f"curves.{kind}": saved(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)
     return files

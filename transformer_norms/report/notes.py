@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.power import smallest_found
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number
@@ -37,12 +38,14 @@ def noise(findings: Findings) -> list[str]:
     ]
     lines = [f"standard deviation over seeds, in nats: {', '.join(own)}"] if own else []
     for name, compared in findings.comparisons.items():
-        if compared.detectable is not None and compared.verdict != "diverged":
-            known = compared.correlation is not None
+        if compared.correlation is not None and compared.sd and compared.verdict != "diverged":
+            found = smallest_found(compared.sd, compared.effect, len(findings.comparisons))
+            sizes = ", ".join(f"{nats:.4f} with {seeds}" for seeds, nats in found.items())
             lines.append(
-                f"{name}: {len(compared.seeds)} seeds find a true difference of "
-                f"{compared.detectable:.4f} nine times in ten"
-                f"{f'; its pairs correlate at {number(compared.correlation, 2)}' if known else ''}"
+                f"{name} and its baseline: pairs of one seed correlate at "
+                f"{number(compared.correlation, 2)}, their differences have a standard deviation "
+                f"of {compared.sd:.4f}; such noise lets a true difference be found nine times in "
+                f"ten from {sizes} seeds"
             )
     return lines
 

@@ -81,34 +81,26 @@ def _view(curves: Sequence[Curve]) -> tuple[float, float]:
     return low - room, high + 2 * room
 
 
-def _cross(axes: Any, x: float, y: float, colour: str) -> None:
-    """Where a run diverged; at the edge where that is out of view."""
-    low, high = axes.get_ylim()
-    inside = min(max(y, low), high)
-    axes.plot([x], [inside], "x", color=colour, markersize=6, clip_on=False, zorder=4)
-
-
 def finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
-    """Every seed a dot beside the mean with Student's 95 % interval; diverged at the upper edge."""
+    """A row a variant: every seed a dot above the mean with Student's 95 % interval; those that
+    diverged at the right edge."""
     finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
-    axes.set_ylim(*_span(finished))
+    axes.set_xlim(*_span(finished))
     for place, (losses, outcome) in enumerate(zip(finished, outcomes, strict=True)):
         colour, _ = style(place)
-        spots = place - 0.18 + 0.03 * np.arange(len(losses))
-        axes.plot(spots, losses, "o", color=colour, markersize=2.6, markeredgewidth=0, alpha=0.7)
+        above = [place - 0.18] * len(losses)
+        axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
         if losses:
             half = _half_interval(losses)
-            axes.errorbar(place + 0.12, np.mean(losses), half, fmt="_", color=colour, capsize=2,
-                          markersize=7, linewidth=1.2)  # fmt: skip
+            axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
+                          capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
         for i in range(len(outcome.diverged)):
-            axes.plot([place + 0.12 * i], [1], "x", color=colour, markersize=6, clip_on=False,
-                      transform=axes.get_xaxis_transform())  # fmt: skip
-    turned = len(names) > 3 or max(map(len, names)) > 10
-    axes.set_xticks(
-        range(len(names)), [name(text) for text in names], fontsize=FONT, parse_math=False,
-        rotation=90 if turned else 0,
-    )  # fmt: skip
-    axes.set_xlim(-0.6, len(names) - 0.4)
+            axes.plot([1], [place - 0.24 + 0.16 * i], "x", color=colour, markersize=5,
+                      clip_on=False, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_yticks(
+        range(len(names)), [name(text) for text in names], fontsize=FONT, parse_math=False
+    )
+    axes.set_ylim(len(names) - 0.5, -0.5)
     plain(axes)
 
 

@@ -81,21 +81,17 @@ def probability(value: float | None) -> str:
 
 
 def summary_lines(findings: Findings) -> list[str]:
-    """The table for a terminal: a line a variant, of at most 80 columns.
-
-    `runs`: how many have ended / of them diverged / are missing.
-    """
-    headings = ("variant", "runs", LOSSES[findings.loss], "difference", "verdict")
-    lines = [headings] + [
-        (
-            row["variant"],
-            f"{row['seeds']}/{row['diverged'].partition(' ')[0]}/{row['missing']}",
-            row["loss"],
-            row["difference"],
-            row["verdict"],
+    """The table for a terminal: a line a variant, of at most 80 columns. `seeds` are those that
+    have ended, of those planned."""
+    headings = ("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")
+    lines = [headings]
+    for variant in findings.study.variants:
+        row, own = _row(findings, variant), findings.outcomes[variant.name]
+        diverged = f"diverged in {len(own.diverged)}" if own.diverged else ""
+        seeds = f"{len(own.losses)} of {own.planned}" if own.missing else row["seeds"]
+        lines.append(
+            (row["variant"], seeds, row["loss"], row["difference"], diverged or row["verdict"])
         )
-        for row in (_row(findings, variant) for variant in findings.study.variants)
-    ]
     widths = [max(len(printable(line[i])) for line in lines) for i in range(len(headings))]
     others = sum(widths[1:]) + 2 * (len(headings) - 1)
     widths[0] = min(widths[0], _WIDTH - others)

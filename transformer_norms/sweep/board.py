@@ -41,6 +41,7 @@ class Row:
     began: bool = False  # while this command watched
     error: str = ""
     seen: int = 0  # when its summary was written that was read last
+    before: int = 0  # and when the one was written that was there before this command
     start: tuple[float, int] | None = None  # the second and the step at which it was seen running
 
     @property
@@ -88,7 +89,7 @@ class Board:
         with self.lock:
             for job in jobs:
                 row = Row(job)
-                row.seen = _read(row)
+                row.seen = row.before = _read(row)
                 row.state = "waiting" if row.state == "failed" else row.state
                 self.already += row.done
                 self.rows.append(row)
@@ -121,7 +122,7 @@ class Board:
                 before = row.state
                 with suppress(OSError, ValueError):  # being written, or gone
                     row.seen = _read(row)
-                if row.state == "running" and not row.began:
+                if row.seen != row.before and not row.began:
                     row.began = True
                     self.follow(row.job)
                 if row.state == "running" and row.start is None and row.step:

@@ -111,8 +111,8 @@ class Sweep:
             self.board.tell(job, "failed", answer["error"])
             if job.folder.is_dir():
                 record_failure(job.folder, answer["error"])
-            if "traceback" in answer:
-                self.board.say(answer["traceback"].rstrip())
+            for line in answer.get("traceback", "").splitlines():
+                self.board.say(line)
 
     def _released(self, busy: list[Job]) -> list[Job]:
         """Waits until none of the runs that other processes have is held; those not ended then."""

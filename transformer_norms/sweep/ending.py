@@ -56,7 +56,7 @@ def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
 
         found = findings(read_study([record]))
         path = write(found, record.parent)
-        for line in summary_lines(found):
+        for line in [*summary_lines(found), f"more in {os.path.relpath(path)}"]:
             say(line)
     except ConfigError as error:
         say(f"no report: {error}")

@@ -1,0 +1,90 @@
+"""The share of a sweep's time that goes into training steps and evaluations, by launcher; and the
+runs an hour. Each launcher runs the same sweep, as the command that a user types, in a new folder.
+
+    python benchmarks/sweep.py [--launchers basic,pool] [--out FILE] [KEY=VALUE...]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from transformer_norms import machine
+from transformer_norms.files import read_json
+
+ROOT = Path(__file__).resolve().parents[1]
+# Twenty runs of some 40 seconds on two cores.
+SWEEP = "sweep=noise trainer.steps=1200 data=stories tokenizer=byte tracking=none".split()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What a sweep spends besides training.")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="change the sweep")
+    parser.add_argument("--launchers", default="basic,pool", help="one after another")
+    parser.add_argument("--out", type=Path, metavar="FILE.json")
+    typed = parser.parse_intermixed_args(arguments)
+    results = []
+    for launcher in typed.launchers.split(","):
+        results.append(measure(launcher, [*SWEEP, *typed.overrides]))
+        print(line(results[-1]), flush=True)
+    if typed.out:
+        record = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine.device("cpu"),
+            "versions": machine.versions(),
+            **machine.commit(),
+            "launchers": results,
+        }
+        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return 0
+
+
+def measure(launcher: str, sweep: list[str]) -> dict[str, Any]:
+    """Wall time of the whole command, imports and tokens included, and what its runs recorded."""
+    command = [sys.executable, str(ROOT / "train.py"), *sweep, f"launcher={launcher}"]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": folder}
+        environment.pop("TRANSFORMER_NORMS_CACHE", None)
+        begun = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+        wall = time.perf_counter() - begun
+        answer = json.loads(done.stdout.splitlines()[-1])
+        study = Path(folder, "runs", answer["study"])
+        runs = [read_json(file) for file in sorted(study.glob("*/summary.json"))]
+    assert answer["finished"] == len(runs) == answer["runs"], answer
+    return {
+        "launcher": launcher,
+        "command": " ".join(command[2:]),
+        "workers": 2 if launcher == "pool" else 1,
+        "wall": round(wall, 2),
+        "runs": [
+            {key: run[key] for key in ("seconds", "evaluation_seconds", "threads", "val_loss")}
+            for run in runs
+        ],
+    }
+
+
+def line(result: dict[str, Any]) -> str:
+    runs, room = result["runs"], result["wall"] * result["workers"]
+    steps = sum(run["seconds"] for run in runs)
+    evaluations = sum(run["evaluation_seconds"] for run in runs)
+    return (
+        f"{result['launcher']}: {len(runs)} runs in {result['wall']:.0f} s, "
+        f"{3600 * len(runs) / result['wall']:.0f} runs an hour; "
+        f"steps {steps / room:.1%}, evaluations {evaluations / room:.1%}, "
+        f"rest {1 - (steps + evaluations) / room:.1%}; "
+        f"{(steps + evaluations) / len(runs):.1f} s a run"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
