@@ -531,7 +531,7 @@ def test_a_terminal_gets_the_table_in_80_columns():
     make_record("study", runs)
     lines = summary_lines(findings(read_study([Path("study")])))
     assert max(map(len, lines)) <= 80
-    assert lines[1].split() == "pre 3/0/0 2.3100 ± 0.0100 baseline".split()
+    assert lines[1].split() == "pre 3 2.3100 ± 0.0100 baseline".split()
     assert "..." in lines[2]
     assert lines[2].endswith("+0.0000     identical")
 

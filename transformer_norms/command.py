@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transformer_norms.config import check_names, compose, folder_of_configs
+from transformer_norms.config import check_names, compose, folder_of_configs, searchpath
 from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.overrides import parse
+from transformer_norms.plugins import check as check_plugins
 
 MULTIRUN = ("-m", "--multirun")
 HYDRA_FLAGS = frozenset(
@@ -57,7 +59,9 @@ def _run(arguments: Sequence[str]) -> int:
             from transformer_norms.sweep.drive import planned
 
             planned(tuple(overrides))
-        return hydra_main(["-m", *overrides])
+        named = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
+        paths = searchpath(check_plugins(named[0])) if named else []
+        return hydra_main(["-m", *overrides, *paths])
     return _answer(_one(overrides))
 
 

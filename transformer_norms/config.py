@@ -191,9 +191,7 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     from hydra.version import VersionBase
 
     typed = [str(pair) for pair in groups]
-    if folder is not None and (folder / "configs").is_dir():
-        quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
-        typed.append(f"hydra.searchpath=['file://{quoted}']")
+    typed += searchpath(folder)
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
@@ -205,6 +203,14 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     finally:
         GlobalHydra.instance().hydra = enclosing
         VersionBase.instance().version_base = version
+
+
+def searchpath(folder: Path | None) -> list[str]:
+    """What tells Hydra of a plugin folder's configs, as one would type it."""
+    if folder is None or not (folder / "configs").is_dir():
+        return []
+    quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
+    return [f"hydra.searchpath=['file://{quoted}']"]
 
 
 def _option_reader(folder: Path | None) -> ReadOption:

@@ -36,6 +36,8 @@ def check(study: Study) -> None:
 
 def _check_seeds(variant: Variant) -> None:
     """The runs of a variant differ in their seed, each in another, and in nothing else."""
+    for run in variant.ended[1:]:
+        _refuse_different(variant.ended[0], run)
     of_seed: dict[int, Path] = {}
     for member in variant.results:
         if member.seed in of_seed:
@@ -44,8 +46,6 @@ def _check_seeds(variant: Variant) -> None:
                 f"{member.folder}; name the folders, or the one sweep, that are meant"
             )
         of_seed[member.seed] = member.folder
-    for run in variant.ended[1:]:
-        _refuse_different(variant.ended[0], run)
 
 
 def _check_pair(variant: Variant, baseline: Variant) -> None:
