@@ -328,7 +328,7 @@ def reports(
 ):
     """`count` reports of `variants` and their baseline. Losses vary with `sd`, the baseline's with
     `base`, pairs correlate with `rho`; the first variant is truly `better`; with `df` noise is
-    Student's, whose tails are heavy. Yields ({name: comparison}, losses of [baseline, *variants])."""
+    Student's, whose tails are heavy. Yields {name: comparison} and the losses, baseline first."""
     draws = np.random.default_rng([count, variants, seeds])
     noise = (lambda size: draws.standard_t(df, size)) if df else draws.standard_normal
     own, common = noise((count, 1 + variants, seeds)), noise((count, 1, seeds))
