@@ -599,3 +599,17 @@ def test_the_command_ends_with_one_json_line_and_needs_no_torch():
     answer = {"report": "study/table.md", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
     assert done.stdout.splitlines() == [json.dumps(answer)]
     assert "baseline" in done.stderr
+
+
+def test_two_variants_that_share_their_runs_are_both_there_and_identical():
+    runs = []
+    for seed, loss in PRE.items():
+        config = config_of(["placement=pre"], seed)
+        make_run("study", config, loss)
+        runs += [planned(config, {"final_norm": word}) for word in ("auto", "always")]
+    make_record("study", runs, axes=["final_norm"], baseline={"final_norm": "auto"})
+    study = read_study([Path("study")])
+    found = findings(study)
+    assert [variant.name for variant in study.variants] == ["final_norm=auto", "final_norm=always"]
+    assert found.comparisons["final_norm=always"].verdict == "identical"
+    assert study.count() == {"runs": 3, "finished": 3, "diverged": 0, "missing": 0}

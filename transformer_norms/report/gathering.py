@@ -62,7 +62,8 @@ def _recorded(found: Found, baseline: Values | None, effect: float | None) -> St
     for path, one in found.records.items():
         for planned in one.runs:
             member = _planned(found, path.parent, planned)
-            members.setdefault((member.folder, member.stage), member)
+            # Two variants may share a run: `auto` here is what another spells out.
+            members.setdefault((member.folder, planned.place), member)
     runs = list(members.values())
     values = [run.variant for run in runs]
     tuned = [choice for one in found.records.values() for choice in one.tuned]

@@ -78,7 +78,8 @@ class Study:
 
     def count(self) -> dict[str, int]:
         """Of the runs that count, how many there should be and what has become of them."""
-        runs = [member for member in self.runs if member.stage in ("result", "tune")]
+        counted = [member for member in self.runs if member.stage in ("result", "tune")]
+        runs = list({member.folder: member for member in counted}.values())
         ended = [member.status for member in runs if member.ended]
         return {
             "runs": len(runs),
