@@ -190,10 +190,7 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     from hydra.errors import HydraException
     from hydra.version import VersionBase
 
-    typed = [str(pair) for pair in groups]
-    if folder is not None and (folder / "configs").is_dir():
-        quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
-        typed.append(f"hydra.searchpath=['file://{quoted}']")
+    typed = [*(str(pair) for pair in groups), *search_path(folder)]
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
@@ -205,6 +202,14 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     finally:
         GlobalHydra.instance().hydra = enclosing
         VersionBase.instance().version_base = version
+
+
+def search_path(folder: Path | None) -> list[str]:
+    """What is to be typed for Hydra to find the options in a folder of plugins."""
+    if folder is None or not (folder / "configs").is_dir():
+        return []
+    quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
+    return [f"hydra.searchpath=['file://{quoted}']"]
 
 
 def _option_reader(folder: Path | None) -> ReadOption:
