@@ -379,6 +379,7 @@ COMMANDS = [
     ["config=nowhere.yaml"],
     ["-m", "norm=rmsnorm,rmsnrom"],
     ["-m", "seed=0,1", "hydra/launcher=nowhere"],
+    ["-m", "seed=0,1", "launcher=pool", "launcher.workers=0"],
 ]
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transformer_norms.config import check_names, compose, folder_of_configs, searchpath
+from transformer_norms.config import check_names, compose, folder_of_configs, search_path
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.overrides import parse
-from transformer_norms.plugins import check as check_plugins
+from transformer_norms.plugins import check as plugin_folder
 
 MULTIRUN = ("-m", "--multirun")
 HYDRA_FLAGS = frozenset(
@@ -59,9 +59,10 @@ def _run(arguments: Sequence[str]) -> int:
             from transformer_norms.sweep.drive import planned
 
             planned(tuple(overrides))
-        named = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
-        paths = searchpath(check_plugins(named[0])) if named else []
-        return hydra_main(["-m", *overrides, *paths])
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back here, to be answered
+        plugins = parse(text for text in overrides if text.startswith("plugins="))
+        found = [text for pair in plugins for text in search_path(plugin_folder(pair.word))]
+        return hydra_main(["-m", *overrides, *found])
     return _answer(_one(overrides))
 
 
@@ -131,5 +132,7 @@ def _job(config: Any) -> Any:
         from transformer_norms.sweep.job import job
 
         return job(overrides)
-    loss = _one(overrides)["val_loss"]
-    return float("inf") if loss is None else loss
+    summary = _one(overrides)
+    if summary["status"] == "preempted":
+        raise SystemExit(CODES["preempted"])
+    return summary["val_loss"] if summary["status"] == "finished" else float("inf")

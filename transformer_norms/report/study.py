@@ -8,7 +8,8 @@ from transformer_norms.report.reading import Run
 from transformer_norms.sweep.record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
-# unplanned: no sweep needs it; superseded: a later attempt at the same run stands beside it
+# unplanned: no sweep needs it; superseded: a later attempt, or a better point of the
+# tuning grid, stands beside it
 Stage = Literal["result", "tune", "unplanned", "superseded"]
 
 
@@ -79,7 +80,7 @@ class Study:
     def count(self) -> dict[str, int]:
         """Of the runs that count, how many there should be and what has become of them."""
         counted = [member for member in self.runs if member.stage in ("result", "tune")]
-        runs = list({member.folder: member for member in counted}.values())
+        runs = {member.folder: member for member in counted}.values()
         ended = [member.status for member in runs if member.ended]
         return {
             "runs": len(runs),

@@ -28,10 +28,6 @@ class Audit:
     diverged: frozenset[float]
     sensitivity: float | None
 
-    @property
-    def best(self) -> float | None:
-        return min(self.losses, key=self.losses.__getitem__, default=None)
-
 
 def audits(study: Study) -> list[Audit]:
     """One a variant; none where no number was tuned."""
@@ -95,7 +91,7 @@ def _best(audit: Audit, key: str) -> str:
         return "not chosen yet"
     if chosen.best is None:
         return "none"
-    return f"{chosen.best.get(key)}{' (edge)' if chosen.edge else ''}"
+    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
 
 
 def _at(audit: Audit, rate: float) -> str:
