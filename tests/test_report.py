@@ -54,7 +54,7 @@ def tree(folder="."):
 
 
 def text(study="study", **options):
-    return write_report([Path(study)], **options).read_text()
+    return write_report([Path(study)], **options)[0].read_text()
 
 
 def rows(study="study"):
@@ -588,6 +588,13 @@ def test_a_hostile_folder_is_one_line(what, capsys):
     assert not any(Path(name).exists() for name in ("study/table.md", "canary"))
 
 
+@pytest.mark.parametrize("rate", ["1e999", "9" * 400])
+def test_a_rate_that_no_figure_has_room_for_is_left_out_of_it(rate):
+    path = tuning_study()
+    path.write_text(path.read_text().replace("0.001", rate))
+    assert "## Tuning" not in text()
+
+
 def test_a_terminal_gets_the_table_in_80_columns():
     names = {"pre": "pre", "post": "a_placement_of_" + "many_" * 20 + "words"}
     runs = []
@@ -609,7 +616,7 @@ def test_a_report_drawn_again_unchanged_rewrites_nothing():
     write_report([Path("study")])
     before = tree()
     assert {"study/curves.svg", "study/curves.png"} <= before.keys()
-    assert write_report([Path("study")]) == Path("study/table.md")
+    assert write_report([Path("study")])[0] == Path("study/table.md")
     assert tree() == before
 
 

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_norms.report.findings import Findings
 
 
 def write_report(
@@ -10,12 +13,13 @@ def write_report(
     out: Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
-) -> Path:
+) -> tuple[Path, "Findings"]:
     """Writes results.csv, table.md, table.tex and curves into `out`, else into the first of
-    `folders`; the path of table.md. ConfigError, one line and nothing written, where runs must not
-    be compared or a folder is not what it should be."""
+    `folders`; the path of table.md, and what was found. ConfigError, one line and nothing written,
+    where runs must not be compared or a folder is not what it should be."""
     from transformer_norms.report.findings import findings
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
 
-    return write(findings(read_study(folders, baseline, effect)), out)
+    found = findings(read_study(folders, baseline, effect))
+    return write(found, out), found

@@ -74,7 +74,7 @@ class Study:
     @property
     def rate(self) -> str | None:
         """The tuned key whose curve is shown: the learning rate, else the first with numbers."""
-        keys = [key for key, values in self.tune.items() if values and all(map(_number, values))]
+        keys = [key for key, values in self.tune.items() if values and all(map(finite, values))]
         return RATE if RATE in keys else next(iter(keys), None)
 
     def count(self) -> dict[str, int]:
@@ -90,5 +90,7 @@ class Study:
         }
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def finite(value: Any) -> bool:
+    """Whether it is a number that a figure has room for; not every integer is."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and -1e300 < value < 1e300
