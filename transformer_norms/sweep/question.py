@@ -22,6 +22,7 @@ from transformer_norms.sweep.record import EFFECT, Values
 
 MOST_RUNS = 10_000
 _COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
+_BESIDE = "typed beside it is KEY=VALUE or KEY=A,B of a run, seed=0,1,2 too (report: --effect)"
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
@@ -87,6 +88,8 @@ def asked(arguments: Iterable[str]) -> Asked:
     typed: dict[str, list[Any]] = {}
     for text in arguments:
         key, values = _values(text)
+        if key.split(".")[0] in Question.__dataclass_fields__:
+            raise ConfigError(f"{text}: {key} stands in a sweep's file; {_BESIDE}")
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
