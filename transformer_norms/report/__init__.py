@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.errors import ConfigError
+
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path | None = None,
+    folders: Sequence[str | Path],
+    out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
 ) -> Path:
@@ -18,4 +20,9 @@ def write_report(
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
 
-    return write(findings(read_study(folders, baseline, effect)), out)
+    if isinstance(folders, (str, Path)):
+        raise ConfigError(
+            f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
+        )
+    found = findings(read_study([Path(folder) for folder in folders], baseline, effect))
+    return write(found, None if out is None else Path(out))
