@@ -206,6 +206,13 @@ SWEEPS = [
     ("seed=${x},1", "seed=${x},1", "not allowed"),
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "norm=prmsnorm has it"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
+    ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
+    ("launcher.workers=3", "launcher.workers=3", "launcher=pool has workers"),
+    ("launcher=pool launcher.workers=0", "launcher.workers=0", "from 1 to 1024"),
+    ("launcher=pool launcher.workers=many", "launcher.workers=many", "from 1 to 1024"),
+    ("sweep=quick effect=0.1", "effect=0.1", "--effect"),
+    ("sweep=quick seeds=0,1", "seeds=0,1", "seed=0,1,2"),
+    ("norm=rmsnorm,dyt norm.eps=1e-5,1e-6", "norm.eps=1e-05", "in dyt eps=1e-05"),
     ("hydra.nothing=1", "hydra.nothing=1", "Could not override"),
 ]
 
@@ -380,6 +387,7 @@ COMMANDS = [
     ["-m", "norm=rmsnorm,rmsnrom"],
     ["-m", "seed=0,1", "hydra/launcher=nowhere"],
     ["-m", "seed=0,1", "launcher=pool", "launcher.workers=0"],
+    ["-m", "seed=0,1", "hydra/sweeper=nowhere"],
 ]
 
 

@@ -28,6 +28,7 @@ from transformer_norms.report.drawing import apart, style
 from transformer_norms.report.escape import cell, latex, markdown
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.panels import Curve, _view
 from transformer_norms.report.table import summary_lines
 
 pytestmark = pytest.mark.area("sweeps")
@@ -431,6 +432,7 @@ def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
     path.write_text(json.dumps(record | {"runs": list(filter(kept, record["runs"]))}))
     table = text()
     assert "post diverged at every value tried (3 runs)" in table
+    assert "its best" not in table
     assert by_name(table, "post")["verdict"] == "diverged"
 
 
@@ -469,6 +471,24 @@ def test_tuning_runs_of_two_horizons_are_not_put_together(rates):
     make_record("study", runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100])
     with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\)"):
         text()
+
+
+def test_a_warning_of_all_variants_is_said_once():
+    make_study("study", {"pre": PRE, "post": PRE})
+    for placement in ("pre", "post"):
+        edit(folder(placement, 0), warnings=["thin ice"])
+    edit(folder("post", 1), warnings=["deep water"])
+    assert [line for line in text().splitlines() if "thin" in line or "deep" in line] == [
+        "- all: thin ice",
+        "- post: deep water",
+    ]
+
+
+def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
+    make_study("study", {"pre": PRE})
+    assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/table.md")
+    with pytest.raises(ConfigError, match=r"such as \['study'\]"):
+        write_report("study")
 
 
 def test_what_differs_beyond_the_axis_stands_beside_the_verdict():
@@ -628,6 +648,12 @@ def test_curves_are_drawn_from_whatever_was_measured():
     (folder("post", 0) / "metrics.jsonl").unlink()
     text()
     assert Path("study/curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_ends_above_where_they_began_leaves_the_others_in_view():
+    falling, wild = np.array([[0.0, 10, 20], [5.5, 4, 3]]), np.array([[0.0, 10, 20], [5.5, 9, 9e5]])
+    low, high = _view([Curve(falling, False), Curve(wild, False)])
+    assert low < 3 < 4 < high < 5.5
 
 
 def test_rates_are_drawn_where_something_was_tuned():

@@ -220,6 +220,7 @@ def test_two_stages_tune_on_one_seed_widen_once_and_report_on_others(capsys, tra
     assert {run.tuned["optimizer.lr"] for run in results} == {1e-3}
     assert (len(tune), len(results), answer["finished"], code) == (6, 4, 10, 0)
     assert "edge" in err
+    assert err.index("6/6 ") < err.index("rmsnorm: best at")  # what ended, then what follows
     before = tree("runs")
     sweep(capsys, *named)
     assert tree("runs") == before

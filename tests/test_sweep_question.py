@@ -101,6 +101,10 @@ def test_each_variant_is_compared_with_itself_at_the_baselines_values():
     assert found == {"model.depth": 16, "placement": "pre"}
     whole = [{"placement": "pre"}, {"placement": "post", "schedule.warmup": 0}]
     assert baseline_of(whole[1], {"placement": "pre"}, whole) == {"placement": "pre"}
+    beside = {"model.depth": 4, "placement": "out", "optimizer.lr": 2e-3}
+    assert baseline_of(beside, {"placement": "pre"}, [*variants, beside]) == variants[0]
+    deeper = beside | {"model.depth": 8}
+    assert baseline_of(deeper, {"placement": "pre"}, [*variants, deeper]) is None
 
 
 def test_a_variant_is_labelled_by_what_it_varies():

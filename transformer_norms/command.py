@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from transformer_norms.config import check_names, compose, folder_of_configs, search_path
+from transformer_norms.config import (
+    check_hydras,
+    check_names,
+    compose,
+    folder_of_configs,
+    search_path,
+)
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.overrides import parse
 from transformer_norms.plugins import check as plugin_folder
@@ -55,7 +61,9 @@ def _run(arguments: Sequence[str]) -> int:
         raise ConfigError("WORLD_SIZE is above 1: a run is one process; there is no parallel= yet")
     overrides = [argument for argument in arguments if argument not in MULTIRUN]
     if flags or any(text.startswith("sweep=") and text != "sweep=none" for text in overrides):
-        if not any(text.startswith("hydra/sweeper=") for text in overrides):
+        if any(text.startswith("hydra/sweeper=") for text in overrides):
+            check_hydras(text for text in overrides if text.startswith("hydra/"))
+        else:
             from transformer_norms.sweep.drive import planned
 
             planned(tuple(overrides))

@@ -21,6 +21,7 @@ from transformer_norms.overrides import Typed, apply, parse
 from transformer_norms.saved import check_unedited, read_saved, unresolved
 
 # These do not describe a run; they stand in no run's config.
+MOST_WORKERS = 1024
 COMMAND_KEYS = ("preset", "sweep", "launcher", "parallel", "hydra")
 
 ReadOption = Callable[[str, str], dict[str, Any]]
@@ -176,10 +177,17 @@ def check_names(overrides: Iterable[str]) -> None:
 def check_hydras(typed: Iterable[str]) -> None:
     """ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is none."""
     typed = list(typed)
+    for pair in (pair for pair in parse(typed) if pair.key in ("launcher", "parallel")):
+        check_option(pair, None)
     try:
-        _hydra(typed, None)
+        composed = _hydra(typed, None)
     except ConfigError as error:
-        raise ConfigError(f"{' '.join(typed)}: {error}") from None
+        lacks = any(text.startswith("launcher.") for text in typed) and "launcher=pool" not in typed
+        hint = " (launcher=pool has workers)" if lacks else ""
+        raise ConfigError(f"{' '.join(typed)}: {error}{hint}") from None
+    workers = composed.launcher.get("workers", 1)
+    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"launcher.workers={workers}: should be from 1 to {MOST_WORKERS}")
 
 
 def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:

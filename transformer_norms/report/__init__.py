@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformer_norms.report.findings import Findings
 
+from transformer_norms.errors import ConfigError
+
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path | None = None,
+    folders: Sequence[str | Path],
+    out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
 ) -> tuple[Path, "Findings"]:
@@ -21,5 +23,9 @@ def write_report(
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
 
-    found = findings(read_study(folders, baseline, effect))
-    return write(found, out), found
+    if isinstance(folders, (str, Path)):
+        raise ConfigError(
+            f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
+        )
+    found = findings(read_study([Path(folder) for folder in folders], baseline, effect))
+    return write(found, None if out is None else Path(out)), found

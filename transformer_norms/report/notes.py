@@ -51,10 +51,15 @@ def noise(findings: Findings) -> list[str]:
 
 
 def warnings(study: Study) -> list[str]:
+    """Each once, with the variants that it is of."""
+    ended = [variant for variant in study.variants if variant.ended]
+    warned: dict[str, list[str]] = {}
+    for variant in ended:
+        for warning in dict.fromkeys(w for run in variant.ended for w in run.summary.warnings):
+            warned.setdefault(warning, []).append(variant.name)
     return [
-        f"{variant.name}: {warning}"
-        for variant in study.variants
-        for warning in dict.fromkeys(w for run in variant.ended for w in run.summary.warnings)
+        f"{'all' if 1 < len(names) == len(ended) else ', '.join(names)}: {warning}"
+        for warning, names in warned.items()
     ]
 
 

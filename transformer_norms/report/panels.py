@@ -70,10 +70,13 @@ def _mean(curves: Sequence[Curve]) -> Curve | None:
 
 
 def _view(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of losses that shows how it ended: the first steps and what diverged are cut."""
-    calm = [curve for curve in curves if not curve.diverged] or curves
-    if not calm:
+    """The range of losses that shows how it ended: cut are the first steps, what diverged and what
+    learned nothing."""
+    if not curves:
         return 0.0, 1.0
+    begun = float(np.median([curve.loss[0] for curve in curves]))
+    calm = [curve for curve in curves if not curve.diverged] or curves
+    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= begun] or calm
     horizon = max(curve.tokens[-1] for curve in calm)
     late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
     high = float(np.quantile(np.concatenate(late), 0.98))

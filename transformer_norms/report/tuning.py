@@ -119,8 +119,11 @@ def audit_lines(study: Study) -> list[str]:
     for audit in found:
         if audit.missing:
             lines.append(f"{audit.variant.name}: {audit.missing} of its tuning runs are missing")
-        if audit.variant.tuned and (edge := ", ".join(audit.variant.tuned.edge)):
-            lines.append(f"{audit.variant.name}: EDGE: its best {edge} is the last that was tried")
+        tuned = audit.variant.tuned
+        if tuned and (edge := ", ".join(tuned.edge)):
+            last = f"its best {edge} is the last that was tried"
+            none = f"it diverged at every {edge} that was tried"
+            lines.append(f"{audit.variant.name}: EDGE: {none if tuned.best is None else last}")
     shared = ", ".join(map(str, shared_seeds(study)))
     apart = "no seed was used for tuning and for a result"
     return [*lines, f"SHARED: seeds of tuning and of results: {shared}" if shared else apart]

@@ -81,7 +81,7 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self.thread.join()
-        self._look()
+        self.look()
         if self.is_terminal:
             self.live.stop()
 
@@ -112,9 +112,10 @@ class Board:
 
     def _watch(self) -> None:
         while not self.over.wait(LOOK_EVERY):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Reads the folders now: what has ended is said before anything that follows from it."""
         with self.lock:
             for row in self.rows:
                 if row.state in OVER:

@@ -19,7 +19,7 @@ from transformer_norms.sweep.ending import answered
 from transformer_norms.sweep.job import record_failure
 from transformer_norms.sweep.jobs import Job, Jobs
 from transformer_norms.sweep.launch import batches, launched
-from transformer_norms.sweep.opening import introduced
+from transformer_norms.sweep.opening import counted, introduced
 from transformer_norms.sweep.question import asked
 from transformer_norms.sweep.record import (
     SweepRecord,
@@ -102,6 +102,7 @@ class Sweep:
                     if answer["status"] == "busy":
                         busy.append(job)
             waiting = self._released(busy)
+        self.board.look()
 
     def _heard(self, job: Job, answer: dict[str, Any]) -> None:
         if answer["status"] == "preempted" or self.stopping.asked:
@@ -117,7 +118,7 @@ class Sweep:
     def _released(self, busy: list[Job]) -> list[Job]:
         """Waits until none of the runs that other processes have is held; those not ended then."""
         if busy and not self.stopped:
-            self.board.say(f"waiting for {len(busy)} runs that another process has")
+            self.board.say(f"waiting for {counted(len(busy), 'run')} that another process has")
         for job in busy:
             while not self.stopping.asked and _is_held(job.folder):
                 time.sleep(_LOOK_EVERY)
@@ -136,9 +137,11 @@ class Sweep:
             found = self._chosen()
         self.tuned = found
         for one in found:
+            if one.best is None:
+                self.board.say(f"{label(one.variant)}: diverged wherever it was tried")
+                continue
             edge = f"; still the edge of {', '.join(one.edge)}" if one.edge else ""
-            best = "diverged everywhere" if one.best is None else f"best at {_shown(one.best)}"
-            self.board.say(f"{label(one.variant)}: {best}{edge}")
+            self.board.say(f"{label(one.variant)}: best at {_shown(one.best)}{edge}")
 
     def _chosen(self) -> list[Tuned]:
         """Of the variants whose trials have all ended; another waits for the next command."""

@@ -83,7 +83,11 @@ class Jobs:
         return Job(run, plan.folder, overrides, mirror)
 
     def _look(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
-        config = compose(overrides)  # before torch is imported with what comes next
+        try:
+            config = compose(overrides)  # before torch is imported with what comes next
+        except ConfigError as error:
+            of = f" (in {label(variant)})" if len(self.asked.question.variants) > 1 else ""
+            raise ConfigError(f"{error}{of}") from None
         from transformer_norms.plan import Plan
 
         plan = Plan(plain(config))

@@ -13,12 +13,14 @@ def introduced(jobs: Jobs, first: Sequence[Job], study: Path) -> list[str]:
     lines = [f"{jobs.asked.name}: {question.question}"] if question.question else []
     folders = {job.folder for job in first}
     there = len({job.folder for job in first if job.ended})
-    lines.append(f"{len(folders)} runs in {study}" + (f", {there} there already" if there else ""))
+    lines.append(
+        f"{counted(len(folders), 'run')} in {study}" + (f", {there} there already" if there else "")
+    )
     if question.tune:
         lines[-1] += (
             f": {len(question.variants)} variants x {len(question.points)} points of the grid x "
-            f"{_counted(len(question.tune_seeds), 'seed')}; then each variant at its best, "
-            f"{_counted(len(question.seeds), 'other seed')}"
+            f"{counted(len(question.tune_seeds), 'seed')}; then each variant at its best, "
+            f"{counted(len(question.seeds), 'other seed')}"
         )
     lines += jobs.asked.remarks
     lines += [f"{count} of them {remark}" for remark, count in jobs.remarks.items()]
@@ -45,5 +47,5 @@ def _changed(jobs: Jobs, first: Sequence[Job], study: Path) -> str:
     return ""
 
 
-def _counted(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -25,6 +25,7 @@ MOST_RUNS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
+_BESIDE = "typed beside it is KEY=VALUE or KEY=A,B of a run, seed=0,1,2 too (report: --effect)"
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
@@ -90,6 +91,8 @@ def asked(arguments: Iterable[str]) -> Asked:
     typed: dict[str, list[Any]] = {}
     for text in arguments:
         key, values = _values(text)
+        if key.split(".")[0] in Question.__dataclass_fields__:
+            raise ConfigError(f"{text}: {key} stands in a sweep's file; {_BESIDE}")
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values

@@ -115,12 +115,14 @@ def label(variant: Mapping[str, Any]) -> str:
 
 def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
     """What a variant is compared with: itself with the baseline's values in their places, or, where
-    no such variant was planned, the only one that has all of the baseline's values."""
+    no such variant was planned, the only one that has all of the baseline's values; of several, the
+    only one that has no other value than the variant itself."""
     wanted = {**variant, **baseline}
     if wanted in variants:
         return wanted
     having = [v for v in variants if baseline.items() <= v.items()]
-    return having[0] if len(having) == 1 else None
+    within = having if len(having) == 1 else [v for v in having if v.items() <= wanted.items()]
+    return within[0] if len(within) == 1 else None
 
 
 def merged(before: SweepRecord, now: SweepRecord) -> SweepRecord:
