@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import signal
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -248,13 +246,17 @@ def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypat
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    monkeypatch.setattr(drive, "_LOOK_EVERY", 0.01)
-    released = threading.Timer(1.5, os.close, [descriptor])
-    released.start()
-    began = time.monotonic()
+    waited = []
+
+    def released(seconds):
+        waited.append(folder.name)
+        if len(waited) == 3:
+            os.close(descriptor)
+
+    monkeypatch.setattr(drive.time, "sleep", released)
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
     assert (answer["finished"], code) == (2, 0)
-    assert time.monotonic() - began > 1.0
+    assert len(waited) == 3
     assert "another process" in err
 
 
@@ -392,3 +394,26 @@ def test_a_single_run_is_no_place_for_what_is_about_many():
     for text in ("sweep=quick", "launcher=pool"):
         with pytest.raises(ConfigError, match=text):
             compose([text])
+
+
+def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_command(
+    capsys, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        for module in ("job", "drive"):
+            patch.setattr(
+                f"transformer_norms.sweep.{module}.keep_weights_only", lambda folder: None
+            )
+        sweep(capsys, "norm=layernorm,rmsnorm")
+    assert list(Path("runs").rglob("optimizer.safetensors"))
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    assert not list(Path("runs").rglob("optimizer.safetensors"))
+
+
+def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):
+    from transformer_norms import compose, train
+
+    train(compose([*SHORT, "norm=layernorm"]))
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    kept = list(Path("runs").rglob("optimizer.safetensors"))
+    assert ["layernorm" in str(file) for file in kept] == [True]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
 from transformer_norms.overrides import parse
+from transformer_norms.sweep.asking import asked
 from transformer_norms.sweep.drive import planned
-from transformer_norms.sweep.jobs import typed
-from transformer_norms.sweep.question import asked, read_question
+from transformer_norms.sweep.planning import typed
+from transformer_norms.sweep.question import read_question
 from transformer_norms.sweep.record import baseline_of, label
 
 pytestmark = pytest.mark.area("sweeps")

@@ -32,11 +32,14 @@ SCHEMA = 1
 Follow = Callable[[Path], None]
 
 
-def train(config: DictConfig, follow: Follow = lambda folder: None) -> Summary:
+def train(
+    config: DictConfig, follow: Follow = lambda folder: None, weights_only: bool = False
+) -> Summary:
     """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
     with the run's `folder`; its `status` is finished, diverged or preempted.
 
-    `follow` is told the folder once training is under way. ConfigError and InputError come before
+    `follow` is told the folder once training is under way; `weights_only` marks the run as one
+    whose optimizer need not be kept once it has finished. ConfigError and InputError come before
     anything is written, Busy where another process holds the run.
     """
     # Building any torch optimizer imports this, which takes as long as torch: while data opens.
@@ -50,7 +53,8 @@ def train(config: DictConfig, follow: Follow = lambda folder: None) -> Summary:
         return {**summary, "folder": str(plan.folder)}
     with Stopping() as stopping:
         try:
-            return {**Run(plan).train(stopping, follow), "folder": str(plan.folder)}
+            summary = Run(plan, weights_only).train(stopping, follow)
+            return {**summary, "folder": str(plan.folder)}
         except Preempted as signal:
             say(f"stopped by {signal} before the first step; the same command starts it again")
             known = summary_of(plan.folder) or {"step": 0, "val_loss": None}
@@ -60,8 +64,9 @@ def train(config: DictConfig, follow: Follow = lambda folder: None) -> Summary:
 class Run:
     """A plan carried out, or gone on with, in its folder."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, weights_only: bool = False) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
+        self.weights_only = weights_only
 
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
@@ -129,7 +134,7 @@ class Run:
             "device": machine.device(self.config["trainer"]["device"]),
             "warnings": self.warnings,
         }
-        fresh |= {"threads": torch.get_num_threads()}
+        fresh |= {"threads": torch.get_num_threads(), "weights_only": self.weights_only}
         if self.plan.origin:
             fresh["continued_from"] = self.plan.origin.name
         before.pop("error", None)

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from transformer_norms.folder import ENDED, summary_of
 from transformer_norms.progress import clock
-from transformer_norms.sweep.jobs import Job
+from transformer_norms.sweep.planning import Job
 
 OVER = (*ENDED, "failed")
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +14,14 @@ from transformer_norms.config import check_hydras
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.folder import held
 from transformer_norms.stopping import Stopping
+from transformer_norms.sweep.asking import asked
 from transformer_norms.sweep.board import Board
-from transformer_norms.sweep.ending import answered
-from transformer_norms.sweep.job import record_failure
-from transformer_norms.sweep.jobs import Job, Jobs
+from transformer_norms.sweep.ending import AGAIN, REFUSED, answered
+from transformer_norms.sweep.job import keep_weights_only, record_failure
 from transformer_norms.sweep.launch import batches, launched
+from transformer_norms.sweep.mirrors import Mirrors
 from transformer_norms.sweep.opening import counted, introduced
-from transformer_norms.sweep.question import asked
+from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.record import (
     SweepRecord,
     Tuned,
@@ -51,7 +52,8 @@ def run(arguments: Sequence[str], launcher: Any) -> None:
     sweep = Sweep(jobs, launcher)
     sweep.run(first)
     record, ran = path_of(sweep.study, jobs.asked.name), _distinct(sweep.all)
-    code = answered(sweep.study, record, ran, sweep.failed, sweep.stopped, sweep.board.say)
+    known = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
+    code = answered(record, ran, sweep.failed, known, sweep.board.say)
     if code:
         raise SystemExit(code)
 
@@ -67,13 +69,13 @@ class Sweep:
         self.tuned: list[Tuned] = []
         self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
         self.failed: dict[Path, str] = {}
-        self.stopped = False
+        self.stopped = self.refused = False
 
     def run(self, first: list[Job]) -> None:
         stopping = Stopping()
         stopping.patient = True
-        mirror = Mirrors()
-        with stopping, Board(self.asked.name, mirror.follow) as self.board:
+        mirrors = Mirrors()
+        with stopping, closing(mirrors), Board(self.asked.name, mirrors.follow) as self.board:
             self.stopping = stopping
             for line in introduced(self.jobs, first, self.study):
                 self.board.say(line)
@@ -81,8 +83,7 @@ class Sweep:
             if self.question.tune and not self.stopped:
                 self._tune()
             if self.question.tune and not self.stopped:
-                self._stage(self._at_their_best())
-        mirror.close()
+                self._results()
 
     def _stage(self, jobs: list[Job]) -> None:
         """Runs those of `jobs` that have not ended, and waits for those that others run."""
@@ -102,6 +103,9 @@ class Sweep:
                     if answer["status"] == "busy":
                         busy.append(job)
             waiting = self._released(busy)
+        for job in _distinct(jobs):
+            with suppress(Busy):  # one was killed between its end and this
+                keep_weights_only(job.folder)
         self.board.look()
 
     def _heard(self, job: Job, answer: dict[str, Any]) -> None:
@@ -174,13 +178,20 @@ class Sweep:
             self.board.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
         return more
 
-    def _at_their_best(self) -> list[Job]:
-        return [
-            self.jobs.of("result", tuned.variant, tuned.best, seed)
-            for seed in self.question.seeds
-            for tuned in self.tuned
-            if tuned.best is not None
-        ]
+    def _results(self) -> None:
+        """Stage 2: each variant at its best, on seeds that the tuning has not seen."""
+        try:
+            jobs = [
+                self.jobs.of("result", tuned.variant, tuned.best, seed)
+                for seed in self.question.seeds
+                for tuned in self.tuned
+                if tuned.best is not None
+            ]
+        except ConfigError as error:  # one was begun by other code, say
+            self.board.say(str(error))
+            self.refused = True
+        else:
+            self._stage(jobs)
 
     def _record(self) -> None:
         """Writes sweep-NAME.json. A named sweep's planned runs stay planned whatever is typed next,
@@ -202,25 +213,6 @@ class Sweep:
             if self.asked.named and path.is_file():
                 record = merged(read_record(path), record)
             record.write(self.study)
-
-
-class Mirrors:
-    """The one W&B mirror of a command, and the runs it is told of."""
-
-    def __init__(self) -> None:
-        self.mirror: Any = None
-
-    def follow(self, job: Job) -> None:
-        if job.mirror != "none":
-            if self.mirror is None:
-                from transformer_norms.tracking import Mirror
-
-                self.mirror = Mirror(job.mirror)
-            self.mirror.follow(job.folder)
-
-    def close(self) -> None:
-        if self.mirror is not None:
-            self.mirror.close()
 
 
 def _distinct(jobs: list[Job]) -> list[Job]:

@@ -11,34 +11,37 @@ from pathlib import Path
 from transformer_norms.errors import ConfigError
 from transformer_norms.folder import ENDED, summary_of
 from transformer_norms.report import write_report
-from transformer_norms.sweep.jobs import Job
+from transformer_norms.sweep.planning import Job
 
-AGAIN = 75  # the exit code of what the same command goes on with
+# Exit codes: what the same command goes on with, and what is wrong with a command.
+AGAIN, REFUSED = 75, 2
 
 
 def answered(
-    study: Path,
     record: Path,
     jobs: Sequence[Job],
     failed: Mapping[Path, str],
-    stopped: bool,
+    known: int,
     say: Callable[[str], None],
 ) -> int:
-    """Prints the sweep's JSON line on stdout; its exit code. What was stopped has no report yet."""
-    if stopped:
+    """Prints the sweep's JSON line on stdout; its exit code, `known` where there is one already.
+    What was stopped has no report yet."""
+    if known == AGAIN:
         report, code = None, AGAIN
         say("stopped; the same command goes on with it")
     else:
         report, code = _report(record, say)
     counts = Counter(_status(job, failed) for job in jobs)
     answer = {
-        "study": study.name,
+        "study": record.parent.name,
         "runs": counts.total(),
         **{status: counts[status] for status in (*ENDED, "failed", "missing")},
         "report": report,
     }
     print(json.dumps(answer), flush=True)
-    return code or (1 if counts["failed"] or counts["missing"] else 0)
+    if known == AGAIN:
+        return AGAIN
+    return 1 if counts["failed"] or counts["missing"] else known or code
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:
@@ -57,7 +60,7 @@ def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
             say(line)
     except ConfigError as error:
         say(f"no report: {error}")
-        return None, 2
+        return None, REFUSED
     except Exception:  # the runs are there, and the report can be asked for again
         print(traceback.format_exc(), file=sys.stderr)
         return None, 1

@@ -25,9 +25,8 @@ def job(overrides: Sequence[str]) -> dict[str, Any]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            summary = train(compose(overrides))
-            if summary["status"] == "finished":
-                keep_weights_only(Path(summary["folder"]))
+            summary = train(compose(overrides), weights_only=True)
+            keep_weights_only(Path(summary["folder"]))
     except Busy:
         return {"status": "busy"}
     except Exception as error:
@@ -46,8 +45,11 @@ def record_failure(folder: Path, error: str) -> None:
 
 
 def keep_weights_only(folder: Path) -> None:
-    """Drops the optimizer's state, two thirds of a checkpoint, so that hundreds of runs fit."""
+    """Drops the optimizer's state of a finished run of a sweep, two thirds of a checkpoint, so that
+    hundreds of runs fit. A run that somebody trained alone keeps it."""
+    summary = summary_of(folder)
+    if summary.get("status") != "finished" or not summary.get("weights_only"):
+        return
     with held(folder):
-        for path in sorted((folder / "checkpoints").glob("step-*")):
-            if (path / "optimizer.safetensors").exists():
-                checkpoint.drop(path, "optimizer")
+        for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):
+            checkpoint.drop(file.parent, "optimizer")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformer_norms.sweep.jobs import Job
+from transformer_norms.sweep.planning import Job
 
 Answer = dict[str, Any]  # of transformer_norms.sweep.job
 

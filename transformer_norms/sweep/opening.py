@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_norms.sweep.jobs import Job, Jobs
+from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.record import path_of, read_record
 
 

@@ -100,10 +100,16 @@ def _answer(future: Any) -> Answer:
     try:
         return dict(future.result())
     except ProcessExpired as error:
-        how = f"killed by {signal.Signals(-error.exitcode).name}" if error.exitcode < 0 else "died"
-        return {"status": "died", "error": f"its worker was {how}; out of memory?"}
+        return {"status": "died", "error": f"its worker {_ended(error.exitcode)}; out of memory?"}
     except Exception as error:
         return {"status": "failed", "error": " ".join(f"{type(error).__name__}: {error}".split())}
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {known.get(-code, f'signal {-code}')}"
 
 
 @dataclass

@@ -12,7 +12,8 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from transformer_norms.config import check_names, compose, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.folder import ENDED, summary_of
-from transformer_norms.sweep.question import MOST_RUNS, Asked
+from transformer_norms.sweep.asking import Asked
+from transformer_norms.sweep.question import MOST_RUNS
 from transformer_norms.sweep.record import PlannedRun, Values, label
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

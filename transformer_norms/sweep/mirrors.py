@@ -1,0 +1,24 @@
+"""The one W&B mirror of a sweep's command, whichever process trains a run."""
+
+from typing import Any
+
+from transformer_norms.sweep.planning import Job
+
+
+class Mirrors:
+    """Opened with the first run that wants it."""
+
+    def __init__(self) -> None:
+        self.mirror: Any = None
+
+    def follow(self, job: Job) -> None:
+        if job.mirror != "none":
+            if self.mirror is None:
+                from transformer_norms.tracking import Mirror
+
+                self.mirror = Mirror(job.mirror)
+            self.mirror.follow(job.folder)
+
+    def close(self) -> None:
+        if self.mirror is not None:
+            self.mirror.close()
