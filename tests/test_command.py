@@ -105,6 +105,10 @@ def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line():
     out, _ = listed.communicate(timeout=60)
     assert listed.returncode == 0
     assert "norm:" in out
+    Path("mine/configs/norm").mkdir(parents=True)
+    Path("mine/configs/norm/ours.yaml").write_text("type: rmsnorm\n")
+    out, _ = start("plugins=mine", "--help").communicate(timeout=60)
+    assert " ours," in out
     code, _, err = ended(start("--hepl"))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "--hepl" in err

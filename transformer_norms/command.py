@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import (
@@ -53,7 +54,9 @@ def _run(arguments: Sequence[str]) -> int:
         check_names(
             text for text in arguments if "=" in text and not text.startswith(("-", "hydra"))
         )
-        return hydra_main(arguments)
+        folder = _plugins(arguments)
+        known = folder is not None and (folder / "configs").is_dir()
+        return hydra_main([*(["--config-dir", f"{folder}/configs"] if known else []), *arguments])
     unknown = [flag for flag in flags if flag not in MULTIRUN]
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job")
@@ -67,10 +70,14 @@ def _run(arguments: Sequence[str]) -> int:
             from transformer_norms.sweep.drive import planned
 
             planned(tuple(overrides))
-        named = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
-        paths = searchpath(check_plugins(named[0])) if named else []
-        return hydra_main(["-m", *overrides, *paths])
+        return hydra_main(["-m", *overrides, *searchpath(_plugins(overrides))])
     return _answer(_one(overrides))
+
+
+def _plugins(arguments: Sequence[str]) -> Path | None:
+    """The folder of plugins that was typed."""
+    named = [pair.word for pair in parse(t for t in arguments if t.startswith("plugins="))]
+    return check_plugins(named[0]) if named else None
 
 
 def _one(overrides: Sequence[str]) -> dict[str, Any]:
