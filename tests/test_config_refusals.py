@@ -387,6 +387,7 @@ COMMANDS = [
     ["-m", "norm=rmsnorm,rmsnrom"],
     ["-m", "seed=0,1", "hydra/launcher=nowhere"],
     ["-m", "seed=0,1", "hydra/sweeper=nowhere"],
+    ["-m", "seed=0,1", "launcher=pool", "launcher.workers=0"],
 ]
 
 

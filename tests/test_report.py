@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def tree(folder="."):
 
 
 def text(study="study", **options):
-    return write_report([Path(study)], **options).read_text()
+    return write_report([Path(study)], **options)[0].read_text()
 
 
 def rows(study="study"):
@@ -290,6 +291,36 @@ def test_without_a_record_runs_that_differ_in_their_seed_alone_are_a_variant():
     assert by_name(table, "pre lr=0.01")["difference"] == "+0.0070"
 
 
+def test_variants_are_told_apart_by_a_key_that_not_all_of_them_have():
+    make_run("study", config_of(["norm=dyt"]), 2.3)
+    for eps in (1e-5, 1e-3):
+        make_run("study", config_of(["norm=rmsnorm"], norm__eps=eps), 2.3)
+    names = {v.name for v in read_study([Path("study")]).variants}
+    assert names == {"dyt", "rmsnorm eps=1e-05", "rmsnorm eps=0.001"}
+
+
+def test_two_variants_that_come_to_one_run_both_have_it():
+    runs = []
+    for seed, loss in PRE.items():
+        config = config_of(["placement=pre"], seed)
+        make_run("study", config, loss)
+        runs += [planned(config, {"placement": "pre", "final_norm": n}) for n in ("auto", "always")]
+    make_record("study", runs, axes=["placement", "final_norm"], baseline={"final_norm": "always"})
+    assert by_name(text(), "pre final_norm=auto")["verdict"] == "identical"
+    assert list(read_study([Path("study")]).count().values()) == [3, 3, 0, 0]
+
+
+def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
+    runs = []
+    for steps in (40, 80):
+        config = config_of(["placement=pre"], trainer__steps=steps)
+        make_run("study", config, 2.3)
+        runs.append(planned(config, {"placement": "pre"}))
+    make_record("study", runs)
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 40"):
+        text()
+
+
 def test_a_variants_name_leaves_out_what_follows_from_its_placement():
     for placement in ("pre", "post"):
         make_run("study", config_of([f"placement={placement}"]), 2.3)
@@ -418,9 +449,46 @@ def test_a_warning_of_all_variants_is_said_once():
 
 def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
     make_study("study", {"pre": PRE})
-    assert write_report(["study"], out="elsewhere") == Path("elsewhere/table.md")
+    assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/table.md")
     with pytest.raises(ConfigError, match=r"such as \['study'\]"):
         write_report("study")
+
+
+def test_an_edge_is_said_of_the_key_that_is_at_one():
+    tuning_study(tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}, "schedule.warmup")])
+    audit = text().partition("## Tuning")[2]
+    assert by_name(audit, "pre")["best optimizer.lr"] == "0.01"
+    assert "pre: EDGE: its best schedule.warmup" in audit
+
+
+def test_a_result_at_a_rate_that_a_wider_grid_has_beaten_does_not_count():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    better = tuned({"placement": "pre"}, {"optimizer.lr": 1e-1})
+    runs = [planned(config_of(["placement=pre"], seed, optimizer__lr=1e-1),
+                    {"placement": "pre"}, "result", better.best) for seed in PRE]  # fmt: skip
+    for seed in PRE:
+        make_run("study", config_of(["placement=pre"], seed, optimizer__lr=1e-1), 2.0)
+    record["runs"] += [asdict(run) for run in runs]
+    record["tuned"][0] = asdict(better)
+    path.write_text(json.dumps(record))
+    table = text()
+    assert by_name(table, "pre")["seeds"] == "3"
+    assert by_name(table, "pre")["validation loss, mean ± sd"] == "2.0000 ± 0.0000"
+    assert [row["stage"] for row in rows()].count("superseded") == 3
+    assert "no longer the best of the tuning, and left out: pre-s0-" in table
+
+
+@pytest.mark.parametrize("rates", [(1e-3, 1e-3), (1e-3, 1e-2)])
+def test_tuning_runs_of_two_horizons_are_not_put_together(rates):
+    runs = []
+    for rate, steps in zip(rates, (40, 80), strict=True):
+        config = config_of(["placement=pre"], 100, optimizer__lr=rate, trainer__steps=steps)
+        runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
+        make_run("study", config, 2.3)
+    make_record("study", runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100])
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\)"):
+        text()
 
 
 def test_what_differs_beyond_the_axis_stands_beside_the_verdict():
@@ -540,6 +608,13 @@ def test_a_hostile_folder_is_one_line(what, capsys):
     assert not any(Path(name).exists() for name in ("study/table.md", "canary"))
 
 
+@pytest.mark.parametrize("rate", ["1e999", "9" * 400])
+def test_a_rate_that_no_figure_has_room_for_is_left_out_of_it(rate):
+    path = tuning_study()
+    path.write_text(path.read_text().replace("0.001", rate))
+    assert "## Tuning" not in text()
+
+
 def test_a_terminal_gets_the_table_in_80_columns():
     names = {"pre": "pre", "post": "a_placement_of_" + "many_" * 20 + "words"}
     runs = []
@@ -561,7 +636,7 @@ def test_a_report_drawn_again_unchanged_rewrites_nothing():
     write_report([Path("study")])
     before = tree()
     assert {"study/curves.svg", "study/curves.png"} <= before.keys()
-    assert write_report([Path("study")]) == Path("study/table.md")
+    assert write_report([Path("study")])[0] == Path("study/table.md")
     assert tree() == before
 
 
@@ -625,3 +700,17 @@ def test_the_command_ends_with_one_json_line_and_needs_no_torch():
     answer = {"report": "study/table.md", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
     assert done.stdout.splitlines() == [json.dumps(answer)]
     assert "baseline" in done.stderr
+
+
+def test_two_variants_that_share_their_runs_are_both_there_and_identical():
+    runs = []
+    for seed, loss in PRE.items():
+        config = config_of(["placement=pre"], seed)
+        make_run("study", config, loss)
+        runs += [planned(config, {"final_norm": word}) for word in ("auto", "always")]
+    make_record("study", runs, axes=["final_norm"], baseline={"final_norm": "auto"})
+    study = read_study([Path("study")])
+    found = findings(study)
+    assert [variant.name for variant in study.variants] == ["final_norm=auto", "final_norm=always"]
+    assert found.comparisons["final_norm=always"].verdict == "identical"
+    assert study.count() == {"runs": 3, "finished": 3, "diverged": 0, "missing": 0}

@@ -140,10 +140,18 @@ def test_two_drivers_on_one_study_do_each_job_once():
     assert by <= {driver.pid for driver in drivers}
 
 
-def test_hydras_joblib_launcher_runs_our_jobs():
+def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm():
+    Path("mine/configs/norm").mkdir()
+    Path("mine/configs/norm/calm.yaml").write_text("type: calm\n")
+    Path("mine/calm.py").write_text(
+        "from torch import nn\nfrom transformer_norms.norms import NORMS\n"
+        "@NORMS('calm')\nclass Calm(nn.Module):\n    '''x'''\n"
+        "    def __init__(self, width: int) -> None:\n        super().__init__()\n"
+        "    def forward(self, x):\n        return x\n"
+    )
     code, answer, err = ended(
-        start("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "norm=rmsnorm,layernorm",
-              "trainer.steps=5", "trainer.threads=1")
+        start("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "norm=rmsnorm,calm",
+              "plugins=mine", "trainer.steps=5", "trainer.threads=1")
     )  # fmt: skip
     assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
 

@@ -4,15 +4,20 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
+from transformer_norms import command
 from transformer_norms import run as running
+from transformer_norms.files import StorageError
+from transformer_norms.stopping import Stopping
 from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import planned
 from transformer_norms.sweep.job import job
@@ -279,6 +284,67 @@ def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, 
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
     assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
     assert "the same command" in err
+
+
+def test_a_signal_that_a_finishing_run_hears_ends_the_sweep_too(capsys):
+    class Signalled(BasicLauncher):
+        def launch(self, job_overrides, initial_job_idx):
+            with Stopping() as inner:
+                inner.patient = True
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return super().launch(job_overrides, initial_job_idx)
+
+    Signalled.__name__ = "BasicLauncher"
+    launcher = Signalled()
+    _, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
+    assert (len(launcher.asked), code) == (1, 75)
+
+
+def test_a_failure_that_cannot_be_written_ends_no_sweep(capsys, monkeypatch):
+    def fails(*_):
+        raise StorageError("full")
+
+    def begins(run, *_):
+        run.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = {"status": "running", "step": 0, "steps": 4, "val_loss": None}
+        (run.folder / "summary.json").write_text(json.dumps(unfinished))
+        fails()
+
+    monkeypatch.setattr(running.Run, "train", begins)
+    monkeypatch.setattr("transformer_norms.sweep.job.write_json", fails)
+    monkeypatch.setattr("transformer_norms.sweep.ending._report", lambda *_: (None, 0))
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
+    assert (answer["failed"], code) == (2, 1)
+    assert "StorageError: full" in err
+
+
+def test_a_bare_sweep_in_a_study_leaves_the_record_of_the_studys_sweep(capsys):
+    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
+    sweep(capsys, *named)
+    before = tree("runs")["runs/mine/sweep-mine.json"]
+    sweep(capsys, "study=mine", "norm=rmsnorm,dyt")
+    assert tree("runs")["runs/mine/sweep-mine.json"] == before
+
+
+@pytest.mark.parametrize(
+    ("status", "val_loss", "told"), [("finished", 2.5, 2.5), ("diverged", 2.5, float("inf"))]
+)
+def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity(monkeypatch, status, val_loss, told):
+    other_sweeper(monkeypatch, {"status": status, "val_loss": val_loss})
+    assert command._job(None) == told
+
+
+def test_a_sweeper_that_optimizes_ends_with_a_run_that_was_stopped(monkeypatch):
+    other_sweeper(monkeypatch, {"status": "preempted", "val_loss": None})
+    with pytest.raises(SystemExit) as stopped:
+        command._job(None)
+    assert stopped.value.code == 75
+
+
+def other_sweeper(monkeypatch, summary):
+    hydra = SimpleNamespace(overrides=SimpleNamespace(task=[]), sweeper={"_target_": "optuna"})
+    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: hydra)
+    monkeypatch.setattr(command, "_one", lambda overrides: summary)
 
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):

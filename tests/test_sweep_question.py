@@ -76,7 +76,8 @@ def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
     assert mine(BASE).study == "mine"
     assert mine(BASE, "study=other").study == "other"
     assert asked(["norm=a,b"]).study == "main"
-    assert asked(["norm=a,b", "study=other"]).name == "other"
+    bare = asked(["norm=a,b", "study=other"])
+    assert (bare.study, bare.name) == ("other", "main")
 
 
 def test_without_a_file_each_axis_first_value_is_the_baseline():
@@ -111,6 +112,14 @@ def test_a_variant_is_labelled_by_what_it_varies():
     assert label({"qk_norm": "head", "trainer.compile": True}) == "qk_norm=head compile=true"
 
 
+def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):
+    folder = tmp_path / "configs/sweep"
+    folder.mkdir(parents=True)
+    (folder / "my own.yaml").write_text(BASE)
+    with pytest.raises(ConfigError, match="a sweep's name has letters"):
+        asked(["sweep='my own'", f"plugins={tmp_path}"])
+
+
 REFUSED = [
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
     (BASE + "seeds: [a]\n", "seed=a", "integer"),
@@ -120,6 +129,7 @@ REFUSED = [
     (BASE + "tune: {placement: [pre], seed: [9]}\n", "placement", "both varied and tuned"),
     (BASE + "fixed: {seed: 3}\n", "seed", "under seeds"),
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),
+    (BASE + "together: [{placement: pre, study: a}]\n", "study", "under fixed"),
     (BASE + "effect: -1\n", "effect", "-1"),
     (BASE + "effect: .nan\n", "effect", "finite"),
     (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),

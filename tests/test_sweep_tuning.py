@@ -50,6 +50,11 @@ def test_a_diverged_run_with_a_low_loss_is_never_the_best(trial):
     assert found.best == {LR: 1e-3}
 
 
+def test_a_run_that_diverged_at_its_first_step_counts_as_infinity(trial):
+    trials = [trial(1e-3, 1.0), trial(1e-3, None, diverged=True, initial=None), trial(2e-3, 9.0)]
+    assert chosen({}, trials, GRID).best == {LR: 2e-3}
+
+
 def test_a_variant_that_diverged_everywhere_has_no_best_and_asks_for_lower_rates(trial):
     found = chosen({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
     assert (found.best, found.edge) == (None, [LR])

@@ -17,11 +17,11 @@ from transformer_norms.config import (
     check_names,
     compose,
     folder_of_configs,
-    searchpath,
+    search_path,
 )
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.overrides import parse
-from transformer_norms.plugins import check as check_plugins
+from transformer_norms.plugins import check as plugin_folder
 
 MULTIRUN = ("-m", "--multirun")
 HYDRA_FLAGS = frozenset(
@@ -70,14 +70,15 @@ def _run(arguments: Sequence[str]) -> int:
             from transformer_norms.sweep.drive import planned
 
             planned(tuple(overrides))
-        return hydra_main(["-m", *overrides, *searchpath(_plugins(overrides))])
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back here, to be answered
+        return hydra_main(["-m", *overrides, *search_path(_plugins(overrides))])
     return _answer(_one(overrides))
 
 
 def _plugins(arguments: Sequence[str]) -> Path | None:
     """The folder of plugins that was typed."""
     named = [pair.word for pair in parse(t for t in arguments if t.startswith("plugins="))]
-    return check_plugins(named[0]) if named else None
+    return plugin_folder(named[0]) if named else None
 
 
 def _one(overrides: Sequence[str]) -> dict[str, Any]:
@@ -146,5 +147,7 @@ def _job(config: Any) -> Any:
         from transformer_norms.sweep.job import job
 
         return job(overrides)
-    loss = _one(overrides)["val_loss"]
-    return float("inf") if loss is None else loss
+    summary = _one(overrides)
+    if summary["status"] == "preempted":
+        raise SystemExit(CODES["preempted"])
+    return summary["val_loss"] if summary["status"] == "finished" else float("inf")

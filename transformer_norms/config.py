@@ -198,8 +198,7 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     from hydra.errors import HydraException
     from hydra.version import VersionBase
 
-    typed = [str(pair) for pair in groups]
-    typed += searchpath(folder)
+    typed = [*(str(pair) for pair in groups), *search_path(folder)]
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
@@ -213,8 +212,8 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
         VersionBase.instance().version_base = version
 
 
-def searchpath(folder: Path | None) -> list[str]:
-    """What tells Hydra of a plugin folder's configs, as one would type it."""
+def search_path(folder: Path | None) -> list[str]:
+    """What is to be typed for Hydra to find the options in a folder of plugins."""
     if folder is None or not (folder / "configs").is_dir():
         return []
     quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")

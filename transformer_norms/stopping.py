@@ -32,6 +32,9 @@ class Stopping:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, Stopping):  # of the sweep round this run: it was asked as well
+                outer.asked = outer.asked or self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_norms.report.findings import Findings
 
 from transformer_norms.errors import ConfigError
 
@@ -12,10 +15,10 @@ def write_report(
     out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
-) -> Path:
+) -> tuple[Path, "Findings"]:
     """Writes results.csv, table.md, table.tex and curves into `out`, else into the first of
-    `folders`; the path of table.md. ConfigError, one line and nothing written, where runs must not
-    be compared or a folder is not what it should be."""
+    `folders`; the path of table.md, and what was found. ConfigError, one line and nothing written,
+    where runs must not be compared or a folder is not what it should be."""
     from transformer_norms.report.findings import findings
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
@@ -25,4 +28,4 @@ def write_report(
             f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
         )
     found = findings(read_study([Path(folder) for folder in folders], baseline, effect))
-    return write(found, None if out is None else Path(out))
+    return write(found, None if out is None else Path(out)), found

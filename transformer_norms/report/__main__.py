@@ -12,6 +12,7 @@ from typing import NoReturn
 from transformer_norms.command import answered
 from transformer_norms.errors import ConfigError
 from transformer_norms.overrides import parse
+from transformer_norms.report import write_report
 
 _EPILOG = """
 FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. Where a sweep's record
@@ -52,13 +53,9 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
-    from transformer_norms.report.findings import findings
-    from transformer_norms.report.gathering import read_study
     from transformer_norms.report.table import summary_lines
-    from transformer_norms.report.writing import write
 
-    found = findings(read_study(typed.folders, baseline, typed.effect))
-    path = write(found, typed.out)
+    path, found = write_report(typed.folders, typed.out, baseline, typed.effect)
     print("\n".join(summary_lines(found)), file=sys.stderr)
     print(json.dumps({"report": str(path), **found.study.count()}), flush=True)
     return 0

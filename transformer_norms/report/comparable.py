@@ -1,13 +1,13 @@
 """Which runs may be compared at all, and what differs besides what was asked."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.reading import Run
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.study import Study, StudyRun, Variant
 
 # What two runs must share for their losses to be compared: key or group of keys -> what it is.
 _SHARED = {
@@ -35,17 +35,24 @@ def check(study: Study) -> None:
 
 
 def _check_seeds(variant: Variant) -> None:
-    """The runs of a variant differ in their seed, each in another, and in nothing else."""
-    for run in variant.ended[1:]:
-        _refuse_different(variant.ended[0], run)
-    of_seed: dict[int, Path] = {}
-    for member in variant.results:
-        if member.seed in of_seed:
+    """The runs of a variant differ in their seed, each in another, and in nothing else; those of
+    its tuning also in what is tuned."""
+    places: dict[str, StudyRun] = {}
+    for member in (*variant.trials, *variant.results):
+        place = json.dumps([member.stage, member.tuned, member.seed], sort_keys=True)
+        other = places.setdefault(place, member)
+        if other is not member:
+            if member.run and other.run:
+                _refuse_different(other.run, member.run)
             raise ConfigError(
-                f"{variant.name}: seed {member.seed} has two runs, {of_seed[member.seed]} and "
+                f"{variant.name}: seed {member.seed} has two runs, {other.folder} and "
                 f"{member.folder}; name the folders, or the one sweep, that are meant"
             )
-        of_seed[member.seed] = member.folder
+    trials = [(trial.run, trial.tuned) for trial in variant.trials if trial.run and trial.ended]
+    for run, tuned in trials[1:]:
+        _refuse_different(trials[0][0], run, of_shared=True, but=tuned)
+    for run in variant.ended[1:]:
+        _refuse_different(variant.ended[0], run)
 
 
 def _check_pair(variant: Variant, baseline: Variant) -> None:
@@ -66,10 +73,16 @@ def _finished(run: Run) -> bool:
     return run.summary.status == "finished"
 
 
-def _refuse_different(one: Run, other: Run, *, of_shared: bool = False) -> None:
-    """ConfigError where a setting differs, or, `of_shared`, one that every two runs must share."""
-    differing = _differing(one, other)
-    differing = {key: both for key, both in differing.items() if _kind(key) or not of_shared}
+def _refuse_different(
+    one: Run, other: Run, *, of_shared: bool = False, but: Iterable[str] = ()
+) -> None:
+    """ConfigError where a setting differs, `but` those, or, `of_shared`, one that every two runs
+    must share."""
+    differing = {
+        key: both
+        for key, both in _differing(one, other).items()
+        if (_kind(key) or not of_shared) and not any(_under(key, name) for name in but)
+    }
     prints = one.summary.data.fingerprint, other.summary.data.fingerprint
     if prints[0] != prints[1]:
         differing["data.fingerprint"] = prints

@@ -1,5 +1,6 @@
 """Folders to a study: by what sweeps recorded, or, without a record, by what differs."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,15 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.report.finding import Found, find
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
-from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.sweep.record import PlannedRun, Tuned, Values, baseline_of, label
+from transformer_norms.report.study import Stage, Study, StudyRun, Variant
+from transformer_norms.sweep.record import (
+    PlannedRun,
+    SweepRecord,
+    Tuned,
+    Values,
+    baseline_of,
+    label,
+)
 
 
 def read_study(
@@ -58,11 +66,13 @@ def _recorded(found: Found, baseline: Values | None, effect: float | None) -> St
     record = first[1]
     if unknown := [key for key in baseline or {} if key not in record.axes]:
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(record.axes)}")
-    members: dict[tuple[Path, str], StudyRun] = {}
+    members: dict[str, StudyRun] = {}
     for path, one in found.records.items():
         for planned in one.runs:
-            member = _planned(found, path.parent, planned)
-            members.setdefault((member.folder, member.stage), member)
+            member = replace(_planned(found, path.parent, planned), stage=_stage(planned, one))
+            # Two variants that come to one run both have it.
+            key = json.dumps([str(member.folder), member.stage, member.variant])
+            members.setdefault(key, member)
     runs = list(members.values())
     values = [run.variant for run in runs]
     tuned = [choice for one in found.records.values() for choice in one.tuned]
@@ -87,6 +97,14 @@ def _planned(found: Found, study: Path, planned: PlannedRun) -> StudyRun:
             f"{planned.identity} there"
         )
     return StudyRun(folder, run, planned.stage, planned.variant, planned.tuned, planned.seed)
+
+
+def _stage(planned: PlannedRun, record: SweepRecord) -> Stage:
+    """A result at values that are no longer the best does not count: a wider grid has been tried
+    since."""
+    chosen = [choice.best for choice in record.tuned if choice.variant == planned.variant]
+    late = planned.stage == "result" and planned.tuned and chosen and planned.tuned not in chosen
+    return "superseded" if late else planned.stage
 
 
 def _others(found: Found, axes: Sequence[str], counted: Sequence[Run]) -> list[StudyRun]:

@@ -23,12 +23,17 @@ def variants_of(runs: Sequence[Run], asked: Sequence[str]) -> list[tuple[Values,
     axes = [key for key in _CHOICES if len({_typed(run, key) for run in firsts}) > 1]
     axes += [key for key in asked if key not in axes]
     axes += [key for key in _telling_apart(firsts, axes) if key not in axes]
-    found = [({key: run.value(key) for key in axes}, alike_) for run, alike_ in
+    found = [(_values(run, axes), alike_) for run, alike_ in
              zip(firsts, alike.values(), strict=True)]  # fmt: skip
     for values, members in found:
         if sum(values == other for other, _ in found) > 1:
             values[_HASH] = members[0].summary.identity[:8]
     return found
+
+
+def _values(run: Run, keys: Sequence[str]) -> Values:
+    """Of the keys that it has: not every norm has an eps."""
+    return {key: run.value(key) for key in keys if run.has(key)}
 
 
 def _typed(run: Run, key: str) -> str:
@@ -40,7 +45,7 @@ def _telling_apart(runs: Sequence[Run], axes: Sequence[str]) -> list[str]:
     """The dotted keys that differ among runs whose `axes` are the same."""
     same: dict[str, list[Run]] = {}
     for run in runs:
-        same.setdefault(json.dumps([run.value(key) for key in axes]), []).append(run)
+        same.setdefault(json.dumps(_values(run, axes)), []).append(run)
     keys: dict[str, None] = {}
     for members in same.values():
         for key in sorted({key for run in members for key in run.settings}):

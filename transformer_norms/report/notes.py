@@ -71,10 +71,14 @@ def left_out(study: Study) -> list[str]:
         lines += [
             f"missing of {variant.name}: {m.folder.name} ({m.status}, {m.stage})" for m in lost
         ]
-    others = [member for member in study.runs if member.stage == "unplanned"]
-    older = [member for member in study.runs if member.stage == "superseded"]
-    lines += [f"planned by no sweep, and left out: {_named(others)}"] if others else []
-    return lines + ([f"a newer attempt counts instead of: {_named(older)}"] if older else [])
+    beside = [member for member in study.runs if member.stage == "superseded"]
+    for said, members in {
+        "planned by no sweep, and left out": [m for m in study.runs if m.stage == "unplanned"],
+        "at what is no longer the best of the tuning, and left out": [m for m in beside if m.tuned],
+        "a newer attempt counts instead of": [m for m in beside if not m.tuned],
+    }.items():
+        lines += [f"{said}: {_named(members)}"] if members else []
+    return lines
 
 
 def _named(members: Sequence[StudyRun]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.report.drawing import FONT, name, name_ends, plain, style
+from transformer_norms.report.paired import deviation, half_width
 from transformer_norms.report.statistics import Outcomes
 
 _SETTLED = 0.4  # the share of training after which losses are in view
@@ -108,12 +109,8 @@ def finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> Non
 
 
 def _half_interval(losses: Sequence[float]) -> float | None:
-    from scipy import stats
-
     count = len(losses)
-    if count < 2:
-        return None
-    return float(stats.t.ppf(0.975, count - 1) * np.std(losses, ddof=1) / sqrt(count))
+    return half_width(deviation(losses) / sqrt(count), count - 1) if count > 1 else None
 
 
 def _span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -8,7 +8,8 @@ from transformer_norms.report.reading import Run
 from transformer_norms.sweep.record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
-# unplanned: no sweep needs it; superseded: a later attempt at the same run stands beside it
+# unplanned: no sweep needs it; superseded: a later attempt, or a better point of the
+# tuning grid, stands beside it
 Stage = Literal["result", "tune", "unplanned", "superseded"]
 
 
@@ -73,12 +74,13 @@ class Study:
     @property
     def rate(self) -> str | None:
         """The tuned key whose curve is shown: the learning rate, else the first with numbers."""
-        keys = [key for key, values in self.tune.items() if values and all(map(_number, values))]
+        keys = [key for key, values in self.tune.items() if values and all(map(finite, values))]
         return RATE if RATE in keys else next(iter(keys), None)
 
     def count(self) -> dict[str, int]:
         """Of the runs that count, how many there should be and what has become of them."""
-        runs = [member for member in self.runs if member.stage in ("result", "tune")]
+        counted = [member for member in self.runs if member.stage in ("result", "tune")]
+        runs = {member.folder: member for member in counted}.values()
         ended = [member.status for member in runs if member.ended]
         return {
             "runs": len(runs),
@@ -88,5 +90,7 @@ class Study:
         }
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def finite(value: Any) -> bool:
+    """Whether it is a number that a figure has room for; not every integer is."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and -1e300 < value < 1e300

@@ -4,13 +4,13 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import inf, log10
 from statistics import fmean
 
 from transformer_norms.report.findings import final_loss
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import sensitivity
-from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.report.study import Study, StudyRun, Variant, finite
 from transformer_norms.report.table import Table, number
 
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
@@ -28,10 +28,6 @@ class Audit:
     diverged: frozenset[float]
     sensitivity: float | None
 
-    @property
-    def best(self) -> float | None:
-        return min(self.losses, key=self.losses.__getitem__, default=None)
-
 
 def audits(study: Study) -> list[Audit]:
     """One a variant; none where no number was tuned."""
@@ -47,8 +43,8 @@ def _audit(variant: Variant, key: str) -> Audit:
     losses: dict[float, float] = {}
     diverged = set()
     for trials in points.values():
-        runs, rate = _ended(trials), trials[0].tuned.get(key)
-        if not runs or not isinstance(rate, (int, float)):
+        runs, rate = _ended(trials), trials[0].tuned.get(key, inf)
+        if not runs or not finite(rate):
             continue
         loss = fmean(final_loss(run, CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
@@ -95,7 +91,7 @@ def _best(audit: Audit, key: str) -> str:
         return "not chosen yet"
     if chosen.best is None:
         return "none"
-    return f"{chosen.best.get(key)}{' (edge)' if chosen.edge else ''}"
+    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
 
 
 def _at(audit: Audit, rate: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.folder import ENDED, summary_of
+from transformer_norms.report import write_report
 from transformer_norms.sweep.jobs import Job
 
 AGAIN = 75  # the exit code of what the same command goes on with
@@ -52,13 +53,9 @@ def _status(job: Job, failed: Mapping[Path, str]) -> str:
 
 def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
     try:
-        from transformer_norms.report.findings import findings
-        from transformer_norms.report.gathering import read_study
         from transformer_norms.report.table import summary_lines
-        from transformer_norms.report.writing import write
 
-        found = findings(read_study([record]))
-        path = write(found, record.parent)
+        path, found = write_report([record])
         for line in [*summary_lines(found), f"more in {os.path.relpath(path)}"]:
             say(line)
     except ConfigError as error:

@@ -37,8 +37,9 @@ def job(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def record_failure(folder: Path, error: str) -> None:
-    """For a run that could not say so itself: whoever ran it is gone."""
-    with contextlib.suppress(Busy), held(folder):
+    """For a run that could not say so itself: whoever ran it is gone, or the disk is full, which
+    must not end the sweep."""
+    with contextlib.suppress(Busy, OSError), held(folder):
         summary = summary_of(folder)
         if summary and summary["status"] not in (*ENDED, "failed"):
             write_json(folder / "summary.json", {**summary, "status": "failed", "error": error})

@@ -32,8 +32,8 @@ class Pool:
     """`workers` processes, spawned when first needed and closed with `close`."""
 
     def __init__(self, workers: int) -> None:
-        if not 1 <= workers <= 1024:
-            raise ConfigError(f"launcher.workers={workers}: should be from 1 to 1024")
+        if type(workers) is not int or not 1 <= workers <= 1024:
+            raise ConfigError(f"launcher.workers={workers}: should be a number from 1 to 1024")
         self.workers = workers
         self.pool: Any = None
 

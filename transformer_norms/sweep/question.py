@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,10 @@ from transformer_norms.overrides import parse, parse_one
 from transformer_norms.sweep.record import EFFECT, Values
 
 MOST_RUNS = 10_000
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _BESIDE = "typed beside it is KEY=VALUE or KEY=A,B of a run, seed=0,1,2 too (report: --effect)"
+_ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
@@ -96,7 +99,7 @@ def asked(arguments: Iterable[str]) -> Asked:
     names = typed.pop("sweep", ["none"])
     if len(names) > 1:
         raise ConfigError(f"sweep={','.join(map(str, names))}: one sweep at a time")
-    for key in ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from"):
+    for key in _ONE_VALUE:
         if len(typed.get(key, [])) > 1:
             raise ConfigError(f"{key}: one value for all runs of a sweep; there are {typed[key]}")
     typed = {key: values for key, values in typed.items() if key.split(".")[0] not in _COMMANDS}
@@ -137,7 +140,8 @@ def _bare(typed: Mapping[str, list[Any]]) -> Asked:
             seeds=_unlike(typed.get("seed", [0])),
             fixed=fixed,
         )
-    return Asked(str(fixed.get("study", "main")), question, named=False)
+    # Never the study's name: the record of a sweep of that name may lie in it.
+    return Asked("main", question, named=False)
 
 
 def read_question(name: str, plugins: str = "none") -> Question:
@@ -147,6 +151,8 @@ def read_question(name: str, plugins: str = "none") -> Question:
     files = option_files("sweep", check(plugins))
     if name not in files:
         raise ConfigError(f"sweep={name}: {unknown('sweep', name, files)}")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
     with _one_line(f"sweep={name}"):
         content = OmegaConf.to_container(OmegaConf.load(files[name]))
         if not isinstance(content, dict):
@@ -187,6 +193,9 @@ def _check(where: str, question: Question) -> None:
         if key in keys:
             home = "under seeds" if key == "seed" else "on the command line"
             raise ConfigError(f"{where}: {key} stands {home}, not in vary, together, fixed or tune")
+    for key in _ONE_VALUE:
+        if key in (*question.axes, *question.tuned_keys):
+            raise ConfigError(f"{where}: {key} has one value for all runs of a sweep, under fixed")
     for key in question.tuned_keys:
         if key in question.axes:
             raise ConfigError(f"{where}: {key} is both varied and tuned")

@@ -2,6 +2,7 @@
 wide enough to tell."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ Trial = tuple[Values, Path]  # a point of the grid, and the run that tried it
 
 def chosen(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
     """The point with the lowest mean validation loss over the tuning seeds, in which a diverged run
-    counts as its initial loss. A point where every seed diverged is no choice."""
+    counts as its initial loss, infinity where it has none. A point where every seed diverged is
+    no choice."""
     losses: dict[int, list[float]] = {}
     sound: set[int] = set()
     points: list[Values] = []
@@ -24,9 +26,8 @@ def chosen(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
         number = points.index(point)
         summary = summary_of(folder)
         diverged = summary["status"] == "diverged"
-        losses.setdefault(number, []).append(
-            summary["initial_loss"] if diverged else summary["val_loss"]
-        )
+        loss = summary["initial_loss"] if diverged else summary["val_loss"]
+        losses.setdefault(number, []).append(inf if loss is None else loss)
         if not diverged:
             sound.add(number)
     if not sound:
