@@ -89,14 +89,14 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
     assert not list(Path(answer["run"], "checkpoints").glob(".tmp-*"))
 
 
-def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_but_run_folders():
+def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study():
     code, answer, err = ended(start("-m", "norm=layernorm,rmsnorm", "trainer.steps=6"))
     assert code == 0, err
     assert answer == {
         "study": "main", "runs": 2, "finished": 2, "diverged": 0, "failed": 0, "missing": 0,
-        "report": None,
+        "report": "runs/main/table.md",
     }  # fmt: skip
-    assert len(list(Path("runs/main").iterdir())) == 2
+    assert len([path for path in Path("runs/main").iterdir() if path.is_dir()]) == 2
     assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}
 
 
@@ -105,6 +105,10 @@ def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line():
     out, _ = listed.communicate(timeout=60)
     assert listed.returncode == 0
     assert "norm:" in out
+    Path("mine/configs/norm").mkdir(parents=True)
+    Path("mine/configs/norm/ours.yaml").write_text("type: rmsnorm\n")
+    out, _ = start("plugins=mine", "--help").communicate(timeout=60)
+    assert " ours," in out
     code, _, err = ended(start("--hepl"))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "--hepl" in err

@@ -171,6 +171,7 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
     }  # fmt: skip
     assert code == 1
     assert "RuntimeError: no more" in err
+    assert err.splitlines()[-1] == "failed: bad factor=0.0 s0: RuntimeError: no more"
     sweep(capsys, *named)
     assert sorted(trained.values()) == [1, 1, 1, 2]
 

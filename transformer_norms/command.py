@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import (
@@ -53,7 +54,9 @@ def _run(arguments: Sequence[str]) -> int:
         check_names(
             text for text in arguments if "=" in text and not text.startswith(("-", "hydra"))
         )
-        return hydra_main(arguments)
+        folder = _plugins(arguments)
+        known = folder is not None and (folder / "configs").is_dir()
+        return hydra_main([*(["--config-dir", f"{folder}/configs"] if known else []), *arguments])
     unknown = [flag for flag in flags if flag not in MULTIRUN]
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job")
@@ -68,10 +71,14 @@ def _run(arguments: Sequence[str]) -> int:
 
             planned(tuple(overrides))
             os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back here, to be answered
-        plugins = parse(text for text in overrides if text.startswith("plugins="))
-        found = [text for pair in plugins for text in search_path(plugin_folder(pair.word))]
-        return hydra_main(["-m", *overrides, *found])
+        return hydra_main(["-m", *overrides, *search_path(_plugins(overrides))])
     return _answer(_one(overrides))
+
+
+def _plugins(arguments: Sequence[str]) -> Path | None:
+    """The folder of plugins that was typed."""
+    named = [pair.word for pair in parse(t for t in arguments if t.startswith("plugins="))]
+    return plugin_folder(named[0]) if named else None
 
 
 def _one(overrides: Sequence[str]) -> dict[str, Any]:

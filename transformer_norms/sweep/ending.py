@@ -31,6 +31,9 @@ def answered(
         say("stopped; the same command goes on with it")
     else:
         report, code = _report(record, say)
+    for error in dict.fromkeys(failed.values()):  # a traceback may be far above by now
+        names = [str(job) for job in jobs if failed.get(job.folder) == error]
+        say(f"failed: {', '.join(names)}: {error}")
     counts = Counter(_status(job, failed) for job in jobs)
     answer = {
         "study": record.parent.name,
