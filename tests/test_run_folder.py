@@ -57,7 +57,7 @@ def rows(folder):
 def state(folder):
     saved = newest(Path(folder) / "checkpoints", print)
     tensors = {**saved.tensors("model"), **saved.tensors("optimizer")}
-    return tensors, {k: v for k, v in saved.state.items() if k != "seconds"}
+    return tensors, {k: v for k, v in saved.state.items() if not k.endswith("seconds")}
 
 
 def same(one, other):

@@ -30,18 +30,20 @@ fixed: {trainer.steps: 240}
 SMALL = MINE.replace("tune: {optimizer.lr: [1e-3, 2e-3], seed: [9]}\n", "")
 
 COUNTED = """
-from pathlib import Path
+import torch
 from torch import nn
 from transformer_norms.norms import NORMS
 
 @NORMS("counted")
 class Counted(nn.Module):
-    '''x; each one that is built leaves a word'''
+    '''x; each use in training leaves a word'''
     def __init__(self, width: int, *, number: int) -> None:
         super().__init__()
-        with open("built.txt", "a") as file:
-            file.write(f"{number}\\n")
+        self.number = number
     def forward(self, x):
+        if self.training and torch.is_grad_enabled():
+            with open("used.txt", "a") as file:
+                file.write(f"{self.number}\\n")
         return x
 """
 
@@ -150,10 +152,9 @@ def test_two_drivers_on_one_study_do_each_job_once():
     for driver in drivers:
         code, answer, err = ended(driver)
         assert (code, answer["finished"], answer["missing"]) == (0, 4, 0), err
-    built = Counter(Path("built.txt").read_text().split())
-    norms = built.total() // 4  # of one model, as many times as there are runs
-    assert built == {"0": 2 * norms, "1": 2 * norms}
-    assert norms == 5  # two in each of two blocks, and the last
+    used = Counter(Path("used.txt").read_text().split())
+    # Two runs of each: five norms in each of 60 steps, and once more where FLOPs are counted.
+    assert used == {"0": 2 * 61 * 5, "1": 2 * 61 * 5}
     assert all(len(rows) == 6 for _, rows in results("main").values())
 
 

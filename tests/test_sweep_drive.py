@@ -254,7 +254,7 @@ def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypat
         if len(waited) == 3:
             os.close(descriptor)
 
-    monkeypatch.setattr(drive.time, "sleep", released)
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=released))
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
     assert (answer["finished"], code) == (2, 0)
     assert len(waited) == 3

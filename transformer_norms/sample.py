@@ -18,7 +18,7 @@ from transformer_norms.model import Transformer
 @torch.no_grad()
 def generate(
     model: Transformer,
-    prompt: Int[torch.Tensor, "time"],
+    prompt: Int[torch.Tensor, "time"],  # noqa: F821 (a shape)
     tokens: int,
     *,
     temperature: float = 1.0,
