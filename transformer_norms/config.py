@@ -185,7 +185,7 @@ def check_hydras(typed: Iterable[str]) -> None:
         lacks = any(text.startswith("launcher.") for text in typed) and "launcher=pool" not in typed
         hint = " (launcher=pool has workers)" if lacks else ""
         raise ConfigError(f"{' '.join(typed)}: {error}{hint}") from None
-    workers = composed.launcher.get("workers", 1)
+    workers = composed.hydra.launcher.get("workers", 1)
     if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
         raise ConfigError(f"launcher.workers={workers}: should be from 1 to {MOST_WORKERS}")
 

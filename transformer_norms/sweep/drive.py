@@ -69,6 +69,7 @@ class Sweep:
         self.tuned: list[Tuned] = []
         self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
         self.failed: dict[Path, str] = {}
+        self.told: set[str] = set()  # tracebacks
         self.stopped = self.refused = False
 
     def run(self, first: list[Job]) -> None:
@@ -116,8 +117,11 @@ class Sweep:
             self.board.tell(job, "failed", answer["error"])
             if job.folder.is_dir():
                 record_failure(job.folder, answer["error"])
-            for line in answer.get("traceback", "").splitlines():
-                self.board.say(line)
+            trace = answer.get("traceback", "")
+            if trace not in self.told:  # one error of ten seeds is one
+                self.told.add(trace)
+                for line in trace.splitlines():
+                    self.board.say(line)
 
     def _released(self, busy: list[Job]) -> list[Job]:
         """Waits until none of the runs that other processes have is held; those not ended then."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from transformer_norms.errors import ConfigError
 from transformer_norms.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
@@ -32,8 +31,6 @@ class Pool:
     """`workers` processes, spawned when first needed and closed with `close`."""
 
     def __init__(self, workers: int) -> None:
-        if type(workers) is not int or not 1 <= workers <= 1024:
-            raise ConfigError(f"launcher.workers={workers}: should be a number from 1 to 1024")
         self.workers = workers
         self.pool: Any = None
 
