@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
-from transformer_norms.overrides import parse
-from transformer_norms.sweep.asking import asked
+from transformer_norms.overrides import as_typed, parse
+from transformer_norms.sweep.asking import asked, settings
 from transformer_norms.sweep.drive import planned
-from transformer_norms.sweep.planning import typed
 from transformer_norms.sweep.question import read_question
 from transformer_norms.sweep.record import baseline_of, label
 
@@ -87,6 +86,12 @@ def test_without_a_file_each_axis_first_value_is_the_baseline():
     assert question.seeds == [0, 1]
     assert question.fixed == {"trainer.steps": 5}
     assert len(question.variants) == 4
+
+
+def test_what_a_sweeps_runs_have_in_common_can_be_shown(mine):
+    mine(BASE + "fixed: {trainer.steps: 600, model.depth: 4}\n")
+    shown = settings(["sweep=mine", "plugins=mine", "trainer.steps=7"])
+    assert shown == ["model.depth=4"]
 
 
 def test_whole_variants_stand_beside_the_grid(mine):
@@ -178,4 +183,4 @@ LEAVES = st.one_of(
 
 @given(st.one_of(LEAVES, st.lists(LEAVES, max_size=3), st.dictionaries(st.just("k"), LEAVES)))
 def test_a_value_survives_being_typed(value):
-    assert parse([typed("key.x", value)])[0].value == value
+    assert parse([as_typed("key.x", value)])[0].value == value

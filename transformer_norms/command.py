@@ -56,7 +56,8 @@ def _run(arguments: Sequence[str]) -> int:
         )
         folder = _plugins(arguments)
         known = folder is not None and (folder / "configs").is_dir()
-        return hydra_main([*(["--config-dir", f"{folder}/configs"] if known else []), *arguments])
+        own = ["--config-dir", f"{folder}/configs"] if known else []
+        return hydra_main([*own, *_ordered(arguments)])
     unknown = [flag for flag in flags if flag not in MULTIRUN]
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job")
@@ -79,6 +80,18 @@ def _plugins(arguments: Sequence[str]) -> Path | None:
     """The folder of plugins that was typed."""
     named = [pair.word for pair in parse(t for t in arguments if t.startswith("plugins="))]
     return plugin_folder(named[0]) if named else None
+
+
+def _ordered(arguments: Sequence[str]) -> list[str]:
+    """Flags first, since Hydra wants KEY=VALUEs together; with `sweep=quick --cfg job` also what
+    that sweep's runs have in common."""
+    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
+    flags = [text for text in arguments if text not in overrides]
+    if not any(text.startswith("sweep=") for text in overrides):
+        return [*flags, *overrides]
+    from transformer_norms.sweep.asking import settings
+
+    return [*flags, *overrides, *settings(t for t in overrides if not t.startswith("hydra"))]
 
 
 def _one(overrides: Sequence[str]) -> dict[str, Any]:

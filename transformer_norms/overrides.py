@@ -3,12 +3,13 @@ put in its place.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -76,6 +77,27 @@ def parse_one(text: str) -> Override:
     if override.type != OverrideType.CHANGE or override.package is not None:
         raise ConfigError(f"{text}: only KEY=VALUE is allowed")
     return override
+
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
+
+
+def as_typed(key: str, value: Any) -> str:
+    """KEY=VALUE as one would type it: Hydra's parser reads the same value back."""
+    return f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_text(item) for item in value) + "]"
+    if isinstance(value, str) and not (_WORD.fullmatch(value) and value.lower() not in _NO_WORDS):
+        return QuotedString(value, Quote.single).with_quotes()
+    return str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from hydra.errors import HydraException
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import parse, parse_one
+from transformer_norms.overrides import as_typed, parse, parse_one
 from transformer_norms.sweep.question import (
     COMMANDS,
     MOST_RUNS,
@@ -60,6 +60,14 @@ def asked(arguments: Iterable[str]) -> Asked:
     question, remarks = _replaced(read_question(str(names[0]), plugins), typed)
     check(f"sweep={names[0]}", question)
     return Asked(str(names[0]), question, named=True, remarks=tuple(remarks))
+
+
+def settings(arguments: Iterable[str]) -> list[str]:
+    """What a sweep's file fixes besides what was typed, as one would type it."""
+    arguments = list(arguments)
+    known = {text.partition("=")[0] for text in arguments}
+    fixed = asked(arguments).question.fixed
+    return [as_typed(key, value) for key, value in fixed.items() if key not in known]
 
 
 def _values(text: str) -> tuple[str, list[Any]]:

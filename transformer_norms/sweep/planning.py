@@ -1,23 +1,18 @@
 """From a question to jobs: each composed, its data and its folder looked at, before any is run."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Quote, QuotedString
-
 from transformer_norms.config import check_names, compose, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.folder import ENDED, summary_of
+from transformer_norms.overrides import as_typed
 from transformer_norms.sweep.asking import Asked
 from transformer_norms.sweep.question import MOST_RUNS
 from transformer_norms.sweep.record import PlannedRun, Values, label
-
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class Jobs:
 
     def of(self, stage: Any, variant: Values, tuned: Values, seed: int) -> Job:
         values = {"study": self.asked.study, **self.asked.question.fixed, **variant, **tuned}
-        overrides = tuple(typed(key, value) for key, value in {**values, "seed": seed}.items())
+        overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
         if overrides not in self._made:
             self._made[overrides] = self._look(overrides, variant)
         plan, mirror = self._made[overrides]
@@ -103,21 +98,4 @@ class Jobs:
         """Options that do not exist, before any job is composed."""
         pairs = [*self.asked.question.fixed.items()]
         pairs += [pair for values in (*variants, *points) for pair in values.items()]
-        check_names(dict.fromkeys(typed(key, value) for key, value in pairs))
-
-
-def typed(key: str, value: Any) -> str:
-    """KEY=VALUE as one would type it: Hydra's parser reads the same value back."""
-    return f"{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_text(item) for item in value) + "]"
-    if isinstance(value, str) and not (_WORD.fullmatch(value) and value.lower() not in _NO_WORDS):
-        return QuotedString(value, Quote.single).with_quotes()
-    return str(value)
+        check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
