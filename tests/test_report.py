@@ -424,6 +424,38 @@ def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
     assert "pre: 1 of its tuning runs are missing" in audit
 
 
+def verdict_on(variant, table):
+    return next(line for line in table.splitlines() if line.startswith(f"- {variant} "))
+
+
+def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
+    path = tuning_study()
+    said = verdict_on("post", text())
+    assert said.endswith(
+        "; the best optimizer.lr of post is the last that was tried"
+        "; post was tuned at 3 points and pre at 4"
+    )
+    record = json.loads(path.read_text())
+    record["tuned"][0]["edge"] = ["optimizer.lr"]
+    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
+    for run in record["runs"]:
+        run["seed"] = 2 if run["stage"] == "tune" else run["seed"]
+    path.write_text(json.dumps(record))
+    said = verdict_on("post", text())
+    assert "the best optimizer.lr of pre is the last that was tried" in said
+    assert said.endswith("; tuning had seeds of the results: 2")
+    assert "points" not in said
+
+
+def test_a_verdict_on_a_fair_tuning_says_nothing_of_it():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    record["tuned"][1]["edge"] = []
+    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
+    path.write_text(json.dumps(record))
+    assert verdict_on("post", text()) == "- post has exactly the losses of pre with 3 seeds"
+
+
 def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
     path = tuning_study(tuned=[tuned({"placement": "post"}, None)])
     record = json.loads(path.read_text())

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from transformer_norms.report import notes
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.table import Table, table
-from transformer_norms.report.tuning import audit_lines, audit_table
+from transformer_norms.report.table import Table, audit_table, table
+from transformer_norms.report.tuning import audit_lines
 
 
 def table_md(findings: Findings) -> str:

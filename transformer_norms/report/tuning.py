@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from math import inf, log10
 from statistics import fmean
 
-from transformer_norms.report.findings import final_loss
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import sensitivity
 from transformer_norms.report.study import Study, StudyRun, Variant, finite
-from transformer_norms.report.table import Table, number
 
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
@@ -37,16 +35,14 @@ def audits(study: Study) -> list[Audit]:
 
 def _audit(variant: Variant, key: str) -> Audit:
     """A rate that was tried together with several values of other keys has the best of them."""
-    points: dict[str, list[StudyRun]] = {}
-    for trial in variant.trials:
-        points.setdefault(json.dumps(trial.tuned, sort_keys=True), []).append(trial)
+    points = _points(variant)
     losses: dict[float, float] = {}
     diverged = set()
-    for trials in points.values():
+    for trials in points:
         runs, rate = _ended(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        loss = fmean(final_loss(run, CHOSEN_ON) for run in runs)
+        loss = fmean(run.final_loss(CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
             losses[rate] = loss
             diverged.discard(rate)
@@ -59,44 +55,39 @@ def _audit(variant: Variant, key: str) -> Audit:
     return Audit(variant, len(points), missing, ordered, frozenset(diverged), spread)
 
 
-def shared_seeds(study: Study) -> list[int]:
+def _points(variant: Variant) -> list[list[StudyRun]]:
+    """The trials at each point of the grid."""
+    points: dict[str, list[StudyRun]] = {}
+    for trial in variant.trials:
+        points.setdefault(json.dumps(trial.tuned, sort_keys=True), []).append(trial)
+    return list(points.values())
+
+
+def caveats(variant: Variant, baseline: Variant) -> list[str]:
+    """What a verdict must not be read without: where tuning gave the two unlike chances, or may
+    have stopped short of a best value."""
+    found = [
+        f"the best {', '.join(one.tuned.edge)} of {one.name} is the last that was tried"
+        for one in (variant, baseline)
+        if one.tuned and one.tuned.edge
+    ]
+    ours, theirs = len(_points(variant)), len(_points(baseline))
+    if ours != theirs:
+        found.append(f"{variant.name} was tuned at {ours} points and {baseline.name} at {theirs}")
+    if shared := shared_seeds([variant, baseline]):
+        listed = ", ".join(map(str, shared))
+        found.append(f"tuning had seeds of the results: {listed}")
+    return found
+
+
+def shared_seeds(variants: Sequence[Variant]) -> list[int]:
     """The seeds that stand in tuning and in results: none, if the choice is to be a fair one."""
-    tried = {trial.seed for variant in study.variants for trial in variant.trials}
-    return sorted(tried & {run.seed for variant in study.variants for run in variant.results})
+    tried = {trial.seed for variant in variants for trial in variant.trials}
+    return sorted(tried & {run.seed for variant in variants for run in variant.results})
 
 
 def _ended(trials: Sequence[StudyRun]) -> list[Run]:
     return [trial.run for trial in trials if trial.run and trial.ended]
-
-
-def audit_table(study: Study) -> Table:
-    """The audit by variant: points tried, the best, sensitivity, and the loss at each rate."""
-    found, key = audits(study), study.rate
-    if not found:
-        return {}
-    columns = {
-        "variant": [audit.variant.name for audit in found],
-        "points": [str(audit.points) for audit in found],
-        f"best {key}": [_best(audit, key or "") for audit in found],
-        "sensitivity": [number(audit.sensitivity) for audit in found],
-    }
-    for rate in sorted({rate for audit in found for rate in audit.losses}):
-        columns[f"{rate:g}"] = [_at(audit, rate) for audit in found]
-    return columns
-
-
-def _best(audit: Audit, key: str) -> str:
-    chosen = audit.variant.tuned
-    if chosen is None:
-        return "not chosen yet"
-    if chosen.best is None:
-        return "none"
-    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
-
-
-def _at(audit: Audit, rate: float) -> str:
-    text = number(audit.losses.get(rate))
-    return f"{text} (diverged)" if rate in audit.diverged else text
 
 
 def audit_lines(study: Study) -> list[str]:
@@ -121,6 +112,6 @@ def audit_lines(study: Study) -> list[str]:
             lines.append(f"{audit.variant.name}: {audit.missing} of its tuning runs are missing")
         if audit.variant.tuned and (edge := ", ".join(audit.variant.tuned.edge)):
             lines.append(f"{audit.variant.name}: EDGE: its best {edge} is the last that was tried")
-    shared = ", ".join(map(str, shared_seeds(study)))
+    shared = ", ".join(map(str, shared_seeds(study.variants)))
     apart = "no seed was used for tuning and for a result"
     return [*lines, f"SHARED: seeds of tuning and of results: {shared}" if shared else apart]
