@@ -22,7 +22,7 @@ from run_folders import (
 )
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report import write_report, writing
+from transformer_norms.report import rates, write_report, writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.drawing import apart, style
 from transformer_norms.report.escape import cell, latex, markdown
@@ -668,6 +668,31 @@ def test_rates_are_drawn_where_something_was_tuned():
     drawn = Path("study/rates.svg").read_text()
     assert "<!-- post -->" in drawn
     assert "<!-- optimizer.lr -->" in drawn
+
+
+def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(
+    monkeypatch,
+):
+    tried = {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}
+    runs = []
+    for rate, losses in tried.items():
+        for seed, loss in enumerate(losses, start=100):
+            config = config_of(["placement=pre"], seed, optimizer__lr=rate)
+            runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
+            make_run("study", config, loss, status="diverged" if loss is None else "finished")
+    best = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})
+    make_record("study", runs, tune={"optimizer.lr": list(tried)}, tuned=[best])
+    figures = []
+    monkeypatch.setattr(rates, "saved", lambda figure, kind: figures.append(figure) or b"")
+    rates.rates(read_study([Path("study")]))
+    lines = figures[0].axes[0].lines
+    drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in lines]
+    top = figures[0].axes[0].get_ylim()[1]
+    mean = (2.0 + 5.5) / 2
+    assert ("o", [[1e-3, 4.1], [1e-2, mean]]) in drawn
+    assert [at for marker, at in drawn if marker == "x"] == [[[1e-2, top]], [[1e-1, top]]]
+    rings = [line for line in lines if line.get_markerfacecolor() == "none"]
+    assert [ring.get_xydata().tolist() for ring in rings] == [[[1e-2, mean]]]
 
 
 def test_names_at_the_lines_do_not_overlap_and_keep_their_order():

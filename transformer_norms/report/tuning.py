@@ -17,13 +17,15 @@ CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 @dataclass(frozen=True)
 class Audit:
     """What was tried of one variant. `losses`: value of the rate -> mean validation loss in nats
-    per token, of diverged runs their initial loss; `diverged`: the rates at which a run did."""
+    per token, of diverged runs their initial loss; `diverged`: the rates at which a run did;
+    `lost`: those at which every run did."""
 
     variant: Variant
     points: int
     missing: int
     losses: Mapping[float, float]
     diverged: frozenset[float]
+    lost: frozenset[float]
     sensitivity: float | None
 
 
@@ -37,22 +39,22 @@ def _audit(variant: Variant, key: str) -> Audit:
     """A rate that was tried together with several values of other keys has the best of them."""
     points = _points(variant)
     losses: dict[float, float] = {}
-    diverged = set()
+    statuses: dict[float, list[str]] = {}
     for trials in points:
         runs, rate = _ended(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
         loss = fmean(run.final_loss(CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
-            losses[rate] = loss
-            diverged.discard(rate)
-            diverged |= {rate for run in runs if run.summary.status == "diverged"}
+            losses[rate], statuses[rate] = loss, [run.summary.status for run in runs]
     missing = len(variant.trials) - len(_ended(variant.trials))
     initial = [run.summary.initial_loss for run in _ended(variant.trials)]
     known = [loss for loss in initial if loss is not None]
     spread = sensitivity(losses, fmean(known)) if len(losses) > 1 and known else None
     ordered = dict(sorted(losses.items()))
-    return Audit(variant, len(points), missing, ordered, frozenset(diverged), spread)
+    diverged = frozenset(rate for rate, ended in statuses.items() if "diverged" in ended)
+    lost = frozenset(rate for rate, ended in statuses.items() if "finished" not in ended)
+    return Audit(variant, len(points), missing, ordered, diverged, lost, spread)
 
 
 def _points(variant: Variant) -> list[list[StudyRun]]:
