@@ -402,7 +402,7 @@ def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():
     audit = text().partition("## Tuning")[2]
     pre, post = by_name(audit, "pre"), by_name(audit, "post")
     assert float(pre["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.6 + 5.0) / 4 - 2.3, abs=1e-4)
-    assert float(post["sensitivity"]) == pytest.approx((2.4 + 2.9 + 5.5) / 3 - 2.4, abs=1e-4)
+    assert post["sensitivity"] == ""  # over three of the four rates it would be another measure
     assert (pre["0.01"], post["0.1"], post["1"]) == ("2.3000", "", "5.5000 (diverged)")
     assert (pre["best optimizer.lr"], post["best optimizer.lr"]) == ("0.01", "0.001 (edge)")
     assert "0.001 to 1, 3.0 decades" in audit

@@ -32,11 +32,16 @@ class Audit:
 def audits(study: Study) -> list[Audit]:
     """One a variant; none where no number was tuned."""
     key = study.rate
-    return [_audit(variant, key) for variant in study.variants if variant.trials and key]
+    return [
+        _audit(variant, key, study.tune[key])
+        for variant in study.variants
+        if variant.trials and key
+    ]
 
 
-def _audit(variant: Variant, key: str) -> Audit:
-    """A rate that was tried together with several values of other keys has the best of them."""
+def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
+    """A rate that was tried together with several values of other keys has the best of them. The
+    sensitivity is that over all `rates`, so that those of two variants can be compared."""
     points = _points(variant)
     losses: dict[float, float] = {}
     statuses: dict[float, list[str]] = {}
@@ -50,7 +55,8 @@ def _audit(variant: Variant, key: str) -> Audit:
     missing = len(variant.trials) - len(_ended(variant.trials))
     initial = [run.summary.initial_loss for run in _ended(variant.trials)]
     known = [loss for loss in initial if loss is not None]
-    spread = sensitivity(losses, fmean(known)) if len(losses) > 1 and known else None
+    whole = len(rates) > 1 and known and all(rate in losses for rate in rates)
+    spread = sensitivity({rate: losses[rate] for rate in rates}, fmean(known)) if whole else None
     ordered = dict(sorted(losses.items()))
     diverged = frozenset(rate for rate, ended in statuses.items() if "diverged" in ended)
     lost = frozenset(rate for rate, ended in statuses.items() if "finished" not in ended)
@@ -102,7 +108,7 @@ def audit_lines(study: Study) -> list[str]:
     lines = [
         f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
-        "(Wortsman et al. 2023, arXiv:2309.14322)"
+        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each"
     ]
     points = sorted({audit.points for audit in found})
     if len(points) == 1:
