@@ -206,6 +206,9 @@ def test_a_diverged_run_counts_as_its_initial_loss_and_as_infinity_in_the_median
     assert row["validation loss, mean ± sd"].startswith(f"{(2.3 + 5.5 + 5.7) / 3:.4f}")
     assert (row["median"], row["verdict"]) == ("diverged", "diverged")
     assert "2 of 3 (9 to 99 %)" in row["diverged"]
+    assert row["difference"] == f"{(0.0 + 3.18 + 3.39) / 3:+.4f}"
+    assert not {"95 % interval", "p (Holm)", "detectable"} & set(line_of(table, "variant"))
+    assert "where a run diverged, only the difference is given" in table
 
 
 def test_a_diverged_run_that_somebody_deleted_is_noticed(capsys):
