@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from transformer_norms.report.paired import holm, sign_flip
-from transformer_norms.report.power import detectable, smallest_found
+from transformer_norms.report.paired_tests import detectable, holm, sign_flip, smallest_found
 from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare, sensitivity
 from transformer_norms.report.verdict import in_words, share_in_words
 

@@ -17,7 +17,7 @@ from transformer_norms.report.drawing import (
     style,
 )
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.paired import deviation, half_width
+from transformer_norms.report.paired_tests import deviation, half_width
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.table import LOSSES

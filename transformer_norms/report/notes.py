@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.power import smallest_found
+from transformer_norms.report.paired_tests import smallest_found
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number

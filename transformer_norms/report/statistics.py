@@ -12,8 +12,10 @@ from typing import Literal
 
 from scipy import special
 
-from transformer_norms.report.paired import (
+from transformer_norms.report.paired_tests import (
+    LEVEL,
     correlation,
+    detectable,
     deviation,
     half_width,
     holm,
@@ -21,7 +23,6 @@ from transformer_norms.report.paired import (
     two_sided,
     within,
 )
-from transformer_norms.report.power import LEVEL, detectable
 from transformer_norms.sweep.record import EFFECT
 
 Verdict = Literal[
