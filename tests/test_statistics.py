@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from transformer_norms.report.paired_tests import detectable, holm, sign_flip, smallest_found
-from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare, sensitivity
+from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare
+from transformer_norms.report.tuning import sensitivity
 from transformer_norms.report.verdict import in_words, share_in_words
 
 pytestmark = pytest.mark.area("sweeps")

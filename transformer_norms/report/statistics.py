@@ -200,14 +200,3 @@ def _verdict(c: Comparison, variant: Outcomes, baseline: Outcomes) -> Verdict:
     if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
         return "equivalent"
     return "not distinguishable"
-
-
-def sensitivity(losses: Mapping[float, float], initial: float) -> float:
-    """mean over rates of min(loss, initial) - the best loss     Wortsman et al. 2023, 2309.14322
-
-    By learning rate, which a log grid spaces evenly; of a rate that diverged any loss that is not
-    finite may be given. NaN where no rate ended below `initial`: there is no best one.
-    """
-    capped = [loss if loss < initial else initial for loss in losses.values()]  # of NaN, initial
-    best = min(capped)
-    return fmean(capped) - best if best < initial else math.nan

@@ -4,11 +4,10 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log10
+from math import inf, log10, nan
 from statistics import fmean
 
 from transformer_norms.report.reading import Run
-from transformer_norms.report.statistics import sensitivity
 from transformer_norms.report.study import Study, StudyRun, Variant, finite
 
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
@@ -86,6 +85,17 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
         listed = ", ".join(map(str, shared))
         found.append(f"tuning had seeds of the results: {listed}")
     return found
+
+
+def sensitivity(losses: Mapping[float, float], initial: float) -> float:
+    """mean over rates of min(loss, initial) - the best loss     Wortsman et al. 2023, 2309.14322
+
+    By learning rate, which a log grid spaces evenly; of a rate that diverged any loss that is not
+    finite may be given. NaN where no rate ended below `initial`: there is no best one.
+    """
+    capped = [loss if loss < initial else initial for loss in losses.values()]  # of NaN, initial
+    best = min(capped)
+    return fmean(capped) - best if best < initial else nan
 
 
 def shared_seeds(variants: Sequence[Variant]) -> list[int]:
