@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from transformer_norms.report.paired import holm, sign_flip
-from transformer_norms.report.power import detectable, smallest_found
-from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare, sensitivity
+from transformer_norms.report.paired_tests import detectable, holm, sign_flip, smallest_found
+from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare
+from transformer_norms.report.tuning import sensitivity
 from transformer_norms.report.verdict import in_words, share_in_words
 
 pytestmark = pytest.mark.area("sweeps")
@@ -80,7 +80,7 @@ def test_holms_adjustment_is_the_one_done_by_hand():
     assert holm({}) == {}
 
 
-def test_holm_runs_over_every_comparison_that_has_a_p():
+def test_holm_runs_over_every_comparison_that_has_a_p_or_diverged():
     base = outcomes([3.00, 3.01, 3.02])
     alone = compare({"a": (outcomes([2.98, 2.985, 3.01]), base)}, EFFECT)["a"]
     pairs = {
@@ -93,9 +93,25 @@ def test_holm_runs_over_every_comparison_that_has_a_p():
     assert alone.p_holm == alone.p
     assert together["a"].p_holm == 2 * alone.p
     assert together["a"].detectable > alone.detectable
-    assert together["diverged"].p_holm is not None
+    assert together["diverged"].p_holm is None
     assert together["same"].p_holm is None
     assert together["single"].p_holm is None
+
+
+def test_a_pair_that_diverged_has_no_p_and_lends_no_other_one_a_step_of_holms():
+    base = outcomes([3.00, 3.01, 3.02])
+    lost = outcomes([10.80, 10.81, 10.821], diverged=frozenset({0, 1, 2}))  # as if with p 1e-8
+    infinite = outcomes([math.inf] * 3, diverged=frozenset({0, 1, 2}))
+    ours = outcomes([2.98, 2.985, 3.01])
+    alone = compare({"a": (ours, base)}, EFFECT)["a"]
+    for other in (lost, infinite):
+        together = compare({"a": (ours, base), "lost": (other, base)}, EFFECT)
+        assert together["a"].p_holm == 2 * alone.p
+        assert together["a"].p_equivalent == min(1, 2 * alone.p_equivalent)
+    c = compare({"lost": (lost, base)}, EFFECT)["lost"]
+    assert c.difference == pytest.approx(7.80033, abs=1e-5)
+    numbers = "low high sd correlation p p_holm sign_flip p_equivalent detectable".split()
+    assert [getattr(c, name) for name in numbers] == [None] * 9
 
 
 def test_claims_are_made_by_the_adjusted_p():
@@ -397,6 +413,19 @@ def test_a_run_lost_at_random_makes_no_claim(unchecked):
         lost = outcomes(others[number], diverged=frozenset({seed}))
         pairs[str(number)] = lost, outcomes(base)
         assert compare(pairs, 0.0)[str(number)].verdict == "diverged"
+
+
+@pytest.mark.nightly
+def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_claims(unchecked):
+    false = 0
+    for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
+        sides = [
+            outcomes(losses, diverged=frozenset(s for s, loss in enumerate(losses) if loss > 3.5))
+            for losses in others
+        ]
+        pairs = {str(k): (side, outcomes(base)) for k, side in enumerate(sides)}
+        false += any(c.verdict in CLAIMS for c in compare(pairs, 0.0).values())
+    assert false / 500 <= 0.05  # Holm over those that are left claims in 8 %
 
 
 def test_a_hundredth_of_a_nat_is_found_with_five_seeds_in_nine_of_ten_reports(unchecked):

@@ -1,19 +1,47 @@
 """curves.svg and curves.png: how the variants trained, and where every seed ended."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import dataclass
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.report.drawing import pyplot, saved
+from transformer_norms.report.drawing import (
+    FONT,
+    name,
+    name_ends,
+    plain,
+    pyplot,
+    saved,
+    style,
+)
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.panels import Curve, finals, training
+from transformer_norms.report.paired_tests import deviation, half_width
 from transformer_norms.report.reading import Run
+from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.table import LOSSES
 
 _EVALUATIONS = 3  # of a run whose validation loss makes a curve
 _WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
+_FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
+_SETTLED = 0.4  # the share of training after which losses are in view
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run's loss in nats per token against tokens; `points` has a row of each."""
+
+    points: Any
+    diverged: bool
+
+    @property
+    def tokens(self) -> Any:
+        return self.points[0]
+
+    @property
+    def loss(self) -> Any:
+        return self.points[1]
 
 
 def curves(findings: Findings) -> dict[str, bytes]:
@@ -30,9 +58,9 @@ def curves(findings: Findings) -> dict[str, bytes]:
     figure.get_layout_engine().set(wspace=0.05)
     loss, drawn = _read([variant.ended for variant in shown])
     names = [variant.name for variant in shown]
-    training(left, names, drawn)
+    _training(left, names, drawn)
     left.set(xlabel="tokens", ylabel=f"{loss}, nats per token")
-    finals(right, names, [findings.outcomes[name] for name in names])
+    _finals(right, names, [findings.outcomes[name] for name in names])
     right.set(xlabel=f"final {LOSSES[findings.loss]}, nats per token")
     files = {f"curves.{kind}": saved(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)
@@ -63,3 +91,108 @@ def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, fl
         if isinstance(x, (int, float)) and isinstance(y, (int, float)) and isfinite(x + y):
             found.append((x, y))
     return found
+
+
+def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
+    """Each seed a thin line behind the mean, and each variant's name at its line's end."""
+    from matplotlib.ticker import EngFormatter
+
+    every = [curve for curves in drawn for curve in curves]
+    axes.set_ylim(*_view(every))
+    axes.set_xlim(0, max((curve.tokens[-1] for curve in every), default=1) * 1.01)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    name_ends(axes, names, [_draw(axes, place, curves) for place, curves in enumerate(drawn)])
+    plain(axes)
+
+
+def _draw(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]:
+    """One variant; where its line ends."""
+    colour, dashes = style(place)
+    for curve in curves:
+        axes.plot(curve.tokens, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        if curve.diverged:
+            low, high = axes.get_ylim()
+            y = min(max(curve.loss[-1], low), high)  # at the edge where it is out of view
+            axes.plot(curve.tokens[-1:], [y], "x", color=colour, clip_on=False, zorder=4)
+    mean = _mean([curve for curve in curves if not curve.diverged])
+    if mean is not None:
+        axes.plot(mean.tokens, mean.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+    last = mean or (curves[0] if curves else None)
+    return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
+
+
+def _mean(curves: Sequence[Curve]) -> Curve | None:
+    """At the tokens of the curve with the fewest points, over what they all cover."""
+    if not curves:
+        return None
+    grid = min((curve.tokens for curve in curves), key=len)
+    last = min(curve.tokens[-1] for curve in curves)
+    grid = grid[grid <= last]
+    losses = [np.interp(grid, curve.tokens, curve.loss) for curve in curves]
+    return Curve(np.stack([grid, np.mean(losses, axis=0)]), False)
+
+
+def _view(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of losses that shows how it ended: cut are the first steps, what diverged and what
+    learned nothing; where all diverged, what rose far above the losses at the start."""
+    if not curves:
+        return 0.0, 1.0
+    begun = float(np.median([curve.loss[0] for curve in curves]))
+    calm = [curve for curve in curves if not curve.diverged]
+    if not calm:
+        return 0.0, 2 * begun
+    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= begun] or calm
+    horizon = max(curve.tokens[-1] for curve in calm)
+    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    low = float(min(values.min() for values in late))
+    room = 0.06 * (high - low) or 0.1
+    return low - room, high + 2 * room
+
+
+def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
+    """A row a variant: every seed a dot above the mean with Student's 95 % interval. At the right
+    edge a cross for each that diverged, a triangle for each that lies beyond."""
+    finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
+    span = _span(finished)
+    axes.set_xlim(*span)
+    for place, (losses, outcome) in enumerate(zip(finished, outcomes, strict=True)):
+        colour, _ = style(place)
+        above = [place - 0.18] * len(losses)
+        axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
+        if any(loss > span[1] for loss in losses):
+            axes.plot([1], [place - 0.18], ">", color=colour, markersize=4, clip_on=False,
+                      transform=axes.get_yaxis_transform())  # fmt: skip
+        if losses:
+            half = _half_interval(losses)
+            axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
+                          capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
+        for i in range(len(outcome.diverged)):
+            axes.plot([1], [place - 0.24 + 0.16 * i], "x", color=colour, markersize=5,
+                      clip_on=False, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_yticks(
+        range(len(names)), [name(text) for text in names], fontsize=FONT, parse_math=False
+    )
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    plain(axes)
+
+
+def _half_interval(losses: Sequence[float]) -> float | None:
+    count = len(losses)
+    return half_width(deviation(losses) / sqrt(count), count - 1) if count > 1 else None
+
+
+def _span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Dots are in view, and the intervals of three seeds or more, but for what lies so far above
+    the median of all that the others would be one."""
+    ends = [loss for losses in finished for loss in losses]
+    if not ends:
+        return 0.0, 1.0
+    far = min(ends) + _FAR * (float(np.median(ends)) - min(ends))
+    for losses in finished:
+        if len(losses) > 2:
+            half = _half_interval(losses) or 0
+            ends += [float(np.mean(losses)) - half, float(np.mean(losses)) + half]
+    near = [end for end in ends if end <= far] if far > min(ends) else ends
+    room = 0.06 * (max(near) - min(near)) or 0.01
+    return min(near) - room, max(near) + 2 * room

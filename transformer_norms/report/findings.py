@@ -1,14 +1,12 @@
-"""What a study's runs allow to be said: outcomes by seed, comparisons, and the tuning's audit."""
+"""What a study's runs allow to be said: outcomes by seed, comparisons, and verdicts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
-from transformer_norms.errors import ConfigError
 from transformer_norms.report.comparable import check, differences
-from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Comparison, Outcomes, compare
 from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.tuning import caveats
 from transformer_norms.report.verdict import in_words, share_in_words
 
 
@@ -24,13 +22,14 @@ class Findings:
     differences: Mapping[str, Sequence[str]]
 
     def sentence(self, variant: Variant) -> str:
-        """The verdict on a variant, or how its runs have ended."""
+        """The verdict on a variant, with what makes its tuning unfair, or how its runs ended."""
         own = self.outcomes[variant.name]
         if not variant.results:
             return f"{variant.name} {_no_results(variant)}"
         if variant.compared and variant.baseline is not None:
             compared, other = self.comparisons[variant.name], self.outcomes[variant.baseline]
-            return in_words(variant.name, variant.baseline, compared, own, other)
+            said = in_words(variant.name, variant.baseline, compared, own, other)
+            return "; ".join([said, *caveats(variant, self.study.variant(variant.baseline))])
         return f"{variant.name}: {_ended(own)}"
 
 
@@ -57,21 +56,10 @@ def findings(study: Study) -> Findings:
 def _outcomes(variant: Variant, loss: str) -> Outcomes:
     diverged = {r.seed for r in variant.results if r.status == "diverged"}
     return Outcomes(
-        losses={m.seed: final_loss(m.run, loss) for m in variant.results if m.run and m.ended},
+        losses={m.seed: m.run.final_loss(loss) for m in variant.results if m.run and m.ended},
         diverged=frozenset(diverged),
         missing=frozenset(member.seed for member in variant.results if not member.ended),
     )
-
-
-def final_loss(run: Run, loss: str) -> float:
-    """In nats per token; of a diverged run its initial loss, infinity where it has none."""
-    summary = run.summary
-    if summary.status == "diverged":
-        return inf if summary.initial_loss is None else summary.initial_loss
-    found: float | None = getattr(summary, loss)
-    if found is None:
-        raise ConfigError(f"{run.folder}/summary.json: {loss}: a finished run has one")
-    return found
 
 
 def _ended(outcomes: Outcomes) -> str:

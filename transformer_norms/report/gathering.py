@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.finding import Found, find
+from transformer_norms.report.folders import Found, find
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant

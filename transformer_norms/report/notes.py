@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.power import smallest_found
+from transformer_norms.report.paired_tests import smallest_found
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number
@@ -14,20 +14,28 @@ _LISTED = 8  # runs named in one line
 
 def how(findings: Findings) -> str:
     """How the numbers of the table came about."""
-    count, effect = len(findings.comparisons), findings.study.effect
+    count, effect = _compared_together(findings), findings.study.effect
     said = (
         f"Final {LOSSES[findings.loss]} in nats per token; a diverged run counts as its initial "
         "loss, and as infinity in a median."
     )
-    if not count:
+    if not findings.comparisons:
         return said
+    lost = any(compared.verdict == "diverged" for compared in findings.comparisons.values())
+    untested = "; where a run diverged, only the difference is given" if lost else ""
     return (
         f"{said} Differences: mean over the seeds that both have of variant - baseline, with "
         f"Student's 95 % interval; p: paired t test, after Holm over {count} "
         f"comparison{'s' * (count != 1)}; detectable: the smallest true difference that such a "
         f"comparison finds nine times in ten; a difference below {effect:g} is "
-        "not called better or worse."
+        f"not called better or worse{untested}."
     )
+
+
+def _compared_together(findings: Findings) -> int:
+    """Over how many Holm's adjustment runs."""
+    every = findings.comparisons.values()
+    return sum(compared.p is not None or compared.verdict == "diverged" for compared in every)
 
 
 def noise(findings: Findings) -> list[str]:
@@ -38,8 +46,8 @@ def noise(findings: Findings) -> list[str]:
     ]
     lines = [f"standard deviation over seeds, in nats: {', '.join(own)}"] if own else []
     for name, compared in findings.comparisons.items():
-        if compared.correlation is not None and compared.sd and compared.verdict != "diverged":
-            found = smallest_found(compared.sd, compared.effect, len(findings.comparisons))
+        if compared.correlation is not None and compared.sd:
+            found = smallest_found(compared.sd, compared.effect, _compared_together(findings))
             sizes = ", ".join(f"{nats:.4f} with {seeds}" for seeds, nats in found.items())
             lines.append(
                 f"{name} and its baseline: pairs of one seed correlate at "

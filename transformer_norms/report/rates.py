@@ -1,5 +1,6 @@
 """rates.svg: the loss that each variant reaches at each learning rate that was tried."""
 
+from math import isfinite
 from typing import Any
 
 from transformer_norms.report.drawing import name_ends, plain, pyplot, saved, style
@@ -20,7 +21,7 @@ def rates(study: Study) -> dict[str, bytes]:
     if min(study.tune[study.rate]) > 0:
         axes.set_xscale("log")
     axes.set_ylim(*_span(found))
-    ends = [_draw(axes, place, audit) for place, audit in enumerate(found)]
+    ends = [_draw(axes, place, audit, study.rate) for place, audit in enumerate(found)]
     axes.margins(x=0.04)
     name_ends(axes, [audit.variant.name for audit in found], ends)
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
@@ -31,28 +32,36 @@ def rates(study: Study) -> dict[str, bytes]:
 
 
 def _span(found: list[Audit]) -> tuple[float, float]:
-    """Of all that did not diverge."""
-    losses = [
-        loss for audit in found for rate, loss in audit.losses.items() if rate not in audit.diverged
-    ]
+    """Of all that a point is drawn for."""
+    losses = [loss for audit in found for loss in _points(audit).values()]
     if not losses:
         return 0.0, 1.0
     room = 0.06 * (max(losses) - min(losses)) or 0.1
     return min(losses) - room, max(losses) + 2 * room
 
 
-def _draw(axes: Any, place: int, audit: Audit) -> tuple[float, float]:
-    """A line through what did not diverge, the best as a ring, diverged rates at the upper edge.
-    Where the line ends."""
+def _points(audit: Audit) -> dict[float, float]:
+    """The losses at the rates at which a run finished."""
+    return {
+        rate: loss
+        for rate, loss in audit.losses.items()
+        if rate not in audit.lost and isfinite(loss)
+    }
+
+
+def _draw(axes: Any, place: int, audit: Audit, key: str) -> tuple[float, float]:
+    """A line through the rates at which a run finished, the one that was chosen in a ring; a cross
+    at the upper edge where one diverged. Where the line ends."""
     colour, dashes = style(place)
-    calm = {rate: loss for rate, loss in audit.losses.items() if rate not in audit.diverged}
-    axes.plot(list(calm), list(calm.values()), "o", linestyle=dashes, color=colour, markersize=3,
-              linewidth=1.2)  # fmt: skip
+    points = _points(audit)
+    axes.plot(
+        list(points), list(points.values()), "o", linestyle=dashes, color=colour, markersize=3,
+        linewidth=1.2,
+    )  # fmt: skip
     top = axes.get_ylim()[1]
     for rate in sorted(audit.diverged):
         axes.plot([rate], [top], "x", color=colour, markersize=6, clip_on=False)
-    if calm:
-        best = min(calm, key=calm.__getitem__)
-        axes.plot([best], [calm[best]], "o", markersize=8, markerfacecolor="none", color=colour)
-        return list(calm.items())[-1]
-    return max(audit.losses), top
+    best = (audit.variant.tuned.best if audit.variant.tuned else None) or {}
+    for rate in [rate for rate in points if rate == best.get(key)]:
+        axes.plot([rate], [points[rate]], "o", markersize=8, markerfacecolor="none", color=colour)
+    return list(points.items())[-1] if points else (max(audit.losses), top)

@@ -4,6 +4,7 @@ import json
 import stat
 from collections.abc import Mapping
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ class Run:
     def flops_per_token(self) -> float | None:
         tokens, flops = self.summary.tokens, self.summary.flops
         return flops / tokens if tokens and flops is not None else None
+
+    def final_loss(self, name: str) -> float:
+        """In nats per token; of a diverged run its initial loss, infinity where it has none."""
+        if self.summary.status == "diverged":
+            return inf if self.summary.initial_loss is None else self.summary.initial_loss
+        found: float | None = getattr(self.summary, name)
+        if found is None:
+            raise ConfigError(f"{self.folder}/summary.json: {name}: a finished run has one")
+        return found
 
     def value(self, key: str) -> Any:
         """The choice of an axis, as it was typed or resolved, or the value of a dotted key."""

@@ -12,8 +12,10 @@ from typing import Literal
 
 from scipy import special
 
-from transformer_norms.report.paired import (
+from transformer_norms.report.paired_tests import (
+    LEVEL,
     correlation,
+    detectable,
     deviation,
     half_width,
     holm,
@@ -21,7 +23,6 @@ from transformer_norms.report.paired import (
     two_sided,
     within,
 )
-from transformer_norms.report.power import LEVEL, detectable
 from transformer_norms.sweep.record import EFFECT
 
 Verdict = Literal[
@@ -105,8 +106,9 @@ class Outcomes:
 class Comparison:
     """A variant against its baseline over the seeds that both have. None: they cannot tell.
 
-    One seed has a difference and no more. So have seeds whose differences are all equal: they are
-    no repetitions, and nothing measures the noise; "identical" where that difference is zero.
+    One seed has a difference and no more. So has a pair in which a run diverged, whose initial loss
+    stands for the one it has not. So have seeds whose differences are all equal: they are no
+    repetitions, and nothing measures the noise; "identical" where that difference is zero.
     """
 
     seeds: tuple[int, ...]
@@ -127,16 +129,24 @@ class Comparison:
 def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> dict[str, Comparison]:
     """Name of a variant -> (its outcomes, its baseline's); all are tested together.
 
-    Better or worse: p after Holm, over all that have a p, below 0.05, and a mean difference of
-    `effect` or more. Equivalent: the same of the two one-sided tests, and the 95 % interval within
-    +-effect. A run that diverged, on either side, makes it "diverged", whatever the numbers.
+    Better or worse: p after Holm below 0.05, and a mean difference of `effect` or more. Equivalent:
+    the same of the two one-sided tests, and the 95 % interval within +-effect. A run that diverged,
+    on either side, makes it "diverged", whatever the numbers.
+
+    Holm's family are the pairs that have a p, and those that diverged, which claim nothing, as if
+    theirs were 1. That holds whatever makes runs diverge. Not counting them would hold only if
+    finishing told nothing of the differences; where a run is lost because its loss is high, the
+    pairs that are left would be a choice of those that agree, and claims too many.
     """
     alone = {name: _alone(*sides, effect) for name, sides in pairs.items()}
-    p = holm({name: c.p for name, c in alone.items() if c.p is not None})
-    near = holm({name: c.p_equivalent for name, c in alone.items() if c.p_equivalent is not None})
+    lost = {name: 1.0 for name, sides in pairs.items() if any(side.diverged for side in sides)}
+    p = holm(lost | {name: c.p for name, c in alone.items() if c.p is not None})
+    near = holm(
+        lost | {name: c.p_equivalent for name, c in alone.items() if c.p_equivalent is not None}
+    )
     together = {}
     for name, comparison in alone.items():
-        if comparison.sd and name in p:
+        if comparison.sd and comparison.p is not None:
             comparison = replace(
                 comparison,
                 p_holm=p[name],
@@ -156,7 +166,7 @@ def _alone(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
         return nothing
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean = math.fsum(differences) / len(seeds)
-    if len(seeds) == 1:
+    if len(seeds) == 1 or variant.diverged or baseline.diverged:
         return replace(nothing, difference=mean)
     sd, freedom = deviation(differences), len(seeds) - 1
     # A spread that the losses' own rounding can make is none.
@@ -190,14 +200,3 @@ def _verdict(c: Comparison, variant: Outcomes, baseline: Outcomes) -> Verdict:
     if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
         return "equivalent"
     return "not distinguishable"
-
-
-def sensitivity(losses: Mapping[float, float], initial: float) -> float:
-    """mean over rates of min(loss, initial) - the best loss     Wortsman et al. 2023, 2309.14322
-
-    By learning rate, which a log grid spaces evenly; of a rate that diverged any loss that is not
-    finite may be given. NaN where no rate ended below `initial`: there is no best one.
-    """
-    capped = [loss if loss < initial else initial for loss in losses.values()]  # of NaN, initial
-    best = min(capped)
-    return fmean(capped) - best if best < initial else math.nan

@@ -4,7 +4,8 @@ from math import isinf, isnan
 
 from transformer_norms.report.escape import printable
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant
+from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.tuning import Audit, audits
 from transformer_norms.report.verdict import share_in_words
 
 Table = dict[str, list[str]]  # heading -> a cell for each variant
@@ -59,6 +60,36 @@ def _standing(variant: Variant) -> str:
     if variant.tuned and variant.tuned.best is None:
         return "diverged"
     return "baseline" if variant.baseline == variant.name else ""
+
+
+def audit_table(study: Study) -> Table:
+    """The audit by variant: points tried, the best, sensitivity, and the loss at each rate."""
+    found, key = audits(study), study.rate
+    if not found:
+        return {}
+    columns = {
+        "variant": [audit.variant.name for audit in found],
+        "points": [str(audit.points) for audit in found],
+        f"best {key}": [_best(audit, key or "") for audit in found],
+        "sensitivity": [number(audit.sensitivity) for audit in found],
+    }
+    for rate in sorted({rate for audit in found for rate in audit.losses}):
+        columns[f"{rate:g}"] = [_at(audit, rate) for audit in found]
+    return columns
+
+
+def _best(audit: Audit, key: str) -> str:
+    chosen = audit.variant.tuned
+    if chosen is None:
+        return "not chosen yet"
+    if chosen.best is None:
+        return "none"
+    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
+
+
+def _at(audit: Audit, rate: float) -> str:
+    text = number(audit.losses.get(rate))
+    return f"{text} (diverged)" if rate in audit.diverged else text
 
 
 def number(value: float | None, digits: int = 4, sign: bool = False) -> str:

@@ -4,14 +4,11 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log10
+from math import inf, log10, nan
 from statistics import fmean
 
-from transformer_norms.report.findings import final_loss
 from transformer_norms.report.reading import Run
-from transformer_norms.report.statistics import sensitivity
 from transformer_norms.report.study import Study, StudyRun, Variant, finite
-from transformer_norms.report.table import Table, number
 
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
@@ -19,84 +16,96 @@ CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 @dataclass(frozen=True)
 class Audit:
     """What was tried of one variant. `losses`: value of the rate -> mean validation loss in nats
-    per token, of diverged runs their initial loss; `diverged`: the rates at which a run did."""
+    per token, of diverged runs their initial loss; `diverged`: the rates at which a run did;
+    `lost`: those at which every run did."""
 
     variant: Variant
     points: int
     missing: int
     losses: Mapping[float, float]
     diverged: frozenset[float]
+    lost: frozenset[float]
     sensitivity: float | None
 
 
 def audits(study: Study) -> list[Audit]:
     """One a variant; none where no number was tuned."""
     key = study.rate
-    return [_audit(variant, key) for variant in study.variants if variant.trials and key]
+    return [
+        _audit(variant, key, study.tune[key])
+        for variant in study.variants
+        if variant.trials and key
+    ]
 
 
-def _audit(variant: Variant, key: str) -> Audit:
-    """A rate that was tried together with several values of other keys has the best of them."""
-    points: dict[str, list[StudyRun]] = {}
-    for trial in variant.trials:
-        points.setdefault(json.dumps(trial.tuned, sort_keys=True), []).append(trial)
+def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
+    """A rate that was tried together with several values of other keys has the best of them. The
+    sensitivity is that over all `rates`, so that those of two variants can be compared."""
+    points = _points(variant)
     losses: dict[float, float] = {}
-    diverged = set()
-    for trials in points.values():
+    statuses: dict[float, list[str]] = {}
+    for trials in points:
         runs, rate = _ended(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        loss = fmean(final_loss(run, CHOSEN_ON) for run in runs)
+        loss = fmean(run.final_loss(CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
-            losses[rate] = loss
-            diverged.discard(rate)
-            diverged |= {rate for run in runs if run.summary.status == "diverged"}
+            losses[rate], statuses[rate] = loss, [run.summary.status for run in runs]
     missing = len(variant.trials) - len(_ended(variant.trials))
     initial = [run.summary.initial_loss for run in _ended(variant.trials)]
     known = [loss for loss in initial if loss is not None]
-    spread = sensitivity(losses, fmean(known)) if len(losses) > 1 and known else None
+    whole = len(rates) > 1 and known and all(rate in losses for rate in rates)
+    spread = sensitivity({rate: losses[rate] for rate in rates}, fmean(known)) if whole else None
     ordered = dict(sorted(losses.items()))
-    return Audit(variant, len(points), missing, ordered, frozenset(diverged), spread)
+    diverged = frozenset(rate for rate, ended in statuses.items() if "diverged" in ended)
+    lost = frozenset(rate for rate, ended in statuses.items() if "finished" not in ended)
+    return Audit(variant, len(points), missing, ordered, diverged, lost, spread)
 
 
-def shared_seeds(study: Study) -> list[int]:
+def _points(variant: Variant) -> list[list[StudyRun]]:
+    """The trials at each point of the grid."""
+    points: dict[str, list[StudyRun]] = {}
+    for trial in variant.trials:
+        points.setdefault(json.dumps(trial.tuned, sort_keys=True), []).append(trial)
+    return list(points.values())
+
+
+def caveats(variant: Variant, baseline: Variant) -> list[str]:
+    """What a verdict must not be read without: where tuning gave the two unlike chances, or may
+    have stopped short of a best value."""
+    found = [
+        f"the best {', '.join(one.tuned.edge)} of {one.name} is the last that was tried"
+        for one in (variant, baseline)
+        if one.tuned and one.tuned.edge
+    ]
+    ours, theirs = len(_points(variant)), len(_points(baseline))
+    if ours != theirs:
+        found.append(f"{variant.name} was tuned at {ours} points and {baseline.name} at {theirs}")
+    if shared := shared_seeds([variant, baseline]):
+        listed = ", ".join(map(str, shared))
+        found.append(f"tuning had seeds of the results: {listed}")
+    return found
+
+
+def sensitivity(losses: Mapping[float, float], initial: float) -> float:
+    """mean over rates of min(loss, initial) - the best loss     Wortsman et al. 2023, 2309.14322
+
+    By learning rate, which a log grid spaces evenly; of a rate that diverged any loss that is not
+    finite may be given. NaN where no rate ended below `initial`: there is no best one.
+    """
+    capped = [loss if loss < initial else initial for loss in losses.values()]  # of NaN, initial
+    best = min(capped)
+    return fmean(capped) - best if best < initial else nan
+
+
+def shared_seeds(variants: Sequence[Variant]) -> list[int]:
     """The seeds that stand in tuning and in results: none, if the choice is to be a fair one."""
-    tried = {trial.seed for variant in study.variants for trial in variant.trials}
-    return sorted(tried & {run.seed for variant in study.variants for run in variant.results})
+    tried = {trial.seed for variant in variants for trial in variant.trials}
+    return sorted(tried & {run.seed for variant in variants for run in variant.results})
 
 
 def _ended(trials: Sequence[StudyRun]) -> list[Run]:
     return [trial.run for trial in trials if trial.run and trial.ended]
-
-
-def audit_table(study: Study) -> Table:
-    """The audit by variant: points tried, the best, sensitivity, and the loss at each rate."""
-    found, key = audits(study), study.rate
-    if not found:
-        return {}
-    columns = {
-        "variant": [audit.variant.name for audit in found],
-        "points": [str(audit.points) for audit in found],
-        f"best {key}": [_best(audit, key or "") for audit in found],
-        "sensitivity": [number(audit.sensitivity) for audit in found],
-    }
-    for rate in sorted({rate for audit in found for rate in audit.losses}):
-        columns[f"{rate:g}"] = [_at(audit, rate) for audit in found]
-    return columns
-
-
-def _best(audit: Audit, key: str) -> str:
-    chosen = audit.variant.tuned
-    if chosen is None:
-        return "not chosen yet"
-    if chosen.best is None:
-        return "none"
-    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
-
-
-def _at(audit: Audit, rate: float) -> str:
-    text = number(audit.losses.get(rate))
-    return f"{text} (diverged)" if rate in audit.diverged else text
 
 
 def audit_lines(study: Study) -> list[str]:
@@ -109,7 +118,7 @@ def audit_lines(study: Study) -> list[str]:
     lines = [
         f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
-        "(Wortsman et al. 2023, arXiv:2309.14322)"
+        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each"
     ]
     points = sorted({audit.points for audit in found})
     if len(points) == 1:
@@ -124,6 +133,6 @@ def audit_lines(study: Study) -> list[str]:
             last = f"its best {edge} is the last that was tried"
             none = f"it diverged at every {edge} that was tried"
             lines.append(f"{audit.variant.name}: EDGE: {none if tuned.best is None else last}")
-    shared = ", ".join(map(str, shared_seeds(study)))
+    shared = ", ".join(map(str, shared_seeds(study.variants)))
     apart = "no seed was used for tuning and for a result"
     return [*lines, f"SHARED: seeds of tuning and of results: {shared}" if shared else apart]

@@ -2,7 +2,7 @@
 
 import math
 
-from transformer_norms.report.power import LEVEL
+from transformer_norms.report.paired_tests import LEVEL
 from transformer_norms.report.statistics import Comparison, Outcomes, Share
 
 
