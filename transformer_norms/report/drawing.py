@@ -68,7 +68,6 @@ def name_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float
 
 
 def plain(axes: Any) -> None:
-    axes.yaxis.get_major_formatter().set_useOffset(False)
     axes.tick_params(labelsize=FONT, colors=GREY)
     for axis in (axes.xaxis, axes.yaxis):
         axis.label.set_size(FONT + 1)

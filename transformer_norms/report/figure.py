@@ -101,6 +101,7 @@ def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]])
     axes.set_ylim(*_view(every))
     axes.set_xlim(0, max((curve.tokens[-1] for curve in every), default=1) * 1.01)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.ticklabel_format(axis="y", useOffset=False)
     name_ends(axes, names, [_draw(axes, place, curves) for place, curves in enumerate(drawn)])
     plain(axes)
 
@@ -144,8 +145,9 @@ def _view(curves: Sequence[Curve]) -> tuple[float, float]:
     calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= begun] or calm
     horizon = max(curve.tokens[-1] for curve in calm)
     late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
-    high = float(np.quantile(np.concatenate(late), 0.98))
     low = float(min(values.min() for values in late))
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    high = min(high, begun) if begun > low else high
     room = 0.06 * (high - low) or 0.1
     return low - room, high + 2 * room
 
@@ -156,6 +158,7 @@ def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> No
     finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
     span = _span(finished)
     axes.set_xlim(*span)
+    axes.ticklabel_format(axis="x", useOffset=False)
     for place, (losses, outcome) in enumerate(zip(finished, outcomes, strict=True)):
         colour, _ = style(place)
         above = [place - 0.18] * len(losses)
