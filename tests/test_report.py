@@ -20,13 +20,13 @@ from run_folders import (
     planned,
     tuned,
 )
-from transformer_norms.report.panels import Curve, _view
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report import rates, write_report, writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.drawing import apart, style
 from transformer_norms.report.escape import cell, latex, markdown
+from transformer_norms.report.figure import Curve, _view
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
