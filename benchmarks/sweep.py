@@ -21,7 +21,7 @@ from transformer_norms.files import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 # Twenty runs of some 40 seconds on two cores.
-SWEEP = "sweep=noise trainer.steps=1200 data=stories tokenizer=byte tracking=none".split()
+SWEEP = "sweep=noise trainer.steps=1000 data=stories tokenizer=byte tracking=none".split()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

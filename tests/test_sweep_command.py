@@ -137,7 +137,7 @@ def workers_at_work(study):
 
 
 def results(study):
-    """What a study's finished runs came to, bit for bit, and whether each step stands there once."""
+    """What a study's finished runs came to, bit for bit; each of their steps stands there once."""
     found = {}
     for name, summary in summaries(study).items():
         if summary["status"] != "finished":
