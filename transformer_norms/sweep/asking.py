@@ -25,7 +25,7 @@ _BESIDE = "typed beside it is KEY=VALUE or KEY=A,B of a run, seed=0,1,2 too (rep
 
 @dataclass(frozen=True)
 class Asked:
-    """A question and its name; `commands` are what was typed of how to run it."""
+    """A question and its name; `remarks` are to be said before it is asked."""
 
     name: str
     question: Question
