@@ -65,19 +65,20 @@ def part(config: Config) -> dict[str, Any]:
 
 def difference(before: Config, now: Config) -> str:
     """The first key that makes two `identified` runs different, besides the horizon; or ''."""
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     for key in sorted({*old, *new} - {"trainer.steps"}):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)} there and {new.get(key)} here"
     return ""
 
 
-def _flat(config: Config, above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(config: Config, above: str = "") -> dict[str, Any]:
+    """{"trainer": {"steps": 8}} -> {"trainer.steps": 8}"""
+    found: dict[str, Any] = {}
     for key, value in config.items():
         nested = isinstance(value, Mapping) and value
-        flat |= _flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
-    return flat
+        found |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
+    return found
 
 
 def digest(value: Any) -> str:

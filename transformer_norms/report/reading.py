@@ -2,7 +2,6 @@
 
 import json
 import stat
-from collections.abc import Mapping
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -51,7 +50,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Each dotted key that can change the result, but for the seed and what follows it."""
         try:
-            settings = flat(identity.identified(self.config, self.summary.data.identity))
+            settings = identity.flat(identity.identified(self.config, self.summary.data.identity))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
         del settings["seed"]
@@ -114,15 +113,6 @@ def plain_file(path: Path, most: int) -> Path:
     if found.st_size > most:
         raise ConfigError(f"{path}: is longer than {most} bytes; no run's file is")
     return path
-
-
-def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"trainer": {"steps": 8}} -> {"trainer.steps": 8}"""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping) and value
-        found |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
-    return found
 
 
 def _summary(path: Path) -> Summary:
