@@ -1,6 +1,7 @@
 """Run folders and sweep records made up for tests of the report: no training, known numbers."""
 
 import copy
+import csv
 import json
 from functools import cache
 from pathlib import Path
@@ -9,12 +10,15 @@ import yaml
 
 from transformer_norms.config import compose, plain
 from transformer_norms.identity import run_hash
+from transformer_norms.report import write_report, writing
 from transformer_norms.sweep.record import PlannedRun, SweepRecord, Tuned
 
 BASE = ("model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
 DATA = {"type": "stories", "documents": 12000, "grammar_seed": 0}
 CONTEXT, BATCH = 32, 16  # of model=tiny and of the trainer
 FLOPS = 6000.0  # per token
+PRE = {0: 2.30, 1: 2.32, 2: 2.31}
+SANDWICH = {0: 2.28, 1: 2.303, 2: 2.291}
 
 
 @cache
@@ -126,3 +130,73 @@ def make_study(study, losses, **changed):
 
 def tuned(variant, best, *edge):
     return Tuned(variant, best, list(edge))
+
+
+def tree(folder="."):
+    return {
+        str(file): (file.lstat().st_mtime_ns, file.read_bytes())
+        for file in sorted(Path(folder).rglob("*"))
+        if file.is_file() and not file.is_symlink()
+    }
+
+
+def text(study="study", **options):
+    return write_report([Path(study)], **options)[0].read_text()
+
+
+def rows(study="study"):
+    return list(csv.DictReader(Path(study, "results.csv").read_text().splitlines()))
+
+
+def line_of(table, start):
+    """The words of the first table row that begins with `start`."""
+    line = next(line for line in table.splitlines() if line.startswith(f"| {start} "))
+    return [word.strip() for word in line.strip("|").split("|")]
+
+
+def by_name(table, variant):
+    return dict(zip(line_of(table, "variant"), line_of(table, variant), strict=True))
+
+
+def folder(placement, seed):
+    return Path("study", folder_name(config_of([f"placement={placement}"], seed)))
+
+
+def edit(run, **changed):
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def tuning_study(**changed):
+    """pre tried at four rates, post at three of them, where it diverged at the last."""
+    tried = {
+        "pre": {1e-3: 2.5, 1e-2: 2.3, 1e-1: 2.6, 1.0: 5.0},
+        "post": {1e-3: 2.4, 1e-2: 2.9, 1.0: None},
+    }
+    runs = []
+    for placement, losses in tried.items():
+        variant = {"placement": placement}
+        for rate, loss in losses.items():
+            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
+            make_run("study", config, loss, status="diverged" if loss is None else "finished")
+        best = min((rate for rate in losses if losses[rate]), key=losses.get)
+        for seed, loss in PRE.items():
+            config = config_of([f"placement={placement}"], seed, optimizer__lr=best)
+            runs.append(planned(config, variant, "result", {"optimizer.lr": best}))
+            make_run("study", config, loss)
+    facts = {
+        "tune": {"optimizer.lr": [1e-3, 1e-2, 1e-1, 1.0]},
+        "tune_seeds": [100],
+        "tuned": [
+            tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}),
+            tuned({"placement": "post"}, {"optimizer.lr": 1e-3}, "optimizer.lr"),
+        ],
+    }
+    return make_record("study", runs, **facts | changed)
+
+
+def without_pictures(monkeypatch):
+    """Which take longer than the rest of a report; tests/test_report_figures.py draws them."""
+    monkeypatch.setattr(writing, "curves", lambda findings: {})
+    monkeypatch.setattr(writing, "rates", lambda study: {})

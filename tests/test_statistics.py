@@ -5,37 +5,21 @@ import math
 import random
 from statistics import mean
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from losses import BASE, EFFECT, NOISE, compared, outcomes
 from scipy import optimize, stats
 
 from transformer_norms.report.paired_tests import detectable, holm, sign_flip, smallest_found
-from transformer_norms.report.statistics import Comparison, Outcomes, Share, compare
+from transformer_norms.report.statistics import Outcomes, Share, compare
 from transformer_norms.report.tuning import sensitivity
-from transformer_norms.report.verdict import in_words, share_in_words
+from transformer_norms.report.verdict import share_in_words
 
 pytestmark = pytest.mark.area("sweeps")
 
-EFFECT = 0.005
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
-OURS = {"base": 0.0069, "sd": 0.0157, "rho": 0.45}  # experiments/noise: pre, sandwich, their pairs
-CLAIMS = {"better", "worse"}
-
-
-def outcomes(losses, **more):
-    return Outcomes(dict(enumerate(losses)), **more)
-
-
-def compared(ours, theirs, effect=EFFECT):
-    return compare({"variant": (outcomes(ours), outcomes(theirs))}, effect)["variant"]
-
-
-def said(ours, theirs, effect=EFFECT):
-    comparison = compare({"variant": (ours, theirs)}, effect)["variant"]
-    return in_words("sandwich", "pre", comparison, ours, theirs)
 
 
 # The numbers
@@ -201,10 +185,6 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
 # The verdicts
 
 
-NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
-BASE = (3.00, 3.02, 2.99, 3.01, 3.03)
-
-
 @pytest.mark.parametrize(
     ("shift", "noise", "verdict"),
     [
@@ -326,229 +306,3 @@ def test_more_seeds_find_less():
     assert list(found) == [3, 5, 8, 10]
     assert sorted(found.values(), reverse=True) == list(found.values())
     assert found[5] == detectable(PUBLISHED * 2**0.5, 5, 1, EFFECT)
-
-
-# Simulated reports
-
-
-@pytest.fixture
-def unchecked():
-    """Types checked on every call would take most of ten thousand reports' time."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-def reports(
-    count, *, variants=1, seeds, sd=PUBLISHED, base=None, rho=0.0, effect=0.0, better=0.0, df=None
-):
-    """`count` reports of `variants` and their baseline. Losses vary with `sd`, the baseline's with
-    `base`, pairs correlate with `rho`; the first variant is truly `better`; with `df` noise is
-    Student's, whose tails are heavy. Yields {name: comparison} and the losses, baseline first."""
-    draws = np.random.default_rng([count, variants, seeds])
-    noise = (lambda size: draws.standard_t(df, size)) if df else draws.standard_normal
-    own, common = noise((count, 1 + variants, seeds)), noise((count, 1, seeds))
-    scale = np.array([base or sd, *[sd] * variants])[:, None]
-    losses = 3 + scale * (rho**0.5 * common + (1 - rho) ** 0.5 * own)
-    losses[:, 1] -= better
-    for report in losses.tolist():
-        base, *others = map(outcomes, report)
-        pairs = {str(number): (other, base) for number, other in enumerate(others)}
-        yield compare(pairs, effect), report
-
-
-def bound(count):
-    """What a rule of exactly 5 % exceeds in one of a thousand studies of so many reports."""
-    return stats.binom.ppf(0.999, count, 0.05) / count
-
-
-def claimed(count, **settings):
-    """The share of reports that claim any difference; each claim errs where nothing differs."""
-    made = reports(count, **settings)
-    return sum(any(c.verdict in CLAIMS for c in r.values()) for r, _ in made) / count
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_of_10_000_reports_on_equals_at_most_5_5_percent_claim_a_difference(unchecked, seeds):
-    # No effect is demanded: this is what the test alone holds, and no less, or it would be blunt.
-    # Of 10,000 the share has a standard error of 0.22 %.
-    assert 0.045 <= claimed(10_000, seeds=seeds) <= 0.055
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_five_variants_together_claim_no_more(unchecked, seeds):
-    # Ten thousand of these, held to 5.5 %, are the nightly study's.
-    assert 0.02 <= claimed(1_000, variants=5, seeds=seeds) <= bound(1_000)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("noise", [{}, {"effect": EFFECT}, {"effect": EFFECT, **OURS}], ids=str)
-@pytest.mark.parametrize("variants", [1, 5])
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_the_null_study_in_full(unchecked, seeds, variants, noise):
-    assert claimed(10_000, variants=variants, seeds=seeds, **noise) <= 0.055
-
-
-def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
-    apart = uncorrected = 0
-    for report, (base, *others) in reports(600, variants=5, seeds=3):
-        bars = np.std([base, *others], axis=1, ddof=1) / 3**0.5
-        apart += abs(mean(others[0]) - mean(base)) > bars[0] + bars[1]
-        uncorrected += any(c.p < 0.05 for c in report.values())
-    assert apart / 600 > 2 * bound(600)  # "the error bars do not overlap"
-    assert uncorrected / 600 > 2 * bound(600)  # no Holm
-
-
-def test_heavy_tails_make_no_more_claims(unchecked):
-    assert claimed(1_000, seeds=5, df=3) <= bound(1_000)
-    assert claimed(300, variants=5, seeds=5, df=2) <= bound(300)
-
-
-def test_a_run_lost_at_random_makes_no_claim(unchecked):
-    draws = random.Random(3)
-    for _, (base, *others) in reports(100, variants=3, seeds=5):
-        number, seed = draws.randrange(3), draws.randrange(5)
-        others[number][seed] = 10.8
-        pairs = {str(k): (outcomes(other), outcomes(base)) for k, other in enumerate(others)}
-        lost = outcomes(others[number], diverged=frozenset({seed}))
-        pairs[str(number)] = lost, outcomes(base)
-        assert compare(pairs, 0.0)[str(number)].verdict == "diverged"
-
-
-@pytest.mark.nightly
-def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_claims(unchecked):
-    false = 0
-    for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
-        sides = [
-            outcomes(losses, diverged=frozenset(s for s, loss in enumerate(losses) if loss > 3.5))
-            for losses in others
-        ]
-        pairs = {str(k): (side, outcomes(base)) for k, side in enumerate(sides)}
-        false += any(c.verdict in CLAIMS for c in compare(pairs, 0.0).values())
-    assert false / 500 <= 0.05  # Holm over those that are left claims in 8 %
-
-
-def test_a_hundredth_of_a_nat_is_found_with_five_seeds_in_nine_of_ten_reports(unchecked):
-    found = reports(1_000, seeds=5, better=0.01, effect=EFFECT)
-    assert sum(r["0"].verdict == "better" for r, _ in found) / 1_000 >= 0.9
-
-
-@pytest.mark.parametrize(("seeds", "variants", "sd"), [(5, 1, 0.00185), (3, 1, 0.01), (5, 3, 0.01)])
-def test_what_is_called_detectable_is_found_in_nine_of_ten_reports(unchecked, seeds, variants, sd):
-    better = detectable(sd * 2**0.5, seeds, variants, EFFECT)
-    made = reports(1_000, seeds=seeds, variants=variants, sd=sd, better=better, effect=EFFECT)
-    share = sum(r["0"].verdict == "better" for r, _ in made) / 1_000
-    # Holm's later steps can only add: of several variants a little more is found.
-    assert 0.875 <= share <= 0.925
-
-
-# The words
-
-
-def test_the_words_are_those_of_their_numbers():
-    base = outcomes([3.00, 3.02, 2.99, 3.01, 3.03])
-    shifts = (-0.010, -0.014, -0.011, -0.016, -0.009)
-    # mean -0.0120, sd sqrt(34e-6/4) = 0.002915, se 0.001304, t(4) 2.776: half-width 0.00362
-    ours = outcomes([b + s for b, s in zip(base.losses.values(), shifts, strict=True)])
-    numbers = "by 0.012 nats (95 % interval 0.008 to 0.016, p below 0.001 after Holm, 5 seeds)"
-    assert said(ours, base) == f"sandwich is better than pre {numbers}"
-    assert said(base, ours) == f"sandwich is worse than pre {numbers}"
-    wide = outcomes([3.02, 3.00, 3.02])
-    assert said(wide, outcomes([3.00, 3.02, 2.99])) == (
-        "sandwich is not distinguishable from pre with 3 seeds "
-        "(the smallest difference these could see is 0.1): difference 0.01 nats, "
-        "95 % interval -0.06 to 0.08, p 0.58 after Holm"
-    )
-
-
-def test_equals_near_equals_and_what_is_too_small_to_name_have_their_words():
-    base = outcomes(BASE)
-    near = outcomes([b + 0.001 + n for b, n in zip(BASE, NOISE, strict=True)])
-    assert said(near, base) == (
-        "sandwich is equivalent to pre within 0.005 nats "
-        "(difference 0.0010, 95 % interval 0.0000 to 0.0020, p below 0.001 after Holm, 5 seeds)"
-    )
-    small = outcomes([b - 0.0045 + n for b, n in zip(BASE, NOISE, strict=True)])
-    assert said(small, base) == (
-        "sandwich differs from pre by -0.0045 nats (95 % interval -0.0055 to -0.0035, "
-        "p below 0.001 after Holm, 5 seeds), less than the 0.005 worth naming"
-    )
-    assert said(base, base) == "sandwich has exactly the losses of pre with 5 seeds"
-
-
-def comparison(**numbers):
-    known = {"difference": -0.012, "low": -0.02, "high": -0.004, "p_holm": 0.02}
-    return Comparison((0, 1, 2), **{**known, "verdict": "better", **numbers})
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ({"p_holm": 0.0004}, "p below 0.001 after"),
-        ({"p_holm": 0.0496}, "p just below 0.05 after"),
-        ({"p_holm": 0.0123}, "p 0.012 after"),
-        ({"low": -0.01332, "high": -0.01068}, "by 0.0120 nats (95 % interval 0.0107 to 0.0133,"),
-        ({"low": -0.0244, "high": -0.0002}, "by 0.012 nats (95 % interval 0.000 to 0.024,"),
-        ({"difference": -1.2, "low": -1.9, "high": -0.5}, "by 1.2 nats (95 % interval 0.5 to 1.9,"),
-        ({"difference": 12.3, "low": 8.1, "high": 16.5, "verdict": "worse"}, "by 12 nats (95 % i"),
-    ],
-)
-def test_numbers_have_the_digits_that_their_interval_carries(numbers, words):
-    some = outcomes([3.0, 3.1, 3.2])
-    assert words in in_words("sandwich", "pre", comparison(**numbers), some, some)
-
-
-def test_zero_has_no_sign():
-    numbers = {"difference": -0.0001, "low": -0.0123, "high": 0.0121, "p_holm": 0.9}
-    c = comparison(**numbers, detectable=0.0203, verdict="not distinguishable")
-    assert in_words("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
-        "sandwich is not distinguishable from pre with 3 seeds "
-        "(the smallest difference these could see is 0.02): difference 0.000 nats, "
-        "95 % interval -0.012 to 0.012, p 0.90 after Holm"
-    )
-
-
-def test_the_sign_flip_stands_beside_students_p_where_it_is_known():
-    base = [3.0] * 6
-    ours = [2.98, 2.97, 2.985, 2.975, 2.98, 2.99]
-    assert "p below 0.001 after Holm, sign-flip p 0.031, 6 seeds" in said(
-        outcomes(ours), outcomes(base)
-    )
-
-
-def test_runs_that_diverged_or_are_missing_are_said():
-    base = outcomes([3.0, 3.01, 3.02])
-    lost = Outcomes({0: 3.0, 1: 10.8, 2: 10.8}, frozenset({1, 2}), missing=frozenset({3}))
-    sandwich, pre = "diverged in 2 of 3 (9 to 99 %)", "pre in 0 of 3 (at most 63 %)"
-    missing = "1 of 4 runs is missing"
-    assert said(lost, base) == f"sandwich {sandwich}, {pre}; sandwich: {missing}"
-    assert said(base, lost) == (
-        f"pre {sandwich}, sandwich in 0 of 3 (at most 63 %); pre: {missing}"
-    )
-    alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
-    assert said(base, alone) == (
-        "sandwich cannot be compared with pre with 1 seed (difference 0 nats); "
-        "pre: 2 of 3 runs are missing"
-    )
-    none = Outcomes({}, missing=frozenset({0}))
-    assert said(base, none) == (
-        "sandwich cannot be compared with pre: they have no seed in common; "
-        "pre: 1 of 1 run is missing"
-    )
-
-
-def test_one_difference_repeated_is_said_to_count_once():
-    assert said(outcomes([3.5, 3.25]), outcomes([3.0, 2.75])) == (
-        "sandwich cannot be compared with pre: the difference is the same 0.5 nats with each of "
-        "2 seeds, which therefore count as one"
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.floats(1, 12), st.floats(1, 12)), max_size=8), st.floats(0, 0.1))
-def test_any_losses_make_one_sentence_that_never_says_significant(pairs, effect):
-    ours, theirs = (outcomes([p[side] for p in pairs]) for side in (0, 1))
-    sentence = said(ours, theirs, effect)
-    assert sentence.startswith("sandwich ")
-    for word in ("significant", "None", "nan", "inf", "-0.0 ", "1 seeds", "\n"):
-        assert word not in sentence

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
+from run_folders import without_pictures
 
 from transformer_norms import command
 from transformer_norms import run as running
@@ -71,8 +72,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
     monkeypatch.setattr(running.Run, "_draw", lambda self: None)  # a third of a second each
-    for figures in ("curves", "rates"):  # seconds each; tests/test_report.py looks at them
-        monkeypatch.setattr(f"transformer_norms.report.writing.{figures}", lambda *_: {})
+    without_pictures(monkeypatch)
     planned.cache_clear()
 
 

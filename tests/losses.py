@@ -1,0 +1,21 @@
+"""Losses by seed, as the statistics take them."""
+
+from transformer_norms.report.statistics import Outcomes, compare
+from transformer_norms.report.verdict import in_words
+
+EFFECT = 0.005
+NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
+BASE = (3.00, 3.02, 2.99, 3.01, 3.03)
+
+
+def outcomes(losses, **more):
+    return Outcomes(dict(enumerate(losses)), **more)
+
+
+def compared(ours, theirs, effect=EFFECT):
+    return compare({"variant": (outcomes(ours), outcomes(theirs))}, effect)["variant"]
+
+
+def said(ours, theirs, effect=EFFECT):
+    comparison = compare({"variant": (ours, theirs)}, effect)["variant"]
+    return in_words("sandwich", "pre", comparison, ours, theirs)

@@ -1,0 +1,130 @@
+"""How often reports claim a difference where there is none, and find one where there is."""
+
+import random
+from statistics import mean
+
+import jaxtyping
+import numpy as np
+import pytest
+from losses import EFFECT, outcomes
+from scipy import stats
+
+from transformer_norms.report.paired_tests import detectable
+from transformer_norms.report.statistics import compare
+
+pytestmark = pytest.mark.area("sweeps")
+
+PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
+OURS = {"base": 0.0069, "sd": 0.0157, "rho": 0.45}  # experiments/noise: pre, sandwich, their pairs
+CLAIMS = {"better", "worse"}
+
+
+@pytest.fixture
+def unchecked():
+    """Types checked on every call would take most of ten thousand reports' time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def reports(
+    count, *, variants=1, seeds, sd=PUBLISHED, base=None, rho=0.0, effect=0.0, better=0.0, df=None
+):
+    """`count` reports of `variants` and their baseline. Losses vary with `sd`, the baseline's with
+    `base`, pairs correlate with `rho`; the first variant is truly `better`; with `df` noise is
+    Student's, whose tails are heavy. Yields {name: comparison} and the losses, baseline first."""
+    draws = np.random.default_rng([count, variants, seeds])
+    noise = (lambda size: draws.standard_t(df, size)) if df else draws.standard_normal
+    own, common = noise((count, 1 + variants, seeds)), noise((count, 1, seeds))
+    scale = np.array([base or sd, *[sd] * variants])[:, None]
+    losses = 3 + scale * (rho**0.5 * common + (1 - rho) ** 0.5 * own)
+    losses[:, 1] -= better
+    for report in losses.tolist():
+        base, *others = map(outcomes, report)
+        pairs = {str(number): (other, base) for number, other in enumerate(others)}
+        yield compare(pairs, effect), report
+
+
+def bound(count):
+    """What a rule of exactly 5 % exceeds in one of a thousand studies of so many reports."""
+    return stats.binom.ppf(0.999, count, 0.05) / count
+
+
+def claimed(count, **settings):
+    """The share of reports that claim any difference; each claim errs where nothing differs."""
+    made = reports(count, **settings)
+    return sum(any(c.verdict in CLAIMS for c in r.values()) for r, _ in made) / count
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_of_10_000_reports_on_equals_at_most_5_5_percent_claim_a_difference(unchecked, seeds):
+    # No effect is demanded: this is what the test alone holds, and no less, or it would be blunt.
+    # Of 10,000 the share has a standard error of 0.22 %.
+    assert 0.045 <= claimed(10_000, seeds=seeds) <= 0.055
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_five_variants_together_claim_no_more(unchecked, seeds):
+    # Ten thousand of these, held to 5.5 %, are the nightly study's.
+    assert 0.02 <= claimed(1_000, variants=5, seeds=seeds) <= bound(1_000)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("noise", [{}, {"effect": EFFECT}, {"effect": EFFECT, **OURS}], ids=str)
+@pytest.mark.parametrize("variants", [1, 5])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_null_study_in_full(unchecked, seeds, variants, noise):
+    assert claimed(10_000, variants=variants, seeds=seeds, **noise) <= 0.055
+
+
+def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
+    apart = uncorrected = 0
+    for report, (base, *others) in reports(600, variants=5, seeds=3):
+        bars = np.std([base, *others], axis=1, ddof=1) / 3**0.5
+        apart += abs(mean(others[0]) - mean(base)) > bars[0] + bars[1]
+        uncorrected += any(c.p < 0.05 for c in report.values())
+    assert apart / 600 > 2 * bound(600)  # "the error bars do not overlap"
+    assert uncorrected / 600 > 2 * bound(600)  # no Holm
+
+
+def test_heavy_tails_make_no_more_claims(unchecked):
+    assert claimed(1_000, seeds=5, df=3) <= bound(1_000)
+    assert claimed(300, variants=5, seeds=5, df=2) <= bound(300)
+
+
+def test_a_run_lost_at_random_makes_no_claim(unchecked):
+    draws = random.Random(3)
+    for _, (base, *others) in reports(100, variants=3, seeds=5):
+        number, seed = draws.randrange(3), draws.randrange(5)
+        others[number][seed] = 10.8
+        pairs = {str(k): (outcomes(other), outcomes(base)) for k, other in enumerate(others)}
+        lost = outcomes(others[number], diverged=frozenset({seed}))
+        pairs[str(number)] = lost, outcomes(base)
+        assert compare(pairs, 0.0)[str(number)].verdict == "diverged"
+
+
+@pytest.mark.nightly
+def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_claims(unchecked):
+    false = 0
+    for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
+        sides = [
+            outcomes(losses, diverged=frozenset(s for s, loss in enumerate(losses) if loss > 3.5))
+            for losses in others
+        ]
+        pairs = {str(k): (side, outcomes(base)) for k, side in enumerate(sides)}
+        false += any(c.verdict in CLAIMS for c in compare(pairs, 0.0).values())
+    assert false / 500 <= 0.05  # Holm over those that are left claims in 8 %
+
+
+def test_a_hundredth_of_a_nat_is_found_with_five_seeds_in_nine_of_ten_reports(unchecked):
+    found = reports(1_000, seeds=5, better=0.01, effect=EFFECT)
+    assert sum(r["0"].verdict == "better" for r, _ in found) / 1_000 >= 0.9
+
+
+@pytest.mark.parametrize(("seeds", "variants", "sd"), [(5, 1, 0.00185), (3, 1, 0.01), (5, 3, 0.01)])
+def test_what_is_called_detectable_is_found_in_nine_of_ten_reports(unchecked, seeds, variants, sd):
+    better = detectable(sd * 2**0.5, seeds, variants, EFFECT)
+    made = reports(1_000, seeds=seeds, variants=variants, sd=sd, better=better, effect=EFFECT)
+    share = sum(r["0"].verdict == "better" for r, _ in made) / 1_000
+    # Holm's later steps can only add: of several variants a little more is found.
+    assert 0.875 <= share <= 0.925

@@ -1,0 +1,115 @@
+"""A report's figures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_folders import (
+    PRE,
+    config_of,
+    folder,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    text,
+    tree,
+    tuned,
+    tuning_study,
+)
+
+from transformer_norms.report import rates, write_report
+from transformer_norms.report.drawing import apart, style
+from transformer_norms.report.figure import Curve, _view
+from transformer_norms.report.gathering import read_study
+
+pytestmark = pytest.mark.area("sweeps")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("rate", ["1e999", "9" * 400])
+def test_a_rate_that_no_figure_has_room_for_is_left_out_of_it(rate):
+    path = tuning_study()
+    path.write_text(path.read_text().replace("0.001", rate))
+    assert "## Tuning" not in text()
+
+
+def test_a_report_drawn_again_unchanged_rewrites_nothing():
+    make_study("study", {"pre": PRE, "post": {0: 2.3, 1: None, 2: 2.31}})
+    write_report([Path("study")])
+    before = tree()
+    assert {"study/curves.svg", "study/curves.png"} <= before.keys()
+    assert write_report([Path("study")])[0] == Path("study/table.md")
+    assert tree() == before
+
+
+def test_curves_are_drawn_from_whatever_was_measured():
+    make_study("study", {"pre": {0: None, 1: None}, "post": PRE})
+    (folder("pre", 0) / "metrics.jsonl").write_text("")
+    bad = '{"step": 1, "tokens": 5, "val/loss": null}\n{"step": 2, "tokens": "x", "val/loss": 2}\n'
+    (folder("pre", 1) / "metrics.jsonl").write_text(bad + '{"step": 3, "tokens": 1e999}\n')
+    (folder("post", 0) / "metrics.jsonl").unlink()
+    text()
+    assert Path("study/curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_ends_above_where_they_began_leaves_the_others_in_view():
+    falling, wild = np.array([[0.0, 10, 20], [5.5, 4, 3]]), np.array([[0.0, 10, 20], [5.5, 9, 9e5]])
+    low, high = _view([Curve(falling, False), Curve(wild, False)])
+    assert low < 3 < 4 < high < 5.5
+
+
+def test_rates_are_drawn_where_something_was_tuned():
+    tuning_study()
+    text()
+    drawn = Path("study/rates.svg").read_text()
+    assert "<!-- post -->" in drawn
+    assert "<!-- optimizer.lr -->" in drawn
+
+
+def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(
+    monkeypatch,
+):
+    tried = {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}
+    runs = []
+    for rate, losses in tried.items():
+        for seed, loss in enumerate(losses, start=100):
+            config = config_of(["placement=pre"], seed, optimizer__lr=rate)
+            runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
+            make_run("study", config, loss, status="diverged" if loss is None else "finished")
+    best = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})
+    make_record("study", runs, tune={"optimizer.lr": list(tried)}, tuned=[best])
+    figures = []
+    monkeypatch.setattr(rates, "saved", lambda figure, kind: figures.append(figure) or b"")
+    rates.rates(read_study([Path("study")]))
+    lines = figures[0].axes[0].lines
+    drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in lines]
+    top = figures[0].axes[0].get_ylim()[1]
+    mean = (2.0 + 5.5) / 2
+    assert ("o", [[1e-3, 4.1], [1e-2, mean]]) in drawn
+    assert [at for marker, at in drawn if marker == "x"] == [[[1e-2, top]], [[1e-1, top]]]
+    rings = [line for line in lines if line.get_markerfacecolor() == "none"]
+    assert [ring.get_xydata().tolist() for ring in rings] == [[[1e-2, mean]]]
+
+
+def test_names_at_the_lines_do_not_overlap_and_keep_their_order():
+    wanted = [0.5, 0.51, 0.0, 0.52, 1.0, 0.99]
+    placed = apart(wanted, 0.1, 0.0, 1.0)
+    assert np.argsort(placed).tolist() == np.argsort(wanted).tolist()
+    assert np.diff(sorted(placed)).min() >= 0.1 - 1e-12
+    assert min(placed) >= 0
+    assert max(placed) <= 1
+    assert np.mean(sorted(placed)[1:4]) == pytest.approx(0.51)  # moved evenly to both sides
+    assert np.diff(sorted(apart([0.5] * 30, 0.1, 0.0, 1.0))) == pytest.approx(1 / 29)
+
+
+def test_thirty_variants_have_styles_of_their_own_that_differ_in_grey():
+    styles = [style(place) for place in range(30)]
+    assert len({str(one) for one in styles}) == 30
+    greys = [np.dot([int(c[i : i + 2], 16) for i in (1, 3, 5)], [0.299, 0.587, 0.114])
+             for c, _ in styles[:6]]  # fmt: skip
+    assert np.diff(greys).min() > 12

@@ -1,0 +1,117 @@
+"""A report of folders that anybody may have written."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from run_folders import (
+    PRE,
+    edit,
+    folder,
+    make_study,
+    rows,
+    text,
+    without_pictures,
+)
+
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.escape import cell, latex, markdown
+
+pytestmark = pytest.mark.area("sweeps")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+
+
+EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
+
+
+def test_anybodys_text_is_inert_in_every_file():
+    make_study("study", {"pre": PRE, "post": PRE}, question=EVIL)
+    edit(folder("post", 0), warnings=[EVIL], device=EVIL, commit="+1")
+    table = text()
+    tex = Path("study/table.tex").read_text()
+    results = Path("study/results.csv").read_text()
+    for written in (table, tex, results):
+        assert all(c.isprintable() or c == "\n" for c in written)
+    assert "<script>" not in table.replace("\\<script", "")
+    assert "\n\\input" not in tex
+    assert [row["device"][:5] for row in rows()].count("'=cmd") == 1
+    assert [row["commit"] for row in rows()].count("'+1") == 1
+    assert len({line.count(" | ") for line in table.splitlines() if line.startswith("| ")}) == 1
+
+
+@pytest.mark.parametrize("start", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"])
+def test_a_spreadsheet_takes_no_text_for_a_formula(start):
+    assert cell(start).startswith("'")
+    assert cell(-1.5) == -1.5
+
+
+def test_markdown_and_latex_specials_are_escaped():
+    assert markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
+    assert latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
+
+
+def break_link(run):
+    shutil.move(run / "summary.json", "elsewhere.json")
+    (run / "summary.json").symlink_to(Path("elsewhere.json").absolute())
+
+
+def break_folder(run):
+    shutil.move(run, "elsewhere")
+    run.symlink_to(Path("elsewhere").absolute())
+
+
+def break_pipe(run):
+    (run / "summary.json").unlink()
+    os.mkfifo(run / "summary.json")
+
+
+def break_size(run):
+    with (run / "config.yaml").open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+def replaced(name, content):
+    return lambda run: (run / name).write_bytes(content)
+
+
+HOSTILE = {
+    "a link": (break_link, "is a link"),
+    "a linked folder": (break_folder, "is a link"),
+    "a pipe": (break_pipe, "is no file"),
+    "a terabyte": (break_size, "is longer than"),
+    "garbage": (replaced("summary.json", b"\x00\xff{"), "not readable as JSON"),
+    "a list": (replaced("summary.json", b"[]"), "summary.json"),
+    "brackets": (replaced("summary.json", b"[" * 100_000), "not readable as JSON"),
+    "infinity": (lambda run: edit(run, val_loss=float("inf")), "Infinity is no JSON"),
+    "a word for a number": (lambda run: edit(run, val_loss="2.3"), "val_loss: input should be"),
+    "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
+    "an alias": (replaced("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"), "no anchors"),
+    "a tag": (
+        replaced("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
+        "aliases or tags",
+    ),
+    "a deep config": (replaced("config.yaml", b"[" * 50_000), "nested too deeply"),
+    "half a config": (replaced("config.yaml", b"choices: {}\nseed: 0\n"), "is no run's config"),
+    "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
+    "no record": (replaced("../sweep-quick.json", b'{"name": "../../x"}'), "sweep-quick.json: "),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_folder_is_one_line(what, capsys):
+    make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
+    breaks, said = HOSTILE[what]
+    breaks(folder("pre", 0))
+    assert main(["study"]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert str(Path("study").absolute()) in printed.err
+    assert said in printed.err
+    assert printed.out == ""
+    assert not any(Path(name).exists() for name in ("study/table.md", "canary"))

@@ -1,0 +1,149 @@
+"""Which runs a report does not compare, and what it does not answer: in one line, by the name."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from run_folders import (
+    PRE,
+    by_name,
+    config_of,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    text,
+    tree,
+    without_pictures,
+)
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report import write_report
+from transformer_norms.report.__main__ import main
+
+pytestmark = pytest.mark.area("sweeps")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+
+
+OTHER = {
+    "data": ({"data__documents": 7}, "data.documents", "12000", "7"),
+    "split": ({"data__split": "tail"}, "data.split", "hash", "tail"),
+    "tokenizer": ({"tokenizer__type": "gpt2"}, "tokenizer.type", "byte", "gpt2"),
+    "val_tokens": ({"data__val_tokens": 99}, "data.val_tokens (evaluation)", "131072", "99"),
+    "context": ({"model__context": 64}, "model.context (evaluation)", "32", "64"),
+    "precision": ({"trainer__precision": "bf16"}, "trainer.precision", "fp32", "bf16"),
+    "steps": ({"trainer__steps": 80}, "trainer.steps (horizon)", "40", "80"),
+    "batch": ({"trainer__batch_size": 8}, "trainer.batch_size (horizon)", "16", "8"),
+}
+
+
+def two_runs(changed, seeds=(0, 0), placements=("pre", "post"), **summary):
+    """A sweep of two runs; the second has other keys, or another summary."""
+    one = config_of([f"placement={placements[0]}"], seeds[0])
+    other = config_of([f"placement={placements[1]}"], seeds[1], **changed)
+    runs = [planned(c, {"placement": c["choices"]["placement"]}) for c in (one, other)]
+    make_record("study", runs)
+    return make_run("study", one, 2.3), make_run("study", other, 2.4, **summary)
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_runs_of_another_field_are_not_compared_and_nothing_is_written(what, capsys):
+    changed, field, here, there = OTHER[what]
+    runs = two_runs(changed)
+    before = tree()
+    assert main(["study"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert said.err.startswith(field)
+    for word in (here, there, *(run.name for run in runs)):
+        assert word in said.err
+    assert tree() == before
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_nor_are_they_averaged_as_seeds_of_one_variant(what):
+    changed, field, *_ = OTHER[what]
+    two_runs(changed, seeds=(0, 1), placements=("pre", "pre"))
+    with pytest.raises(ConfigError, match=field.split()[0]):
+        text()
+
+
+@pytest.mark.parametrize(
+    ("summary", "field"),
+    [
+        ({"batch_chain": "others"}, "batch_chain"),
+        ({"data": {"identity": {}, "fingerprint": "0" * 64}}, "data.fingerprint"),
+    ],
+)
+def test_pairs_that_read_other_batches_or_tokens_are_refused(summary, field):
+    one, other = two_runs({}, **summary)
+    with pytest.raises(ConfigError, match=field) as error:
+        text()
+    assert one.name in str(error.value)
+    assert other.name in str(error.value)
+    assert not Path("study/table.md").exists()
+
+
+def test_a_field_may_be_an_axis_of_its_own_where_each_level_has_its_baseline():
+    runs = []
+    for steps in (40, 80):
+        for placement, loss in (("pre", 2.3), ("post", 2.4)):
+            for seed in (0, 1):
+                config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
+                values = {"placement": placement, "trainer.steps": steps}
+                runs.append(planned(config, values))
+                make_run("study", config, loss + 0.01 * seed * (placement == "post") - steps / 400)
+    make_record("study", runs, axes=["placement", "trainer.steps"])
+    table = text()
+    assert by_name(table, "post steps=40")["difference"] == "+0.1050"
+    assert by_name(table, "post steps=80")["difference"] == "+0.1050"
+    with pytest.raises(ConfigError, match="horizon"):
+        text(baseline={"placement": "pre", "trainer.steps": 40})
+
+
+def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
+    runs = []
+    for steps in (40, 80):
+        config = config_of(["placement=pre"], trainer__steps=steps)
+        make_run("study", config, 2.3)
+        runs.append(planned(config, {"placement": "pre"}))
+    make_record("study", runs)
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 40"):
+        text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--baseline", "placement=sandwich"], "no variant is that; there are pre; post"),
+        (["--baseline", "norm=rmsnorm"], "the sweep varies placement"),
+        (["--baseline", "placement"], "is no KEY=VALUE"),
+        (["--effect", "nan"], "a number of nats"),
+        (["--out", "study/sweep-quick.json"], "is no folder"),
+        (["nowhere"], "nowhere: is no run folder"),
+        (["empty"], "empty: there is no run in it"),
+        (["."], "name one: ./study"),
+        (["study", "--out", "/dev/full/x"], "is no folder"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):
+    make_study("study", {"pre": PRE, "post": PRE})
+    Path("empty").mkdir()
+    assert main(["study", *typed] if typed[0].startswith("--") else typed) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not Path("study/table.md").exists()
+
+
+def test_seeds_that_two_runs_claim_are_refused():
+    make_study("study", {"pre": PRE, "post": PRE})
+    shutil.copytree("study", "copy")
+    with pytest.raises(ConfigError, match="seed 0 has two runs"):
+        write_report([Path("study"), Path("copy")])

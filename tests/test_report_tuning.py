@@ -1,0 +1,138 @@
+"""What a report says of how fairly the variants were tuned."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from run_folders import (
+    PRE,
+    by_name,
+    config_of,
+    make_record,
+    make_run,
+    planned,
+    rows,
+    text,
+    tuned,
+    tuning_study,
+    without_pictures,
+)
+
+from transformer_norms.errors import ConfigError
+
+pytestmark = pytest.mark.area("sweeps")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+
+
+def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():
+    tuning_study()
+    audit = text().partition("## Tuning")[2]
+    pre, post = by_name(audit, "pre"), by_name(audit, "post")
+    assert float(pre["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.6 + 5.0) / 4 - 2.3, abs=1e-4)
+    assert post["sensitivity"] == ""  # over three of the four rates it would be another measure
+    assert (pre["0.01"], post["0.1"], post["1"]) == ("2.3000", "", "5.5000 (diverged)")
+    assert (pre["best optimizer.lr"], post["best optimizer.lr"]) == ("0.01", "0.001 (edge)")
+    assert "0.001 to 1, 3.0 decades" in audit
+    assert "UNEQUAL: variants were tried at 3 to 4 points" in audit
+    assert "post: EDGE" in audit
+    assert "no seed was used for tuning and for a result" in audit
+    assert by_name(text(), "post")["seeds"] == "3"  # tuning runs make no verdict
+
+
+def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    for run in record["runs"]:
+        run["seed"] = 0 if run["stage"] == "tune" else run["seed"]
+    path.write_text(json.dumps(record))
+    shutil.rmtree(Path("study", record["runs"][0]["folder"]))
+    audit = text()
+    assert "SHARED: seeds of tuning and of results: 0" in audit
+    assert "pre: 1 of its tuning runs are missing" in audit
+
+
+def verdict_on(variant, table):
+    return next(line for line in table.splitlines() if line.startswith(f"- {variant} "))
+
+
+def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
+    path = tuning_study()
+    said = verdict_on("post", text())
+    assert said.endswith(
+        "; the best optimizer.lr of post is the last that was tried"
+        "; post was tuned at 3 points and pre at 4"
+    )
+    record = json.loads(path.read_text())
+    record["tuned"][0]["edge"] = ["optimizer.lr"]
+    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
+    for run in record["runs"]:
+        run["seed"] = 2 if run["stage"] == "tune" else run["seed"]
+    path.write_text(json.dumps(record))
+    said = verdict_on("post", text())
+    assert "the best optimizer.lr of pre is the last that was tried" in said
+    assert said.endswith("; tuning had seeds of the results: 2")
+    assert "points" not in said
+
+
+def test_a_verdict_on_a_fair_tuning_says_nothing_of_it():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    record["tuned"][1]["edge"] = []
+    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
+    path.write_text(json.dumps(record))
+    assert verdict_on("post", text()) == "- post has exactly the losses of pre with 3 seeds"
+
+
+def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
+    path = tuning_study(tuned=[tuned({"placement": "post"}, None)])
+    record = json.loads(path.read_text())
+    kept = lambda run: run["stage"] == "tune" or run["variant"] == {"placement": "pre"}  # noqa: E731
+    path.write_text(json.dumps(record | {"runs": list(filter(kept, record["runs"]))}))
+    table = text()
+    assert "post diverged at every value tried (3 runs)" in table
+    assert "its best" not in table
+    assert by_name(table, "post")["verdict"] == "diverged"
+
+
+def test_an_edge_is_said_of_the_key_that_is_at_one():
+    tuning_study(tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}, "schedule.warmup")])
+    audit = text().partition("## Tuning")[2]
+    assert by_name(audit, "pre")["best optimizer.lr"] == "0.01"
+    assert "pre: EDGE: its best schedule.warmup" in audit
+
+
+def test_a_result_at_a_rate_that_a_wider_grid_has_beaten_does_not_count():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    better = tuned({"placement": "pre"}, {"optimizer.lr": 1e-1})
+    runs = [planned(config_of(["placement=pre"], seed, optimizer__lr=1e-1),
+                    {"placement": "pre"}, "result", better.best) for seed in PRE]  # fmt: skip
+    for seed in PRE:
+        make_run("study", config_of(["placement=pre"], seed, optimizer__lr=1e-1), 2.0)
+    record["runs"] += [asdict(run) for run in runs]
+    record["tuned"][0] = asdict(better)
+    path.write_text(json.dumps(record))
+    table = text()
+    assert by_name(table, "pre")["seeds"] == "3"
+    assert by_name(table, "pre")["validation loss, mean ± sd"] == "2.0000 ± 0.0000"
+    assert [row["stage"] for row in rows()].count("superseded") == 3
+    assert "no longer the best of the tuning, and left out: pre-s0-" in table
+
+
+@pytest.mark.parametrize("rates", [(1e-3, 1e-3), (1e-3, 1e-2)])
+def test_tuning_runs_of_two_horizons_are_not_put_together(rates):
+    runs = []
+    for rate, steps in zip(rates, (40, 80), strict=True):
+        config = config_of(["placement=pre"], 100, optimizer__lr=rate, trainer__steps=steps)
+        runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
+        make_run("study", config, 2.3)
+    make_record("study", runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100])
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\)"):
+        text()

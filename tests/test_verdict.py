@@ -1,0 +1,120 @@
+"""A verdict in words: what its numbers carry, and no more."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from losses import BASE, NOISE, outcomes, said
+
+from transformer_norms.report.statistics import Comparison, Outcomes
+from transformer_norms.report.verdict import in_words
+
+pytestmark = pytest.mark.area("sweeps")
+
+
+def test_the_words_are_those_of_their_numbers():
+    base = outcomes([3.00, 3.02, 2.99, 3.01, 3.03])
+    shifts = (-0.010, -0.014, -0.011, -0.016, -0.009)
+    # mean -0.0120, sd sqrt(34e-6/4) = 0.002915, se 0.001304, t(4) 2.776: half-width 0.00362
+    ours = outcomes([b + s for b, s in zip(base.losses.values(), shifts, strict=True)])
+    numbers = "by 0.012 nats (95 % interval 0.008 to 0.016, p below 0.001 after Holm, 5 seeds)"
+    assert said(ours, base) == f"sandwich is better than pre {numbers}"
+    assert said(base, ours) == f"sandwich is worse than pre {numbers}"
+    wide = outcomes([3.02, 3.00, 3.02])
+    assert said(wide, outcomes([3.00, 3.02, 2.99])) == (
+        "sandwich is not distinguishable from pre with 3 seeds "
+        "(the smallest difference these could see is 0.1): difference 0.01 nats, "
+        "95 % interval -0.06 to 0.08, p 0.58 after Holm"
+    )
+
+
+def test_equals_near_equals_and_what_is_too_small_to_name_have_their_words():
+    base = outcomes(BASE)
+    near = outcomes([b + 0.001 + n for b, n in zip(BASE, NOISE, strict=True)])
+    assert said(near, base) == (
+        "sandwich is equivalent to pre within 0.005 nats "
+        "(difference 0.0010, 95 % interval 0.0000 to 0.0020, p below 0.001 after Holm, 5 seeds)"
+    )
+    small = outcomes([b - 0.0045 + n for b, n in zip(BASE, NOISE, strict=True)])
+    assert said(small, base) == (
+        "sandwich differs from pre by -0.0045 nats (95 % interval -0.0055 to -0.0035, "
+        "p below 0.001 after Holm, 5 seeds), less than the 0.005 worth naming"
+    )
+    assert said(base, base) == "sandwich has exactly the losses of pre with 5 seeds"
+
+
+def comparison(**numbers):
+    known = {"difference": -0.012, "low": -0.02, "high": -0.004, "p_holm": 0.02}
+    return Comparison((0, 1, 2), **{**known, "verdict": "better", **numbers})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"p_holm": 0.0004}, "p below 0.001 after"),
+        ({"p_holm": 0.0496}, "p just below 0.05 after"),
+        ({"p_holm": 0.0123}, "p 0.012 after"),
+        ({"low": -0.01332, "high": -0.01068}, "by 0.0120 nats (95 % interval 0.0107 to 0.0133,"),
+        ({"low": -0.0244, "high": -0.0002}, "by 0.012 nats (95 % interval 0.000 to 0.024,"),
+        ({"difference": -1.2, "low": -1.9, "high": -0.5}, "by 1.2 nats (95 % interval 0.5 to 1.9,"),
+        ({"difference": 12.3, "low": 8.1, "high": 16.5, "verdict": "worse"}, "by 12 nats (95 % i"),
+    ],
+)
+def test_numbers_have_the_digits_that_their_interval_carries(numbers, words):
+    some = outcomes([3.0, 3.1, 3.2])
+    assert words in in_words("sandwich", "pre", comparison(**numbers), some, some)
+
+
+def test_zero_has_no_sign():
+    numbers = {"difference": -0.0001, "low": -0.0123, "high": 0.0121, "p_holm": 0.9}
+    c = comparison(**numbers, detectable=0.0203, verdict="not distinguishable")
+    assert in_words("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
+        "sandwich is not distinguishable from pre with 3 seeds "
+        "(the smallest difference these could see is 0.02): difference 0.000 nats, "
+        "95 % interval -0.012 to 0.012, p 0.90 after Holm"
+    )
+
+
+def test_the_sign_flip_stands_beside_students_p_where_it_is_known():
+    base = [3.0] * 6
+    ours = [2.98, 2.97, 2.985, 2.975, 2.98, 2.99]
+    assert "p below 0.001 after Holm, sign-flip p 0.031, 6 seeds" in said(
+        outcomes(ours), outcomes(base)
+    )
+
+
+def test_runs_that_diverged_or_are_missing_are_said():
+    base = outcomes([3.0, 3.01, 3.02])
+    lost = Outcomes({0: 3.0, 1: 10.8, 2: 10.8}, frozenset({1, 2}), missing=frozenset({3}))
+    sandwich, pre = "diverged in 2 of 3 (9 to 99 %)", "pre in 0 of 3 (at most 63 %)"
+    missing = "1 of 4 runs is missing"
+    assert said(lost, base) == f"sandwich {sandwich}, {pre}; sandwich: {missing}"
+    assert said(base, lost) == (
+        f"pre {sandwich}, sandwich in 0 of 3 (at most 63 %); pre: {missing}"
+    )
+    alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
+    assert said(base, alone) == (
+        "sandwich cannot be compared with pre with 1 seed (difference 0 nats); "
+        "pre: 2 of 3 runs are missing"
+    )
+    none = Outcomes({}, missing=frozenset({0}))
+    assert said(base, none) == (
+        "sandwich cannot be compared with pre: they have no seed in common; "
+        "pre: 1 of 1 run is missing"
+    )
+
+
+def test_one_difference_repeated_is_said_to_count_once():
+    assert said(outcomes([3.5, 3.25]), outcomes([3.0, 2.75])) == (
+        "sandwich cannot be compared with pre: the difference is the same 0.5 nats with each of "
+        "2 seeds, which therefore count as one"
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(1, 12), st.floats(1, 12)), max_size=8), st.floats(0, 0.1))
+def test_any_losses_make_one_sentence_that_never_says_significant(pairs, effect):
+    ours, theirs = (outcomes([p[side] for p in pairs]) for side in (0, 1))
+    sentence = said(ours, theirs, effect)
+    assert sentence.startswith("sandwich ")
+    for word in ("significant", "None", "nan", "inf", "-0.0 ", "1 seeds", "\n"):
+        assert word not in sentence
