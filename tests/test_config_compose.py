@@ -285,6 +285,16 @@ def test_a_config_saved_on_another_device_runs_on_this_one(saved):
     assert composed(file) == config
 
 
+def test_a_config_saved_before_there_were_probes_is_the_same_run_without_them(saved):
+    config, file = saved("trainer.probe_every=7")
+    path = Path(file.removeprefix("config="))
+    path.write_text(path.read_text().replace("  probe_every: 7\n", ""))
+    older = composed(file)
+    assert older["trainer"]["probe_every"] == 0
+    assert identity(older) == identity(config)
+    assert composed(file, "trainer.probe_every=7") == config
+
+
 # Plugins
 
 NORM = """

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from transformer_norms import ConfigError, compose, load, run, runs, train
+from transformer_norms.building import build_model, build_trainer
 from transformer_norms.checkpoint import NoUsableCheckpoint, newest
 from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
@@ -28,6 +29,7 @@ BASE += [
     "trainer.checkpoint_every=7",
     "trainer.threads=1",
     "schedule.warmup=4",
+    "trainer.probe_every=5",
     "model.dropout=0.1",
 ]
 
@@ -180,11 +182,35 @@ def test_evaluating_and_logging_every_step_change_no_training_loss():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
+    """At 1 and every fifth: beside the loss at 15 and 20 and in rows of their own at 1, 5."""
+    with_probes, without = go("study=a"), go("study=b", "trainer.probe_every=0")
+    found = rows(with_probes["folder"])
+    probed = {row["step"]: row for row in found if "probe/stream_rms/0" in row}
+    assert list(probed) == [1, 5, 10, 15, 20]
+    assert sorted(row["step"] for row in found) == [1, 3, 5, 6, 9, 10, 12, 15, 18, 20, 21, 24]
+    for step, row in probed.items():
+        others = {key for key in row if not key.startswith("probe/")}
+        assert (others == {"step", "tokens"}) == (step in (1, 5))
+        assert row["tokens"] == step * 4 * 16
+    plain = [{k: v for k, v in row.items() if not k.startswith("probe/")} for row in found]
+    assert [row for row in plain if "train/loss" in row] == rows(without["folder"])
+    a, b = state(with_probes["folder"])[0], state(without["folder"])[0]
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_checkpoint_from_before_there_were_probes_restores():
+    trained = newest(Path(go()["folder"]) / "checkpoints", print)
+    config = compose(BASE)
+    trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
+    older = {key: value for key, value in trained.state.items() if key != "probed"}
+    trainer.restore(older, trained.tensors("model"), trained.tensors("optimizer"))
+    assert (trainer.step, trainer.probed) == (24, {})
+
+
 def test_accumulation_changes_the_gradient_by_rounding_alone():
-    whole, parts = (
-        go(f"study=s{n}", f"trainer.accumulation={n}", "model.dropout=0", "trainer.precision=fp64")
-        for n in (1, 4)
-    )
+    alike = ["model.dropout=0", "trainer.precision=fp64", "trainer.probe_every=0"]
+    whole, parts = (go(f"study=s{n}", f"trainer.accumulation={n}", *alike) for n in (1, 4))
     for a, b in zip(rows(whole["folder"]), rows(parts["folder"]), strict=True):
         assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-12)
 
@@ -222,6 +248,7 @@ def test_one_identity_however_it_is_typed_and_watched():
             ["trainer.steps=24"],
             ["trainer.steps=2.4e1", "trainer.log_every=4"],
             ["placement=pre", "init=scaled", "trainer.keep=5", "trainer.checkpoint_every=0"],
+            ["trainer.probe_every=0", "study=unwatched"],
             ["final_norm=always", "study=other"],
         )
     }
@@ -263,7 +290,9 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     assert "norms/rmsnorm.py" in files
     assert "norms/layernorm.py" not in files
     assert not [
-        name for name in files if name.startswith(("report", "tracking", "sample", "sweep"))
+        name
+        for name in files
+        if name.startswith(("report", "tracking", "sample", "sweep", "probes", "forward_probes"))
     ]
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 

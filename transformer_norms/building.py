@@ -13,6 +13,7 @@ from transformer_norms.model import LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.position import POSITIONS, rotary_bases
+from transformer_norms.probes import Probes
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.trainer import Trainer, Windows
 
@@ -96,5 +97,6 @@ def build_trainer(
         **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
         seed=config["seed"],
         warmup=schedule["warmup"],
+        probes=Probes(model, keys["probe_every"]),
         constrain=model.constrain,
     )

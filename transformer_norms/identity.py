@@ -13,11 +13,11 @@ Config = Mapping[str, Any]
 # Neither what is said about a run nor how it is watched, stored or started changes its result.
 _NOT_IDENTITY = (
     "study tracking plugins again continue_from about choices words warnings "
-    "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every "
+    "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every trainer.probe_every "
     "placement.source placement.equation placement.brings placement.unverified "
     "norm.formula norm.source norm.brings"
 ).split()
-# The parts of the package that no training imports.
+# The parts of the package that no training imports, or that only watch it.
 _NOT_TRAINING = (
     "report",
     "analysis",
@@ -32,6 +32,9 @@ _NOT_TRAINING = (
     "loading",
     "command",
     "progress",
+    "measures",
+    "probes",
+    "forward_probes",
 )
 
 

@@ -40,6 +40,8 @@ _UNREAD = {"plugins": str, "again": bool, "continue_from": str, "warnings": list
 _DERIVED = ("choices", "words", "norms", "qkv", "warnings")
 # The device is the machine's; what is not carried over or is computed anew may differ as well.
 _FREE = ("trainer.device", "words.trainer.device", "plugins", "again", "continue_from", "warnings")
+# Keys that are younger than some files, and what a file without them means.
+_YOUNGER = {"trainer.probe_every": 0}
 # Names end up in a folder's name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _BYTES, _DEPTH = 1 << 18, 20
@@ -60,7 +62,11 @@ def read_saved(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"config={file}: is no YAML: {' '.join(str(error).split())}") from None
     assert isinstance(value, dict)
-    return {str(key): item for key, item in value.items()}
+    saved = {str(key): item for key, item in value.items()}
+    for key, meant in _YOUNGER.items():
+        node, _, last = key.rpartition(".")
+        get(saved, node).setdefault(last, meant)
+    return saved
 
 
 def _text(file: Path) -> str:

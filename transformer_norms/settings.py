@@ -140,6 +140,7 @@ class TrainerKeys:
     threads: Auto | Annotated[Positive, Field(le=4096)]
     eval_every: Count
     log_every: Positive
+    probe_every: Count
     checkpoint_every: Count
     keep: Annotated[Positive, Field(le=10**6)]
 

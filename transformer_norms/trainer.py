@@ -43,6 +43,7 @@ class Trainer:
         eval_every: int,
         log_every: int,
         checkpoint_every: int,
+        probes: Callable[[int], Any],
         constrain: Callable[[nn.Module], object] = nothing,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
@@ -52,12 +53,13 @@ class Trainer:
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
         self.precision, self.device, self.seed = precision, device, seed
         self.eval_every, self.log_every = eval_every, log_every
-        self.checkpoint_every = checkpoint_every
+        self.checkpoint_every, self.probes = checkpoint_every, probes
         self.divergence = Divergence(warmup)
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # of training steps alone, and of evaluations
         self.losses: list[float] = []  # since the last row of the record
         self.grad_norm, self.last_loss = 0.0, float("nan")
+        self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # of every batch so far: equal chains mean equal data
         self.final = self.best = float("nan")
 
@@ -90,21 +92,25 @@ class Trainer:
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * rate
+        batch, probe = self.batches(self.step), self.probes(self.step + 1)
+        probe.forward(batch, self.loss)
         self._seed()
-        batch = self.batches(self.step)
         total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.accumulation):
             loss = self.loss(part) / self.accumulation
             loss.backward()
             total += loss.detach()
+        probe.gradients()
         clip = self.clip if self.clip > 0 else float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip)
         loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
         reason = self.divergence.step(self.step + 1, loss_here, norm_here)
         if reason is None:
-            for optimizer in self.optimizers:
-                optimizer.step()
-            self.constrain(self.model)
+            with probe.update():
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                self.constrain(self.model)
+            self.probed = probe.values()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
             self.losses.append(loss_here)
@@ -124,12 +130,14 @@ class Trainer:
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
         """Writes the row of this step where one is due. False where a signal cut it short."""
-        evaluate = self._due(self.eval_every) or self.step == self.steps
         if self.step == 0 or record.written >= self.step:
             return True
-        if not (evaluate or self._due(self.log_every)):
-            return True
+        evaluate = self._due(self.eval_every) or self.step == self.steps
         row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
+        if not (evaluate or self._due(self.log_every)):
+            if self.probed:  # in a row of their own, which ends no average of losses
+                record.row(row | self.probed)
+            return True
         if self.losses:
             row["train/loss"] = sum(self.losses) / len(self.losses)
         if evaluate:
@@ -141,7 +149,7 @@ class Trainer:
             self.best = min(self.final, self.best) if self.best == self.best else self.final
         rate = self.peaks[0][0] * self.schedule(self.step - 1, self.steps)
         row |= {"lr": rate, "grad_norm": self.grad_norm}
-        record.row({**row, "seconds": round(self.seconds, 3)})
+        record.row({**row, "seconds": round(self.seconds, 3), **self.probed})
         self.losses.clear()
         return True
 
@@ -201,6 +209,7 @@ class Trainer:
             "evaluation_seconds": self.evaluation_seconds,
             "losses": self.losses,
             "grad_norm": self.grad_norm,
+            "probed": self.probed,
             "chain": self.chain,
             "best": self.best if self.best == self.best else None,
             "final": self.final if self.final == self.final else None,
@@ -213,7 +222,7 @@ class Trainer:
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         self.evaluation_seconds = state["evaluation_seconds"]
         self.losses, self.grad_norm = list(state["losses"]), state["grad_norm"]
-        self.chain = state["chain"]
+        self.chain, self.probed = state["chain"], dict(state.get("probed", {}))
         self.best, self.final = (
             float("nan") if state[key] is None else state[key] for key in ("best", "final")
         )

@@ -27,6 +27,7 @@ from transformer_norms.sweep.planning import Job
 OVER = (*ENDED, "failed")
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
 MOST_ROWS = 12  # of the live table
+_ROWS = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it
 
 
 @dataclass
@@ -190,7 +191,7 @@ def _read(row: Row) -> int:
         row.step, row.steps = summary["step"], summary["steps"]
         row.loss = summary["val_loss"]
         row.error = (summary.get("error", "").strip().splitlines() or [""])[-1]
-    if row.state == "running" and (last := _last_line(row.job.folder / "metrics.jsonl")):
+    if row.state == "running" and (last := _last_loss(row.job.folder / "metrics.jsonl")):
         row.step = last["step"]
         row.loss = last.get("val/loss", last.get("train/loss"))
     return written
@@ -210,16 +211,17 @@ def _state(summary: dict[str, Any]) -> str:
     return "running"
 
 
-def _last_line(file: Path) -> dict[str, Any] | None:
-    """The last whole row of a metrics file, without reading the rest."""
+def _last_loss(file: Path) -> dict[str, Any] | None:
+    """The last whole row with a loss of a metrics file, without reading far back."""
     try:
         with open(file, "rb") as stream:
-            stream.seek(max(0, file.stat().st_size - 4096))
+            stream.seek(max(0, file.stat().st_size - _ROWS))
             lines = stream.read().split(b"\n")
     except OSError:
         return None
     for line in reversed(lines[:-1]):
         with suppress(ValueError):
             row = json.loads(line)
-            return row if isinstance(row, dict) and "step" in row else None
+            if isinstance(row, dict) and {"step", "train/loss"} <= row.keys():
+                return row
     return None

@@ -1,0 +1,391 @@
+"""What is measured inside a model is its formula, written out by hand; and measuring changes
+nothing."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from combinations import combined
+from torch import nn
+from written_out import linear_of, rotated, same
+
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.measures import MEASURES, key_of, place_of
+from transformer_norms.probes import SEQUENCES
+
+pytestmark = pytest.mark.area("scale")
+
+WIDTH, HEADS, DEPTH, TIME, VOCAB = 12, 2, 2, 6, 17
+SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
+SIZES += [f"model.context={TIME}", "trainer.batch_size=4", "trainer.clip=0.01"]
+SIZES += ["schedule.warmup=3", "trainer.steps=30", "model=tiny", "trainer.device=cpu"]
+
+
+def trainer_of(*typed, every=1, precision="fp64", **words):
+    own = [f"trainer.probe_every={every}", f"trainer.precision={precision}"]
+    config = combined(*SIZES, *own, *typed, **words)
+    model = build_model(config, VOCAB)
+    shaken(model)
+
+    def batches(step):
+        return torch.randint(VOCAB, (4, TIME + 1), generator=torch.Generator().manual_seed(step))
+
+    return build_trainer(config, model, batches, lambda: ())
+
+
+@torch.no_grad()
+def shaken(model):
+    """No gain 1, no bias 0: else a wrong formula could go unseen."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.add_(0.2 * noise)
+
+
+# Each measure by hand
+
+
+def of_stream(x, end):
+    x = x.detach().double().flatten().numpy()
+    rms = (x**2).mean() ** 0.5
+    central = x - x.mean()
+    return {
+        f"probe/stream_rms/{end}": rms,
+        f"probe/stream_mean/{end}": x.mean(),
+        f"probe/stream_largest/{end}": abs(x).max() / rms,
+        f"probe/stream_kurtosis/{end}": (central**4).mean() / (central**2).mean() ** 2,
+    }
+
+
+def rms(x):
+    return x.square().mean().sqrt().item()
+
+
+# What a sub-layer s adds to what, of its function f, what it is given, and the block's input.
+SUMMANDS = {
+    "pre": lambda s, f, x, start: (x, f(s.pre(x))),
+    "post": lambda s, f, x, start: (x, f(x)),
+    "sandwich": lambda s, f, x, start: (x, s.out(f(s.pre(x)))),
+    "deepnorm": lambda s, f, x, start: ((2 * DEPTH) ** 0.25 * x, f(x)),
+    "admin": lambda s, f, x, start: (s.skip.gain * x, f(x)),
+    "layerscale": lambda s, f, x, start: (x, s.branch.gain * f(s.pre(x))),
+    "b2t": lambda s, f, x, start: (x + start if hasattr(s.f, "up") else x, f(x)),
+    "ngpt": lambda s, f, x, start: (x - step_of(s) * x, step_of(s) * s.out(f(x))),
+}
+
+
+def step_of(s):
+    """nGPT's, from 0.05 on, is kept as 1/sqrt(width)."""
+    return (s.branch.gain * 0.05 * WIDTH**0.5).abs()
+
+
+def serial(block, x, f, placement, found):
+    start = x
+    for name in ("attention", "mlp"):
+        s = getattr(block, name)
+        skip, branch = SUMMANDS[placement](s, f[name], x, start)
+        found[name] = rms(branch) / rms(skip)
+        x = s.post(skip + branch)
+    return x
+
+
+def parallel(block, x, f, placement, found):
+    h = block.pre(x)
+    found |= {name: rms(f[name](h)) / rms(x) for name in f}
+    return x + f["attention"](h) + f["mlp"](h)
+
+
+def dual(block, streams, f, placement, found):
+    x, r = streams
+    for name in ("attention", "mlp"):
+        branch = f[name](x)
+        found[name] = rms(branch) / rms(x)
+        x, r = getattr(block, name).post(x + branch), r + branch
+    return x, r
+
+
+BLOCKS = {"parallel": parallel, "residual_dual": dual}
+
+
+def of_attention(f, x, how):
+    """Mean entropy and largest logit, query by query and head by head."""
+    order, scale, cap = how.get("order", "before"), how.get("scale", 6**-0.5), how.get("cap")
+    turn = rotated if how.get("rope", True) else same
+    q, k = (linear_of(linear, x).unflatten(-1, (-1, 6)) for linear in (f.query, f.key))
+    q, k = (f.q(turn(q)), f.k(turn(k))) if order == "after" else (turn(f.q(q)), turn(f.k(k)))
+    entropies, largest = [], []
+    for batch in range(len(x)):
+        for head in range(HEADS):
+            for t in range(TIME):
+                keys = k[batch, : t + 1, head % k.shape[2]]
+                logits = torch.einsum("d,sd->s", q[batch, t, head], keys) * scale
+                logits = logits if cap is None else cap * torch.tanh(logits / cap)
+                weights = logits.exp() / logits.exp().sum()
+                entropies.append(-(weights * weights.log()).sum())
+                largest.append(logits.max())
+    return torch.stack(entropies).mean().item(), max(largest).item()
+
+
+@torch.no_grad()
+def of_forward(model, tokens, placement, how):
+    """What stands in the model at each place, with its pieces put together here."""
+    x = model.scale(model.embedding.weight[tokens])
+    if hasattr(model.position, "position"):
+        x = x + model.position.position.weight[:TIME]
+    x = model.embed(x)
+    found = of_stream(x, "embedding")
+    angles = model.position.angles(0, TIME)
+    for i, block in enumerate(model.blocks):
+        attended = []
+
+        def attention(h, block=block, attended=attended):
+            attended.append(h)
+            return block.attention.f(h, angles)
+
+        branches = {}
+        x = (x, x) if placement == "residual_dual" and i == 0 else x
+        f = {"attention": attention, "mlp": block.mlp.f}
+        x = BLOCKS.get(placement, serial)(block, x, f, placement, branches)
+        streams = {"x/": x[0], "r/": x[1]} if isinstance(x, tuple) else {"": x}
+        for part, stream in streams.items():
+            found |= of_stream(stream, f"{part}{i}")
+        found |= {f"probe/branch_over_stream/{name}/{i}": share for name, share in branches.items()}
+        entropy, largest = of_attention(block.attention.f, attended[0], how)
+        found |= {f"probe/attention_entropy/{i}": entropy, f"probe/attention_logit/{i}": largest}
+    return found
+
+
+def of_matrices(before, after, batch):
+    """Norms of the gradient, and of the change over the weight's, by each matrix's name."""
+    logits = before(batch[:, :-1]).log_softmax(-1)
+    (-logits.gather(-1, batch[:, 1:, None]).mean()).backward()
+    changed, found = dict(after.named_parameters()), {}
+    for name, weight in before.named_parameters():
+        if weight.ndim == 2 and name.endswith("weight"):
+            block, _, inside = name.removeprefix("blocks.").partition(".")
+            inside = inside.replace(".f.", ".").removesuffix(".weight")
+            end = f"{inside}/{block}" if name.startswith("blocks") else block
+            change = (changed[name] - weight).square().sum().sqrt() / weight.square().sum().sqrt()
+            found[f"probe/gradient_norm/{end}"] = weight.grad.square().sum().sqrt().item()
+            found[f"probe/update_over_weight/{end}"] = change.item()
+    return found
+
+
+CASES = {
+    "pre": ("pre", {}, {}),
+    "post": ("post", {"norm": "layernorm"}, {}),
+    "deepnorm": ("deepnorm", {"mlp": "swiglu"}, {}),
+    "admin": ("admin", {}, {}),
+    "layerscale": ("layerscale", {}, {}),
+    "parallel": ("parallel", {}, {}),
+    "residual_dual": ("residual_dual", {}, {}),
+    "b2t": ("b2t", {"optimizer": "muon"}, {}),
+    "ngpt": ("ngpt", {}, {"order": "after", "scale": 6**0.5}),
+    "learned positions": ("pre", {"position": "learned"}, {"rope": False}),
+    "qk_norm": ("pre", {"qk_norm": "head"}, {}),
+    "batchnorm": ("pre", {"norm": "batchnorm"}, {}),
+    "gemma2": (
+        "sandwich",
+        {"norm": "rmsnorm_1p", "mlp": "geglu_tanh"},
+        {"cap": 0.5, "scale": 3.0},
+        "architecture.attention_cap=0.5",
+        "architecture.attention_scale=3",
+        "architecture.embed_scale='sqrt(d)'",
+        "architecture.tied=false",
+        "trainer.accumulation=2",
+    ),
+    "shared keys": ("pre", {}, {}, "model.kv_heads=1"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_number_is_its_formula_written_out(case):
+    """Of the second step, for which the optimizer has moments."""
+    placement, words, how, *typed = CASES[case]
+    trainer = trainer_of(*typed, placement=placement, **words)
+    trainer.train_step()
+    before = copy.deepcopy(trainer.model)
+    trainer.train_step()
+    batch = trainer.batches(1)
+    expected = of_forward(before.eval(), batch[:SEQUENCES, :-1], placement, how)
+    expected |= of_matrices(before.train(), trainer.model, batch)
+    spreads = {key for key in trainer.probed if "gain_spread" in key}
+    assert trainer.probed.keys() - spreads == expected.keys()
+    for key, number in expected.items():
+        assert trainer.probed[key] == pytest.approx(number, rel=5.1e-5, abs=1e-12), key
+    outside = {key.rpartition("/")[2] for key in trainer.probed} - {"0", "1", "final"}
+    tables = {"learned positions": {"position"}, "gemma2": {"head"}, "ngpt": {"head"}}
+    assert outside == {"embedding"} | tables.get(case, set())
+
+
+K = "attention.f.k"
+GAINS = [
+    ({}, "attention.pre.gain", "attention.pre"),
+    ({}, "mlp.pre.gain", "mlp.pre"),
+    ({"placement": "sandwich"}, "mlp.out.gain", "mlp.out"),
+    ({"norm": "rmsnorm_1p"}, "mlp.pre.offset", "mlp.pre"),
+    ({"placement": "lns"}, "attention.pre.norm.gain", "attention.pre"),
+    ({"placement": "parallel"}, "pre.gain", "pre"),
+    ({"placement": "subln"}, "attention.f.ctx.gain", "attention.ctx"),
+    ({"placement": "subln"}, "mlp.f.mid.gain", "mlp.mid"),
+    ({"qk_norm": "head"}, "attention.f.q.gain", "attention.q"),
+    ({"qk_norm": "full"}, f"{K}.norm.gain", "attention.k"),
+    ({"qk_norm": "per_head"}, f"{K}.heads.0.gain {K}.heads.1.gain", "attention.k"),
+    ({"norm": "seednorm"}, "attention.pre.gain", "attention.pre"),
+]
+
+
+@pytest.mark.parametrize(("words", "paths", "part"), GAINS, ids=str)
+def test_the_spread_of_gains_is_their_standard_deviation_wherever_the_norm_is_wrapped(
+    words, paths, part
+):
+    trainer = trainer_of(**words)
+    block = trainer.model.blocks[1]
+    gains = torch.cat([block.get_parameter(path).detach() for path in paths.split()])
+    mean = gains.sum() / len(gains)
+    expected = ((gains - mean).square().sum() / len(gains)).sqrt().item()
+    trainer.train_step()
+    assert trainer.probed[f"probe/gain_spread/{part}/1"] == pytest.approx(expected, rel=5.1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ({"norm": "scalenorm"}, ""),
+        ({"norm": "rmsnorm_np"}, ""),
+        ({"placement": "layerscale"}, "attention.pre mlp.pre final"),  # and no coefficient
+        ({"placement": "residual_dual"}, "attention.post mlp.post final"),
+        ({"placement": "none", "embed": "norm"}, "embed"),
+    ],
+    ids=str,
+)
+def test_only_a_norm_with_a_gain_for_each_feature_has_a_spread(words, there):
+    trainer = trainer_of(**words)
+    trainer.train_step()
+    places = [place_of(key) for key in trainer.probed if "gain_spread" in key]
+    assert {place.part for place in places} == set(there.split())
+
+
+def test_every_key_is_of_a_measure_that_is_explained_and_every_measure_is_taken():
+    trainer = trainer_of(placement="residual_dual")
+    trainer.train_step()
+    places = [place_of(key) for key in trainer.probed]
+    assert {place.measure for place in places} == MEASURES.keys()
+    assert [key_of(place) for place in places] == list(trainer.probed)
+
+
+def test_what_is_no_number_is_null():
+    """A matrix of zeros has no size that its change could be compared with."""
+    trainer = trainer_of("init=zero_out", precision="fp32")
+    with torch.no_grad():
+        trainer.model.blocks[0].mlp.f.down.weight.zero_()
+    trainer.train_step()
+    assert trainer.probed["probe/update_over_weight/mlp.down/0"] is None
+    assert trainer.probed["probe/branch_over_stream/mlp/0"] == 0
+
+
+def test_under_autocast_the_numbers_are_near_those_of_float32():
+    half, full = trainer_of(precision="bf16"), trainer_of(precision="fp32")
+    for trainer in (half, full):
+        trainer.train_step()
+    assert half.probed != full.probed
+    for key, number in full.probed.items():
+        near = 0.1 if "mean" in key or "update" in key else 0.03
+        assert half.probed[key] == pytest.approx(number, rel=near, abs=0.01), key
+
+
+# Measuring changes nothing
+
+QUIET = {
+    "dropout": (["model.dropout=0.3"], {}),
+    "batchnorm": (["model.dropout=0.1"], {"norm": "batchnorm", "placement": "post"}),
+    "muon": (["trainer.accumulation=2"], {"optimizer": "muon"}),
+    "ngpt": ([], {"placement": "ngpt"}),
+    "two streams": (["trainer.accumulation=4"], {"placement": "residual_dual"}),
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+@pytest.mark.parametrize("every", [1, 3])
+def test_weights_moments_and_losses_are_the_same_bits_measured_or_not(case, every):
+    typed, words = QUIET[case]
+    trainers = [trainer_of(*typed, every=n, precision="fp32", **words) for n in (0, every)]
+    probed = []
+    for _ in range(7):
+        assert [trainer.train_step() for trainer in trainers] == [None, None]
+        probed.append(bool(trainers[1].probed))
+        assert trainers[0].probed == {}
+    assert probed == [step == 1 or step % every == 0 for step in range(1, 8)]
+    plain, watched = (trainer.tensors() for trainer in trainers)
+    for group, tensors in plain.items():
+        assert tensors.keys() == watched[group].keys()
+        assert all(torch.equal(tensors[name], watched[group][name]) for name in tensors)
+    states = [trainer.state() | {"probed": None} for trainer in trainers]
+    assert states[0] == states[1]
+    assert torch.equal(*(torch.get_rng_state() for _ in trainers))
+
+
+class Fire(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("the roof is on fire")
+
+
+@pytest.mark.parametrize("placement", ["pre", "parallel", "residual_dual"])
+@pytest.mark.parametrize("burns", [True, False])
+def test_no_hook_is_left_however_a_pass_ends(placement, burns):
+    trainer = trainer_of("architecture.attention_cap=5", placement=placement)
+    model, final = trainer.model, trainer.model.final
+    own = {name: dict(vars(module)) for name, module in model.named_modules()}
+    if burns:
+        model.final = Fire()
+        with pytest.raises(RuntimeError, match="the roof"):
+            trainer.train_step()
+        model.final = final
+    else:
+        trainer.train_step()
+    assert all(module.training for module in model.modules())
+    for name, module in model.named_modules():
+        assert vars(module).keys() == own[name].keys()
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        if "attend" in own[name]:
+            assert module.attend is own[name]["attend"]
+
+
+def test_a_step_that_diverges_has_no_probe():
+    trainer = trainer_of()
+    trainer.train_step()
+    first = trainer.probed
+    trainer.model.final.gain.register_hook(lambda grad: grad * float("inf"))
+    assert "gradient's norm is" in trainer.train_step()
+    assert trainer.probed is first
+
+
+COMPILED = """
+import torch, test_probes as t
+from torch._dynamo.utils import counters
+for every in (0, 1):
+    torch._dynamo.reset(); counters.clear()
+    trainer = t.trainer_of("trainer.compile=true", every=every, precision="fp32")
+    for step in range(6):
+        assert trainer.train_step() is None
+    assert bool(trainer.probed) == every
+    print(counters["stats"]["unique_graphs"], *trainer.losses)
+"""
+
+
+@pytest.mark.nightly
+def test_compiled_blocks_are_compiled_as_often_and_give_the_same_losses():
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    plain, watched = done.stdout.splitlines()
+    assert plain == watched
+    assert int(plain.split()[0]) > 0
