@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from transformer_norms import ConfigError, compose, load, run, runs, train
-from transformer_norms.building import build_model, build_trainer
+from transformer_norms.building import build_model, build_trainer, plain
 from transformer_norms.checkpoint import NoUsableCheckpoint, newest
 from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
@@ -201,7 +201,7 @@ def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
 
 def test_a_checkpoint_from_before_there_were_probes_restores():
     trained = newest(Path(go()["folder"]) / "checkpoints", print)
-    config = compose(BASE)
+    config = plain(compose(BASE))
     trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
     older = {key: value for key, value in trained.state.items() if key != "probed"}
     trainer.restore(older, trained.tensors("model"), trained.tensors("optimizer"))

@@ -17,7 +17,7 @@ from transformer_norms import command
 from transformer_norms import run as running
 from transformer_norms.files import StorageError
 from transformer_norms.stopping import Stopping
-from transformer_norms.sweep import drive
+from transformer_norms.sweep import board, drive
 from transformer_norms.sweep.drive import planned
 from transformer_norms.sweep.job import job
 from transformer_norms.sweep.record import read_record
@@ -387,6 +387,15 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
     followed.clear()
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)  # nothing new to mirror
     assert followed == []
+
+
+def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
+    probes = {f"probe/gradient_norm/mlp.up/{i}": 0.12345 for i in range(1000)}
+    rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}])
+    (tmp_path / "metrics.jsonl").write_text(text)
+    last = board._last_loss(tmp_path / "metrics.jsonl")
+    assert (last["step"], last["train/loss"]) == (49, 3.25)
 
 
 def test_a_single_run_is_no_place_for_what_is_about_many():

@@ -1,0 +1,140 @@
+"""What it costs to watch a run: the time of a step that is watched over that of one that is not.
+Same process, same batches, rounds interleaved; what was measured is written whole.
+
+    python benchmarks/watching.py [--sizes A,B] [--rounds N] [--seconds S] [--out FILE] [KEY=VALUE]
+"""
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from contenders import Size, ours
+from step import ROTATION, Steps, interleaved, ratios, steps_a_round, surroundings
+
+from transformer_norms.config import compose
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import MetricsFile
+from transformer_norms.trainer import Trainer
+
+SIZES = "4-128-128-16-257,6-384-256-8-257"  # the default run's, and a larger one
+ALONE = "not watched"
+
+
+class Watch(NamedTuple):
+    """A way to watch: a step that is watched, and of how many in a run one is."""
+
+    step: Callable[[], Any]
+    every: int
+
+
+def watches(size: Size, overrides: list[str], folder: Path) -> dict[str, Watch]:
+    """All that is measured here by name. Each has a trainer of its own, from the same weights."""
+    every = compose(overrides)["trainer"]["probe_every"]
+    return {"probes": Watch(probed(size, overrides, folder), every)}
+
+
+def probed(size: Size, overrides: list[str], folder: Path) -> Callable[[], Any]:
+    """A step with its probe, and its row in a file."""
+    trainer = trainer_of(size, overrides, every=1)
+    rows = MetricsFile(folder / f"{size}.jsonl")
+
+    def step() -> None:
+        trained(trainer)
+        rows.append({"step": trainer.step, "tokens": trainer.tokens, **trainer.probed})
+
+    return step
+
+
+def trainer_of(size: Size, overrides: list[str], every: int) -> Trainer:
+    typed = [text for text in overrides if not text.startswith("trainer.probe_every=")]
+    return ours(size, [*typed, f"trainer.probe_every={every}"], size.batches())
+
+
+def trained(trainer: Trainer) -> None:
+    reason = trainer.train_step()
+    assert reason is None, reason
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    typed = parser().parse_intermixed_args(arguments)
+    if typed.rounds < ROTATION:
+        print(f"--rounds {typed.rounds}: at least {ROTATION} are needed", file=sys.stderr)
+        return 2
+    if typed.out and not typed.out.parent.is_dir():
+        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
+        return 2
+    results = []
+    try:
+        for text in typed.sizes.split(","):
+            results.append(measure(Size.read(text), typed))
+            print("\n".join(table(results[-1])), flush=True)
+            gc.collect()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if typed.out:
+        record = surroundings() | {"overrides": typed.overrides, "sizes": results}
+        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="What it costs to watch a run.")
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="the run, beside its sizes")
+    add("--sizes", default=SIZES, metavar="DEPTH-WIDTH-CONTEXT-BATCH-VOCABULARY,...")
+    add("--rounds", type=int, default=60, help="at most this many for each size")
+    add("--seconds", type=float, default=60.0, help="of rounds for each size, about")
+    add("--out", type=Path, metavar="FILE.json", help="every round's times, machine, versions")
+    return parser
+
+
+def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
+    """Every way to watch at one size, as the JSON holds it. `one` is in steps that are not
+    watched; `share` is of a run's time, where one step of `every` is watched."""
+    alone = trainer_of(size, typed.overrides, every=0)
+    with tempfile.TemporaryDirectory() as folder:
+        watched = watches(size, typed.overrides, Path(folder))
+        steps: Steps = {ALONE: lambda: trained(alone)}
+        steps |= {name: watch.step for name, watch in watched.items()}
+        count = steps_a_round(steps, typed.seconds / typed.rounds)
+        times = interleaved(steps, count, typed.rounds, typed.seconds)
+    one = {name: [ratio - 1 for ratio in ratios(times, name, ALONE)] for name in watched}
+    return {
+        "size": str(size),
+        "steps_a_round": count,
+        "seconds": times,
+        "every": {name: watch.every for name, watch in watched.items()},
+        "one": {name: quartiles(values) for name, values in one.items()},
+        "share": {name: median(one[name]) / watch.every for name, watch in watched.items()},
+    }
+
+
+def quartiles(values: list[float]) -> list[float]:
+    return quantiles(values, method="inclusive")
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """Under 80 columns."""
+    alone = result["seconds"][ALONE]
+    lines = [
+        f"\n{result['size']}: a step takes {1e3 * median(alone):.1f} ms; "
+        f"{len(alone)} rounds of {result['steps_a_round']}",
+        f"{'':12}{'one, in steps':>15}{'quartiles':>18}{'every':>8}{'share of a run':>18}",
+    ]
+    for name, (low, middle, high) in result["one"].items():
+        lines.append(
+            f"{name:12}{middle:15.3f}{f'{low:.3f} to {high:.3f}':>18}"
+            f"{result['every'][name]:8}{result['share'][name]:18.2%}"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
