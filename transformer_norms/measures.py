@@ -2,7 +2,11 @@
 
 A row of metrics.jsonl has them as `probe/MEASURE/BLOCK`, or `probe/MEASURE/PART/BLOCK` where a
 block has several: `probe/stream_rms/3`, `probe/gradient_norm/attention.query/3`. Blocks count from
-0. What stands outside them has its name in the block's place: `probe/stream_rms/embedding`.
+0. What stands outside them has its name in the block's place: `probe/stream_rms/embedding`, which
+is what enters the first block. A block with two streams has the parts x and r.
+
+All are of the weights that a step begins with, but for the change that it makes. Of the stream and
+of attention they are taken on the first sequences of its batch, in evaluation mode.
 """
 
 from typing import NamedTuple
@@ -32,14 +36,17 @@ MEASURES = {
     "branch_over_stream": Measure(
         "branch / stream",
         "rms of what a sub-layer adds, over the rms of what it is added to, "
-        "each with its coefficient",
+        "each with its coefficient; of two streams, x",
         True,
     ),
     "gradient_norm": Measure(
         "gradient, norm", "Euclidean norm of a matrix's gradient, before clipping", True
     ),
     "update_over_weight": Measure(
-        "update / weight", "norm of an optimizer step's change of a matrix, over the matrix's", True
+        "update / weight",
+        "norm of what a step changes a matrix by, over the matrix's; what a constraint on the "
+        "weights changes is in it",
+        True,
     ),
     "attention_entropy": Measure(
         "attention, entropy",
@@ -47,9 +54,12 @@ MEASURES = {
         "mean(ln t), attention to one token 0",
     ),
     "attention_logit": Measure(
-        "attention, largest logit", "max of what the softmax reads, over heads, queries and keys"
+        "attention, largest logit",
+        "max of what the softmax reads, scaled and capped, over heads, queries and keys",
     ),
-    "gain_spread": Measure("gains, spread", "standard deviation of a norm's gains"),
+    "gain_spread": Measure(
+        "gains, spread", "standard deviation of a norm's gains, one for a feature"
+    ),
 }
 
 
