@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from transformer_norms import files, tracking, wandb_mirror
-from transformer_norms.wandb_mirror import FolderMirror, mirror_folder, run_id
+from transformer_norms import files, tracking
+from transformer_norms.mirror import parts
+from transformer_norms.mirror.parts import Mirrored, run_id
+from transformer_norms.mirror.run import RunMirror
+from transformer_norms.mirror.syncing import mirror_once
 
 pytestmark = pytest.mark.area("trust")
 
@@ -76,10 +79,10 @@ def study(tmp_path: Path) -> Path:
 @pytest.fixture
 def stand_in(study: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn(study)
-    monkeypatch.setattr(wandb_mirror.wandb, "init", stand_in.init)
-    monkeypatch.setattr(wandb_mirror.wandb, "teardown", stand_in.teardown)
-    monkeypatch.setattr(FolderMirror, "_unreached", False)
-    monkeypatch.setattr(FolderMirror, "_running", set())
+    monkeypatch.setattr(parts.wandb, "init", stand_in.init)
+    monkeypatch.setattr(parts.wandb, "teardown", stand_in.teardown)
+    monkeypatch.setattr(Mirrored, "_unreached", False)
+    monkeypatch.setattr(Mirrored, "_running", set())
     return stand_in
 
 
@@ -103,7 +106,7 @@ def write(metrics: files.MetricsFile, steps: range) -> None:
 def test_rewound_and_repeated_rows_are_logged_once_live(
     study: Path, stand_in: StandIn, metrics: files.MetricsFile
 ) -> None:
-    one = FolderMirror(study / "run", "offline")
+    one = RunMirror(study / "run", "offline")
     write(metrics, range(1, 21))
     assert not one.poll()
     metrics.truncate_after(10)
@@ -111,7 +114,7 @@ def test_rewound_and_repeated_rows_are_logged_once_live(
     for step in range(11, 31):  # longer lines, so that the old place is no longer between two
         metrics.append({"step": step, "tokens": step, "seconds": 1 / step})
     set_status(study / "run", "finished")
-    assert one.poll()
+    assert one.poll(last=True)
     assert not one.problem
     one.close()
     assert stand_in.steps() == list(range(1, 31))
@@ -121,10 +124,10 @@ def test_rewound_and_repeated_rows_are_logged_once_by_a_second_process(
     study: Path, stand_in: StandIn, metrics: files.MetricsFile
 ) -> None:
     write(metrics, range(1, 21))
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     metrics.truncate_after(10)
     write(metrics, range(11, 31))
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     assert stand_in.steps() == list(range(1, 31))
 
 
@@ -132,12 +135,12 @@ def test_what_a_killed_mirror_had_not_finished_is_made_again(
     study: Path, stand_in: StandIn, metrics: files.MetricsFile
 ) -> None:
     write(metrics, range(1, 11))
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     write(metrics, range(11, 21))
-    killed = FolderMirror(study / "run", "offline")
+    killed = RunMirror(study / "run", "offline")
     killed.poll()
     killed._lock.close()
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     assert stand_in.steps() == list(range(1, 21))
     assert stand_in.parts == 3
 
@@ -155,7 +158,7 @@ def test_what_is_mirrored_is_not_mirrored_again(
 def test_a_torn_line_waits_until_it_is_whole(
     study: Path, stand_in: StandIn, metrics: files.MetricsFile
 ) -> None:
-    one = FolderMirror(study / "run", "offline")
+    one = RunMirror(study / "run", "offline")
     with metrics.path.open("ab", buffering=0) as file:
         file.write(b'{"step": 1}\n{"step": 2, "tok')
         one.poll()
@@ -170,7 +173,7 @@ def test_rows_of_one_step_are_one_step_and_null_is_left_out(
 ) -> None:
     metrics.append({"step": 1, "tokens": 5, "train/loss": float("nan")})
     metrics.append({"step": 1, "tokens": 5, "val/loss": 2.0})
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     part = next(study.glob("wandb/offline-run-*"))
     rows = json.loads((part / "rows.json").read_text())
     assert rows[1:] == [[1], [{"tokens": 5, "val/loss": 2.0}]]
@@ -180,9 +183,9 @@ def test_a_process_that_mirrors_keeps_others_away(
     study: Path, stand_in: StandIn, metrics: files.MetricsFile
 ) -> None:
     write(metrics, range(1, 11))
-    one = FolderMirror(study / "run", "offline")
+    one = RunMirror(study / "run", "offline")
     one.poll()
-    assert "another process" in mirror_folder(study / "run", "offline")
+    assert "another process" in mirror_once(study / "run", "offline")
     one.close()
     assert stand_in.steps() == list(range(1, 11))
 
@@ -192,14 +195,14 @@ def test_without_a_network_online_becomes_offline_with_one_line_that_tells_no_se
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "no network")
     write(metrics, range(1, 11))
-    one = FolderMirror(study / "run", "online")
+    one = RunMirror(study / "run", "online")
     one.poll()
     one.close()
     assert [options["mode"] for options in stand_in.started] == ["online", "offline"]
     assert stand_in.started[0]["settings"].init_timeout == 20
     assert stand_in.steps() == list(range(1, 11))
     write(metrics, range(11, 21))
-    again = FolderMirror(study / "run", "online")
+    again = RunMirror(study / "run", "online")
     again.poll()
     again.close()
     assert [options["mode"] for options in stand_in.started[2:]] == ["offline"]
@@ -215,7 +218,7 @@ def test_only_the_first_folder_waits_for_a_network_that_is_not_there(
     write(metrics, range(1, 3))
     (study / "other").mkdir()
     (study / "other" / "metrics.jsonl").write_bytes(metrics.path.read_bytes())
-    both = [FolderMirror(study / name, "online") for name in ("run", "other")]
+    both = [RunMirror(study / name, "online") for name in ("run", "other")]
     for one in both:
         one.poll()
         one.close()
@@ -230,11 +233,11 @@ def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
     write(metrics, range(1, 3))
     (study / "other").mkdir()
     (study / "other" / "metrics.jsonl").write_bytes(metrics.path.read_bytes())
-    first = FolderMirror(study / "run", "online")
+    first = RunMirror(study / "run", "online")
     first.poll()
     stand_in.reachable = False
-    monkeypatch.setattr(wandb_mirror.wandb, "teardown", pytest.fail)
-    second = FolderMirror(study / "other", "online")
+    monkeypatch.setattr(parts.wandb, "teardown", pytest.fail)
+    second = RunMirror(study / "other", "online")
     assert second.poll()
     assert "no W&B" in second.problem
     second.close()
@@ -247,7 +250,7 @@ def test_online_goes_on_where_the_server_is(
 ) -> None:
     stand_in.reachable, stand_in.starting_step = True, 8
     write(metrics, range(1, 11))
-    mirror_folder(study / "run", "online")
+    mirror_once(study / "run", "online")
     assert stand_in.steps() == [8, 9, 10]
 
 
@@ -256,9 +259,9 @@ def test_offline_parts_are_uploaded_before_newer_steps_go_online(
 ) -> None:
     stand_in.reachable = True
     write(metrics, range(1, 11))
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     write(metrics, range(11, 21))
-    live = FolderMirror(study / "run", "online")
+    live = RunMirror(study / "run", "online")
     live.poll()
     live.close()
     uploaded: list[str] = []
@@ -269,9 +272,9 @@ def test_offline_parts_are_uploaded_before_newer_steps_go_online(
         (Path(command[-1]) / "run.wandb.synced").touch()
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(wandb_mirror.subprocess, "run", wandb_sync)
+    monkeypatch.setattr(parts.subprocess, "run", wandb_sync)
     write(metrics, range(21, 31))
-    assert mirror_folder(study / "run", "online") == "mirrored up to step 30"
+    assert mirror_once(study / "run", "online") == "mirrored up to step 30"
     assert [options["mode"] for options in stand_in.started] == ["offline", "offline", "online"]
     assert uploaded == [f"offline-run-00{part}-{run_id(study / 'run')}-{part}" for part in (1, 2)]
 
@@ -301,7 +304,7 @@ def test_an_upload_that_fails_is_tried_for_one_run_and_none_is_lost(
         tried.append(command)
         raise error
 
-    monkeypatch.setattr(wandb_mirror.subprocess, "run", failing)
+    monkeypatch.setattr(parts.subprocess, "run", failing)
     write(metrics, range(3, 5))
     assert tracking.main(["sync", str(study), "--mode", "online"]) == 1
     assert len(tried) == 1
@@ -330,6 +333,6 @@ def test_how_a_run_ended_is_how_it_ends_in_wandb(
 ) -> None:
     write(metrics, range(1, 3))
     set_status(study / "run", status)
-    mirror_folder(study / "run", "offline")
+    mirror_once(study / "run", "offline")
     part = next(study.glob("wandb/offline-run-*"))
     assert json.loads((part / "rows.json").read_text())[0] == code

@@ -1,25 +1,21 @@
 """Weights & Biases shows what run folders hold; training never imports it and never waits for it.
 
 `Mirror` stands in the training process and hands folders to one background process, which ends
-with it. `python -m transformer_norms.tracking sync FOLDER` does late what that process could not.
+with it. `python -m transformer_norms.tracking sync FOLDER` does late what that process could not,
+`workspace PROJECT` lays out what is there.
 """
 
 import argparse
 import json
 import netrc
 import os
-import queue
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_POLL_SECONDS = 0.5
-_ORPHAN_SECONDS = 60
 # W&B's host under its newer and its older name; it looks for both.
 _HOSTS = {"api.forge.coreweave.com", "api.wandb.ai"}
 _WORDS = {"online": "online", "run": "online", "disabled": "disabled"}
@@ -54,7 +50,8 @@ class Mirror:
         self._process: subprocess.Popen[bytes] | None = None
 
     def follow(self, folder: Path) -> None:
-        """Mirrors a run folder from now on; the first call starts the process."""
+        """Mirrors a run folder from now on, or the report of a study; the first call starts the
+        process."""
         if self.mode == "disabled":
             return
         with suppress(OSError):
@@ -96,50 +93,6 @@ def _start(mode: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def mirror(mode: str) -> int:
-    """The background process: follows the folders named on stdin until its parent is gone."""
-    with suppress(OSError):
-        os.nice(10)
-    named: queue.Queue[str] = queue.Queue()
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    threading.Thread(target=_listen, args=(named, ended), daemon=True).start()
-    from transformer_norms.wandb_mirror import FolderMirror
-
-    mirrors: dict[str, FolderMirror] = {}
-    parent = os.getppid()
-    last_look = False
-    while not last_look:
-        ended.wait(_POLL_SECONDS)
-        # A forked sibling may hold the pipe open after the parent died.
-        last_look = ended.is_set() or os.getppid() != parent
-        while not named.empty():
-            folder = named.get()
-            mirrors.setdefault(folder, FolderMirror(Path(folder), mode))
-        if last_look:
-            _end_anyhow()
-        for folder, one in list(mirrors.items()):
-            if one.poll():
-                one.close()
-                del mirrors[folder]
-    for one in mirrors.values():
-        one.close()
-    return 0
-
-
-def _listen(named: "queue.Queue[str]", ended: threading.Event) -> None:
-    for line in sys.stdin:
-        with suppress(ValueError):
-            named.put(json.loads(line))
-    ended.set()
-
-
-def _end_anyhow() -> None:
-    timer = threading.Timer(_ORPHAN_SECONDS, lambda: os._exit(1))
-    timer.daemon = True
-    timer.start()
-
-
 def run_folders(folder: Path) -> list[Path]:
     """The run folder itself, or those of a study; ValueError where it is neither."""
     if (folder / "metrics.jsonl").is_file():
@@ -151,7 +104,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def sync(folders: list[Path], mode: str) -> int:
-    """Mirrors what is missing of each run folder and, when online, uploads what lies there."""
+    """Mirrors what is missing of each run folder and of each study's report and, when online,
+    uploads what lies there."""
     try:
         runs = [run.resolve() for folder in folders for run in run_folders(folder)]
     except ValueError as error:
@@ -162,17 +116,19 @@ def sync(folders: list[Path], mode: str) -> int:
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
         return 0
     try:
-        from transformer_norms.wandb_mirror import mirror_folder
+        from transformer_norms.mirror.report import report_files
+        from transformer_norms.mirror.syncing import mirror_once
     except ImportError as error:
         print(f"W&B cannot be imported: {error}", file=sys.stderr)
         return 1
+    studies = [folder.resolve() for folder in folders if report_files(folder)]
     failed = 0
-    for run in runs:
+    for place in [*runs, *studies]:
         try:
-            print(f"{run.name}: {mirror_folder(run, mode)}", file=sys.stderr)
+            print(f"{place.name}: {mirror_once(place, mode)}", file=sys.stderr)
         except Exception as error:  # one broken run must not keep the others from W&B
             failed = 1
-            print(f"{run.name}: {error}", file=sys.stderr)
+            print(f"{place.name}: {error}", file=sys.stderr)
     return failed
 
 
@@ -186,11 +142,21 @@ def main(arguments: list[str] | None = None) -> int:
     live = commands.add_parser("mirror", help="follow the folders named on stdin (for training)")
     for command in (late, live):
         command.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
+    laid_out = commands.add_parser("workspace", help="save panels like the report's in a project")
+    laid_out.add_argument("project", metavar="[ENTITY/]PROJECT")
     options = parser.parse_args(arguments)
     if options.command == "sync":
         return sync(options.folders, options.mode)
+    if options.command == "workspace":
+        from transformer_norms.mirror.saving import save
+
+        return save(options.project)
     mode = resolve_mode(options.mode, os.environ)
-    return 0 if mode == "disabled" else mirror(mode)
+    if mode == "disabled":
+        return 0
+    from transformer_norms.mirror.following import follow
+
+    return follow(mode)
 
 
 if __name__ == "__main__":

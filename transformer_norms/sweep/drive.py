@@ -49,20 +49,23 @@ def planned(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
 def run(arguments: Sequence[str], launcher: Any) -> None:
     """What Hydra's `-m` calls. Ends with the sweep's JSON line; SystemExit with its exit code."""
     jobs, first = planned(tuple(arguments))
-    sweep = Sweep(jobs, launcher)
-    sweep.run(first)
-    record, ran = path_of(sweep.study, jobs.asked.name), _distinct(sweep.all)
-    known = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
-    code = answered(record, ran, sweep.failed, known, sweep.board.say)
+    with closing(Mirrors()) as mirrors:
+        sweep = Sweep(jobs, launcher, mirrors)
+        sweep.run(first)
+        record, ran = path_of(sweep.study, jobs.asked.name), _distinct(sweep.all)
+        known = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
+        code = answered(record, ran, sweep.failed, known, sweep.board.say)
+        mirrors.report(sweep.study)
     if code:
         raise SystemExit(code)
 
 
 class Sweep:
-    """A question being answered: `jobs` makes its jobs, `launcher` is Hydra's."""
+    """A question being answered: `jobs` makes its jobs, `launcher` is Hydra's, `mirrors` show its
+    runs in W&B."""
 
-    def __init__(self, jobs: Jobs, launcher: Any) -> None:
-        self.jobs, self.launcher = jobs, launcher
+    def __init__(self, jobs: Jobs, launcher: Any, mirrors: Mirrors) -> None:
+        self.jobs, self.launcher, self.mirrors = jobs, launcher, mirrors
         self.asked, self.question = jobs.asked, jobs.asked.question
         self.study = Path("runs") / self.asked.study
         self.all: list[Job] = []
@@ -75,8 +78,7 @@ class Sweep:
     def run(self, first: list[Job]) -> None:
         stopping = Stopping()
         stopping.patient = True
-        mirrors = Mirrors()
-        with stopping, closing(mirrors), Board(self.asked.name, mirrors.follow) as self.board:
+        with stopping, Board(self.asked.name, self.mirrors.follow) as self.board:
             self.stopping = stopping
             for line in introduced(self.jobs, first, self.study):
                 self.board.say(line)

@@ -1,5 +1,6 @@
 """The one W&B mirror of a sweep's command, whichever process trains a run."""
 
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.sweep.planning import Job
@@ -18,6 +19,11 @@ class Mirrors:
 
                 self.mirror = Mirror(job.mirror)
             self.mirror.follow(job.folder)
+
+    def report(self, study: Path) -> None:
+        """The study's report, beside the runs that this command had mirrored."""
+        if self.mirror is not None:
+            self.mirror.follow(study)
 
     def close(self) -> None:
         if self.mirror is not None:
