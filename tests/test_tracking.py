@@ -22,7 +22,11 @@ SECRET = "5ec2e7" * 7
 
 def row(step: int) -> dict[str, Any]:
     values = {"step": step, "tokens": step * 64, "train/loss": 3 - step / 100}
-    return values | ({"val/loss": 3.5 - step / 100} if step % 10 == 0 else {})
+    if step % 10 == 0:
+        values |= {"val/loss": 3.5 - step / 100, "grad_norm": float("inf")}
+        values |= {f"probe/gradient_norm/mlp.up/{block}": step + block for block in range(3)}
+        values |= {"probe/stream_rms/embedding": 1.5 if step > 10 else float("nan")}
+    return values
 
 
 def make_run(folder: Path, steps: int = 0) -> files.MetricsFile:
@@ -51,12 +55,22 @@ def offline_records(study: Path) -> list[dict[str, Any]]:
     return records
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """What W&B shall have: a number that was not finite is null in the file, and absent there."""
+    return [
+        {key: value for key, value in row.items() if value is not None and key != "nonfinite"}
+        for row in files.read_metrics(folder / "metrics.jsonl")
+    ]
+
+
 def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of metrics; pictures have rows of their own."""
     items = [record["history"] for record in records if record["type"] == "history"]
     return [
         {"step": item["step"]["num"]}
         | {key: value for key, value in item["item"].items() if not key.startswith("_")}
         for item in items
+        if not any(key.startswith("view/") for key in item["item"])
     ]
 
 
@@ -81,8 +95,14 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
     mirror.close(timeout=30.0)
 
     records = offline_records(tmp_path / "study")
-    rows = files.read_metrics(metrics.path)
-    assert history(records) == rows
+    assert history(records) == rows_of(folder)
+    hidden = {
+        record["metric"]["name"]
+        for record in records
+        if record["type"] == "metric" and record["metric"]["options"].get("hidden")
+    }
+    blocks = [f"probe/gradient_norm/mlp.up/{block}" for block in range(3)]
+    assert hidden == {*blocks, "probe/stream_rms/embedding"}
     run = next(record["run"] for record in records if record["type"] == "run")
     assert run["display_name"] == folder.name
     assert run["run_group"] == "study"

@@ -34,7 +34,7 @@ def results(entity: str, project: str) -> workspaces.Workspace:
             _section("diagnostics", [_diagnosis(measure) for measure in MEASURES]),
         ],
         workspaces.RunsetSettings(
-            filters=[expr.Metric("JobType").isin(["result", "train"])],
+            filters=expr.And(expr.Metric("JobType").isin(["result", "train"])),
             groupby=[expr.Config("variant")],
             order=[expr.Ordering(expr.Summary("val_loss"), ascending=True)],
             pinned_columns=["summary:val_loss", "summary:test_loss", "summary:final/diverged"],
@@ -53,7 +53,7 @@ def rates(entity: str, project: str) -> workspaces.Workspace:
     ]  # fmt: skip
     columns = ["config:variant.value", "config:optimizer.value.lr", "summary:val_loss"]
     settings = workspaces.RunsetSettings(
-        filters=[expr.Metric("JobType") != "report"],
+        filters=expr.And(expr.Metric("JobType") != "report"),
         order=[expr.Ordering(expr.Summary("val_loss"), ascending=True)],
         pinned_columns=columns,
     )

@@ -39,7 +39,7 @@ class ReportMirror(Mirrored):
             return False
         now = _digest(files)
         if now != self.state["digest"]:
-            self.attach({f"report/{file.stem}": _shown(file) for file in files})
+            self.attach({f"view/{file.stem}": _shown(file) for file in files})
             self.state["digest"] = now
         return True
 

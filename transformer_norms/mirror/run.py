@@ -12,7 +12,7 @@ import wandb
 
 from transformer_norms.files import read_json
 from transformer_norms.measures import PREFIX
-from transformer_norms.mirror.charts import charts
+from transformer_norms.mirror.charts import page
 from transformer_norms.mirror.description import described
 from transformer_norms.mirror.parts import Mirrored
 
@@ -86,20 +86,19 @@ class RunMirror(Mirrored):
         self.state["step"] = row["step"]
 
     def _attach(self, last: bool) -> bool:
-        """Once each: the charts of what was probed, and the curve; false where that may still be
+        """Once each: the curve and the page of what was probed; false where the curve may still be
         drawn."""
         curve = self.place / "curve.svg"
         if not curve.is_file() and not last and self._ended_since() < _CURVE_SECONDS:
             return False
-        things: dict[str, Any] = {}
-        missing = {"charts", *(["curve"] if curve.is_file() else [])} - {*self.state["attached"]}
-        if "charts" in missing:
-            things |= charts(Tail(self._tail.path).rows())
-        if "curve" in missing:
-            things["attached/curve"] = _picture(curve)
-        if things:
+        pages: dict[str, str] = {}
+        if "curve" not in self.state["attached"] and curve.is_file():
+            pages["curve"] = "".join(curve.read_text().partition("<svg")[1:])
+        if "probes" not in self.state["attached"]:
+            pages["probes"] = page(Tail(self._tail.path).rows())
+        if things := {f"view/{name}": _html(text) for name, text in pages.items() if text}:
             self.attach(things)
-        self.state["attached"] = [*self.state["attached"], *sorted(missing)]
+        self.state["attached"] = [*self.state["attached"], *pages]
         return True
 
     def _ended_since(self) -> float:
@@ -128,10 +127,9 @@ class RunMirror(Mirrored):
         return f"mirrored up to step {self.state['step']}"
 
 
-def _picture(curve: Path) -> Any:
+def _html(text: str) -> Any:
     """W&B shows a drawing as a page; as an image it takes pixels only."""
-    _, start, drawing = curve.read_text().partition("<svg")
-    return wandb.Html(start + drawing, inject=False, data_is_not_path=True)
+    return wandb.Html(text, inject=False, data_is_not_path=True)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

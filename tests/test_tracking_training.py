@@ -1,0 +1,126 @@
+"""Whatever becomes of W&B, training gives the same bits and the same exit code."""
+
+import hashlib
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tracking import history, offline_records, rows_of
+
+from transformer_norms import command, tracking
+from transformer_norms.files import read_json
+
+pytestmark = pytest.mark.area("trust")
+
+RUN = (
+    "model=tiny data=stories data.documents=150 trainer.steps=6 trainer.eval_every=3 "
+    "trainer.log_every=1 trainer.threads=1 trainer.checkpoint_every=3 trainer.device=cpu"
+).split()
+FAILING = """
+if {at!r} == "import":
+    raise ImportError("no W&B here")
+class Settings:
+    def __init__(self, **options): pass
+class Html(Settings): pass
+class Run:
+    starting_step = 0
+    summary = dict()
+    settings = None
+    def define_metric(self, *names, **options): pass
+    def log(self, row, step):
+        if {at!r} == "log":
+            raise RuntimeError("W&B fails at log")
+    def finish(self, exit_code=0): raise RuntimeError("W&B fails at finish")
+Image = Table = Html
+def init(**options):
+    if {at!r} == "init":
+        raise RuntimeError("W&B fails at init")
+    run = Run()
+    run.settings = Settings()
+    run.settings.sync_dir = "part"
+    return run
+def teardown(): pass
+"""
+
+
+def trained(folder: Path, *typed: str) -> tuple[int, Path]:
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        code = command.main([*RUN, *typed])
+    (run,) = folder.glob("runs/main/*/summary.json")
+    return code, run.parent
+
+
+def result(run: Path) -> Any:
+    """All of a run's numbers but the seconds it took."""
+    weights = [
+        hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(run.glob("checkpoints/*/model.safetensors"))
+    ]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    summary = read_json(run / "summary.json")
+    return weights, rows, summary["status"], summary["val_loss"], summary["test_loss"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
+    code, run = trained(tmp_path_factory.mktemp("alone") / "run", "tracking=none")
+    assert len(result(run)[0]) == 2
+    return code, result(run)
+
+
+@pytest.mark.parametrize("at", ["import", "init", "log", "finish"])
+def test_a_wandb_that_fails_changes_nothing_in_training(
+    at: str, alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, run = trained(tmp_path / "run", "tracking.mode=offline")
+    assert (code, result(run)) == alone
+    log = run.parent / "wandb" / "mirror.log"
+    assert log.is_file() == (at != "import")
+    if log.is_file():
+        assert f"W&B fails at {at}" in log.read_text()
+
+
+def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
+    alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = tracking._start
+
+    def killed(mode: str) -> subprocess.Popen[bytes]:
+        started.append(start(mode))
+        started[0].kill()
+        return started[0]
+
+    monkeypatch.setattr(tracking, "_start", killed)
+    code, run = trained(tmp_path / "run", "tracking.mode=offline")
+    assert started[0].wait() == -signal.SIGKILL
+    assert (code, result(run)) == alone
+    for _ in range(2):
+        assert tracking.main(["sync", str(run), "--mode", "offline"]) == 0
+    records = offline_records(run.parent)
+    assert history(records) == rows_of(run)
+    assert sum(record["type"] == "run" for record in records) == 1
+    curves = [r for r in records if r["type"] == "files" and "view/curve" in str(r["files"])]
+    assert len(curves) == 1
+
+
+def test_a_sweep_and_its_report_are_in_wandb_when_its_command_has_ended(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        study = ["-m", "norm=rmsnorm,layernorm", "seed=3", "tracking.mode=offline"]
+        assert command.main([*RUN, *study]) == 0
+    records = offline_records(tmp_path / "runs" / "main")
+    runs = [record["run"] for record in records if record["type"] == "run"]
+    assert sorted(run["job_type"] for run in runs) == ["report", "result", "result"]
+    variants = {run["config"]["update"].get("variant") for run in runs}
+    assert variants == {"rmsnorm", "layernorm", None}
+    shown = {key for r in records if r["type"] == "summary" for key in r["summary"]["update"]}
+    assert {"view/curves._type", "view/results._type", "finished"} <= shown
