@@ -381,7 +381,9 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
     short = [*(pair for pair in SHORT if pair != "tracking=none"), "tracking.mode=offline"]
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)
     assert opened == ["offline", "closed"]
-    assert {folder.name for folder in followed} == {
+    *runs, study = followed  # for its report
+    assert study == Path("runs/main")
+    assert {folder.name for folder in runs} == {
         p.parent.name for p in Path("runs").rglob("config.yaml")
     }
     followed.clear()

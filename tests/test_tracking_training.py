@@ -46,6 +46,12 @@ def teardown(): pass
 """
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: what is told is not told in time."""
+    monkeypatch.setattr(tracking.Mirror.close, "__defaults__", (60.0,))
+
+
 def trained(folder: Path, *typed: str) -> tuple[int, Path]:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -20,8 +20,8 @@ Summary = dict[str, Any]
 def described(folder: Path, summary: Summary) -> dict[str, Any]:
     """The fields of wandb.init. What the config has above a run's own keys is what one groups by:
     `choices.norm`, `choices.placement`, ..., `variant`, `stage`, `seed`."""
-    choices = summary.get("choices") or {}
     config = _config(folder)
+    choices = summary.get("choices") or config.get("choices") or {}
     planned, record = planned_in(folder, summary.get("identity")) or (None, None)
     stage = planned.stage if planned else "train"
     words = {
