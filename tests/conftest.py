@@ -5,6 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from browser import MISSING, browser, opened  # noqa: F401
 from jaxtyping import install_import_hook
 
 os.environ["WANDB_MODE"] = "offline"
@@ -50,6 +51,9 @@ def pytest_terminal_summary(terminalreporter, config):
     if os.environ.get("PYTEST_XDIST_WORKER") or not _seconds:
         return
     terminalreporter.write_line("")
+    skipped = terminalreporter.stats.get("skipped", [])
+    if unseen := sum(MISSING in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{unseen} tests of pages skipped: {MISSING}")
     for area, seconds in sorted(_seconds.items()):
         budget = "" if config.getoption("--nightly") else f" of {BUDGETS[area]}"
         share = seconds / WORKERS

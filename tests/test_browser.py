@@ -1,0 +1,52 @@
+"""The browser of the page's tests sees what is planted."""
+
+import pytest
+
+pytestmark = pytest.mark.area("trust")
+
+PAGE = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>a page</title>{head}</head>
+<body><p id="said">before</p>{body}
+<script>document.getElementById("said").textContent = "after"</script></body></html>"""
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "script-src 'unsafe-inline'\">"
+)
+PLANTED = {
+    "a request": ("", '<img src="https://example.org/a.png">', "request: https://example.org/a"),
+    "another file": ("", '<img src="file:///etc/passwd">', "request: file:///etc/passwd"),
+    "a fetch": ("", "<script>fetch('https://example.org/b')</script>", "request: https://exam"),
+    "a complaint": ("", "<script>console.error('no axis')</script>", "console error: no axis"),
+    "an exception": ("", "<script>throw Error('no figure')</script>", "uncaught: no figure"),
+    "a policy": (POLICY, "<img src=data:,>", "against the page's policy: img-src data"),
+    "a dialog": ("", "<script>alert('a line')</script>", "dialog: a line"),
+    "a window": ("", "<script>open('about:blank#x')</script>", "another page: about:blank"),
+}
+
+
+def written(tmp_path, head="", body=""):
+    path = tmp_path / "a page #1.html"
+    path.write_text(PAGE.format(head=head, body=body))
+    return path
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_a_page_should_not_do_is_seen(what, opened, tmp_path):
+    head, body, said = PLANTED[what]
+    problems = opened(written(tmp_path, head, body)).problems
+    assert any(problem.startswith(said) for problem in problems), problems
+
+
+def test_a_page_without_fault_has_no_problems(opened, tmp_path):
+    body = '<img src="data:image/svg+xml,<svg xmlns=\'http://www.w3.org/2000/svg\'/>"><a href="#x">'
+    for wanted, options in {"after": {}, "before": {"javascript": False}}.items():
+        shown = opened(written(tmp_path, body=body), **options)
+        assert shown.page.inner_text("#said") == wanted
+        assert shown.problems == []
+
+
+def test_a_page_is_shown_as_its_reader_wants_it(opened, tmp_path):
+    shown = opened(written(tmp_path), width=400, height=300, dark=True, reduced=True)
+    matches = "query => matchMedia(query).matches"
+    for query in ("(width: 400px)", "(prefers-color-scheme: dark)", "(prefers-reduced-motion)"):
+        assert shown.page.evaluate(matches, query)
+    assert not opened(written(tmp_path)).page.evaluate(matches, "(prefers-reduced-motion)")
