@@ -31,7 +31,6 @@ class Opened:
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self._note("uncaught", str(error)))
         self.page.on("websocket", lambda socket: self._note("request", socket.url))
-        self.page.on("download", lambda download: self._note("download", download.url))
         self.page.on("dialog", self._dialog)
         self.page.goto(url)
 
@@ -80,14 +79,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
     """opened(path): the page in that file, as a reader without any network sees it."""
     contexts = []
 
-    def opened(
-        path: Path,
-        width: int = 1200,
-        height: int = 900,
-        dark: bool = False,
-        javascript: bool = True,
-        reduced: bool = False,
-    ) -> Opened:
+    def opened(path, width=1200, height=900, dark=False, javascript=True, reduced=False):
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",

@@ -1,0 +1,102 @@
+"""What a page holds after everything in it was clicked and pointed at."""
+
+import itertools
+import re
+
+from transformer_norms.report.escape import printable
+
+MARK = re.compile(r"mark\d\d")
+PLOT = ".js-plotly-plot"
+FOUND = """() => {
+    const elements = {}, drawn = new Set(), attributes = new Set(), tags = new Set()
+    const addresses = [], texts = []
+    const named = /^(action|background|cite|data|formaction|href|ping|poster|src|srcset)$/
+    const walker = document.createTreeWalker(document, NodeFilter.SHOW_ALL)
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        if (node.nodeType == Node.TEXT_NODE && !node.parentNode.closest("script, style, noscript"))
+            texts.push(node.data)
+        if (node.nodeType == Node.COMMENT_NODE)
+            elements["#comment"] = 1 + (elements["#comment"] || 0)
+        if (node.nodeType != Node.ELEMENT_NODE) continue
+        const own = [...node.attributes].map(attribute => attribute.name)
+        tags.add(node.localName)
+        for (const attribute of node.attributes) {
+            attributes.add(attribute.name)
+            if (named.test(attribute.localName)) addresses.push(attribute.value)
+            if (/^(alt|aria-label|title|value)$/.test(attribute.name))
+                texts.push("\\n" + attribute.value + "\\n")
+            if (/^(style|fill|stroke|filter|mask|clip-path|marker.*)$/.test(attribute.name))
+                for (const [, inner] of attribute.value.matchAll(/url\\(['"]?([^'")]*)/g))
+                    addresses.push(inner)
+        }
+        if (node.closest(".js-plotly-plot")) drawn.add(node.localName)
+        else {
+            const kind = [node.localName, ...own.sort()].join(" ")
+            elements[kind] = 1 + (elements[kind] || 0)
+        }
+    }
+    return {elements, drawn: [...drawn], attributes: [...attributes], tags: [...tags],
+            addresses, text: texts.join(""), canary: window.canary}
+}"""
+LABELS = (
+    """[...document.querySelectorAll(".hoverlayer")].map(layer => layer.textContent).join("\\n")"""
+)
+PRESS = """words => {
+    for (const one of document.querySelectorAll("details")) one.open = true
+    const pressed = "button, th, [role=button], [role=tab], input[type=checkbox]"
+    for (const one of document.querySelectorAll(pressed)) { one.click(); one.click() }
+    const told = one => ["input", "change"].forEach(
+        kind => one.dispatchEvent(new Event(kind, {bubbles: true})))
+    for (const one of document.querySelectorAll("select")) {
+        const before = one.value
+        for (const option of one.options) { one.value = option.value; told(one) }
+        one.value = before; told(one)
+    }
+    for (const one of document.querySelectorAll("input[type=text], input[type=search]")) {
+        for (const word of [...words, ""]) { one.value = word; told(one) }
+    }
+}"""
+
+
+def spelled(text):
+    """As a page shows it, runs of spaces as one."""
+    return re.sub(r"\s+", " ", printable(text))
+
+
+class Page:
+    """`first`: what was found before anything was done; `texts`: all that was seen so far."""
+
+    def __init__(self, opened):
+        self.opened, self.page = opened, opened.page
+        self.texts = []
+        self.page.wait_for_timeout(300)  # figures are drawn after the page is there
+        self.first = self.found()
+
+    @property
+    def problems(self):
+        return self.opened.problems
+
+    def found(self):
+        """`elements`: how often each tag with its attributes is there outside of figures; `drawn`:
+        the tags within them; `canary`: what only a payload makes."""
+        found = self.page.evaluate(FOUND)
+        self.texts.append(re.sub(r"[ \n\t]+", " ", found["text"]))
+        return found
+
+    def walk(self):
+        """Opens, presses, chooses and types; then points at what is drawn."""
+        self.page.evaluate(PRESS, ["mark01", "<b>", "__proto__"])
+        for plot in self.page.locator(PLOT).all()[:3]:
+            if plot.is_visible():
+                plot.scroll_into_view_if_needed()
+                self._point(plot.bounding_box())
+
+    def _point(self, box):
+        """Labels are there while a figure is pointed at; a legend at its right is clicked."""
+        for across, down in itertools.product((0.1, 0.3, 0.5, 0.7), (0.3, 0.6)):
+            left, top = box["x"] + across * box["width"], box["y"] + down * box["height"]
+            self.page.mouse.move(left, top)
+            self.page.wait_for_timeout(60)
+            self.texts.append(self.page.evaluate(LABELS))
+        for down in (0.15, 0.25):
+            self.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + down * box["height"])
