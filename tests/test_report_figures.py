@@ -58,8 +58,9 @@ def test_curves_are_drawn_from_whatever_was_measured():
 
 
 def test_a_run_that_ends_above_where_they_began_leaves_the_others_in_view():
-    falling, wild = np.array([[0.0, 10, 20], [5.5, 4, 3]]), np.array([[0.0, 10, 20], [5.5, 9, 9e5]])
-    low, high = _view([Curve(falling, False), Curve(wild, False)])
+    tokens = np.array([0.0, 10, 20])
+    ended = [np.array([5.5, 4, 3]), np.array([5.5, 9, 9e5])]
+    low, high = _view([Curve(tokens, losses, tokens) for losses in ended])
     assert low < 3 < 4 < high < 5.5
 
 

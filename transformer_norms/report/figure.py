@@ -1,8 +1,7 @@
 """curves.svg and curves.png: how the variants trained, and where every seed ended."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite, sqrt
+from collections.abc import Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -17,31 +16,15 @@ from transformer_norms.report.drawing import (
     style,
 )
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.losses import KEYS, Curve, averaged, curve_of, which
 from transformer_norms.report.paired_tests import deviation, half_width
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.table import LOSSES
 
-_EVALUATIONS = 3  # of a run whose validation loss makes a curve
 _WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
 _SETTLED = 0.4  # the share of training after which losses are in view
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A run's loss in nats per token against tokens; `points` has a row of each."""
-
-    points: Any
-    diverged: bool
-
-    @property
-    def tokens(self) -> Any:
-        return self.points[0]
-
-    @property
-    def loss(self) -> Any:
-        return self.points[1]
 
 
 def curves(findings: Findings) -> dict[str, bytes]:
@@ -68,29 +51,19 @@ def curves(findings: Findings) -> dict[str, bytes]:
 
 
 def _read(runs: Sequence[Sequence[Run]]) -> tuple[str, list[list[Curve]]]:
-    """Which loss is drawn, validation where most runs have enough of it, and the curves."""
+    """Which loss is drawn, and the curves."""
     rows = {run.folder: run.metrics() for members in runs for run in members}
-    evaluated = [len(_points(found, "val/loss")) >= _EVALUATIONS for found in rows.values()]
-    key = "val/loss" if 2 * sum(evaluated) > len(evaluated) else "train/loss"
+    evaluated = [curve_of(found, "val/loss") for found in rows.values()]
+    key = which([0 if one is None else len(one.loss) for one in evaluated])
     drawn = [
         [
-            Curve(np.array(points).T, run.summary.status == "diverged")
+            found
             for run in members
-            if (points := _points(rows[run.folder], key))
+            if (found := curve_of(rows[run.folder], key, run.summary.status == "diverged"))
         ]
         for members in runs
     ]
-    return {"val/loss": "validation loss", "train/loss": "training loss"}[key], drawn
-
-
-def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Where both are finite numbers."""
-    found: list[tuple[float, float]] = []
-    for row in rows:
-        x, y = row.get("tokens"), row.get(key)
-        if isinstance(x, (int, float)) and isinstance(y, (int, float)) and isfinite(x + y):
-            found.append((x, y))
-    return found
+    return KEYS[key], drawn
 
 
 def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
@@ -115,22 +88,13 @@ def _draw(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]
             low, high = axes.get_ylim()
             y = min(max(curve.loss[-1], low), high)  # at the edge where it is out of view
             axes.plot(curve.tokens[-1:], [y], "x", color=colour, clip_on=False, zorder=4)
-    mean = _mean([curve for curve in curves if not curve.diverged])
-    if mean is not None:
-        axes.plot(mean.tokens, mean.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
-    last = mean or (curves[0] if curves else None)
+    average = averaged([curve for curve in curves if not curve.diverged])
+    if average is not None:
+        axes.plot(
+            average.tokens, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3
+        )
+    last = average or (curves[0] if curves else None)
     return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
-
-
-def _mean(curves: Sequence[Curve]) -> Curve | None:
-    """At the tokens of the curve with the fewest points, over what they all cover."""
-    if not curves:
-        return None
-    grid = min((curve.tokens for curve in curves), key=len)
-    last = min(curve.tokens[-1] for curve in curves)
-    grid = grid[grid <= last]
-    losses = [np.interp(grid, curve.tokens, curve.loss) for curve in curves]
-    return Curve(np.stack([grid, np.mean(losses, axis=0)]), False)
 
 
 def _view(curves: Sequence[Curve]) -> tuple[float, float]:
