@@ -2,7 +2,9 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from transformer_norms.explain.anatomy import BlockAnatomy
 from transformer_norms.explain.drawing import Box, Drawing, Norm, Row, Stage, Times, drawings
 from transformer_norms.explain.equations import block_equations
 from transformer_norms.explain.explanation import Explanation
@@ -16,13 +18,18 @@ MARGIN, APART = 24.0, 46.0
 
 
 def figure(explanation: Explanation) -> str:
-    """The SVG's text."""
-    reader, choices = Reader(explanation.config), explanation.config["choices"]
-    kinds = drawings(reader, explanation.blocks)
+    """The text of an SVG file."""
+    page, width, height = drawn(explanation.config, explanation.blocks)
+    return page.svg(width, height)
+
+
+def drawn(config: Mapping[str, Any], blocks: Sequence[BlockAnatomy]) -> tuple[Page, float, float]:
+    """What is drawn of a config whose blocks are those; its width and height."""
+    reader, choices = Reader(config), config["choices"]
     page, left = Page(), MARGIN
     panels = []
-    for drawing in kinds:
-        equations = block_equations(explanation.blocks[drawing.blocks[0]])
+    for drawing in drawings(reader, blocks):
+        equations = block_equations(blocks[drawing.blocks[0]])
         panels.append(Panel(drawing, equations))
     below = max(len(panel.equations) for panel in panels) * EQUATION
     height = 0.0
@@ -33,7 +40,7 @@ def figure(explanation: Explanation) -> str:
     title = f"{choices['placement']}, {choices['norm']}"
     width = max(width, len(title) * 10 + 2 * MARGIN)
     page.words(title, MARGIN, height + 34, "title", "start")
-    return page.svg(width, height + 34 + MARGIN)
+    return page, width, height + 34 + MARGIN
 
 
 class Panel:

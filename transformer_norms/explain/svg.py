@@ -89,11 +89,16 @@ class Page:
         )
 
     def svg(self, width: float, height: float) -> str:
+        """A file of its own, on white."""
+        paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
+        return self.bare(width, height, f"\n<style>{STYLE}</style>\n{paper}") + "\n"
+
+    def bare(self, width: float, height: float, first: str = "") -> str:
+        """For a page that has the style."""
         drawn = "\n".join(part.format(*(height - h for h in at)) for part, at in self.parts)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
-            f'<rect width="100%" height="100%" fill="#ffffff"/>\n{drawn}\n</svg>\n'
+            f'viewBox="0 0 {width:.0f} {height:.0f}">{first}\n{drawn}\n</svg>'
         )
 
 
