@@ -20,8 +20,8 @@ from run_folders import (
 
 from transformer_norms.report import rates, write_report
 from transformer_norms.report.drawing import apart, style
-from transformer_norms.report.figure import Curve, _view
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.losses import Curve, view
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -57,10 +57,10 @@ def test_curves_are_drawn_from_whatever_was_measured():
     assert Path("study/curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_ends_above_where_they_began_leaves_the_others_in_view():
+def test_a_run_that_ends_above_where_they_began_leaves_the_others_inview():
     tokens = np.array([0.0, 10, 20])
     ended = [np.array([5.5, 4, 3]), np.array([5.5, 9, 9e5])]
-    low, high = _view([Curve(tokens, losses, tokens) for losses in ended])
+    low, high = view([Curve(tokens, losses, tokens) for losses in ended])
     assert low < 3 < 4 < high < 5.5
 
 

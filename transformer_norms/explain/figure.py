@@ -23,7 +23,7 @@ def figure(explanation: Explanation) -> str:
     return page.svg(width, height)
 
 
-def drawn(config: Mapping[str, Any], blocks: Sequence[BlockAnatomy]) -> tuple[Page, float, float]:
+def drawn(config: Mapping[str, Any], blocks: list[BlockAnatomy]) -> tuple[Page, float, float]:
     """What is drawn of a config whose blocks are those; its width and height."""
     reader, choices = Reader(config), config["choices"]
     page, left = Page(), MARGIN

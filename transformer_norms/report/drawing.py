@@ -10,8 +10,8 @@ from transformer_norms.report.escape import printable
 
 # From dark to light, about equally far apart in lightness; as many more than dashes as makes every
 # pair of the two come up.
-_COLOURS = ("#000000", "#20408f", "#ab3a20", "#2e8a5c", "#b97fa6", "#e2a03f")
-_DASHES: tuple[Any, ...] = (
+COLOURS = ("#000000", "#20408f", "#ab3a20", "#2e8a5c", "#b97fa6", "#e2a03f")
+DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
     (0, (1.2, 1.2)),
@@ -27,7 +27,7 @@ _FRAME = 0.8  # inches of a figure that its axes do not have
 
 def style(place: int) -> tuple[str, Any]:
     """Colour and dashes of the variant at a place: a pair of its own for each of the first 30."""
-    return _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
+    return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
 
 
 def name(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Anybody's text made inert: in a terminal, a spreadsheet, Markdown and LaTeX.
+"""Anybody's text made inert: in a terminal, a spreadsheet, Markdown, LaTeX and a chart.
 
-What a report shows comes from folders that somebody else may have made. In all four, a newline or
-tab becomes a space, and what does not print (controls, lone surrogates, reversed writing) `?`.
+What a report shows comes from folders that somebody else may have made. In each, a newline or tab
+becomes a space, and what does not print (controls, lone surrogates, reversed writing) `?`.
 """
 
 from typing import Any
@@ -34,3 +34,8 @@ def markdown(text: object) -> str:
 
 def latex(text: object) -> str:
     return printable(text).translate(_LATEX)
+
+
+def label_text(text: object) -> str:
+    """For plotly, which reads tags and entities in names, ticks and hover text."""
+    return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

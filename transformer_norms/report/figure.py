@@ -1,7 +1,6 @@
 """curves.svg and curves.png: how the variants trained, and where every seed ended."""
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,14 @@ from transformer_norms.report.drawing import (
     style,
 )
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.losses import KEYS, Curve, averaged, curve_of, which
-from transformer_norms.report.paired_tests import deviation, half_width
+from transformer_norms.report.losses import KEYS, Curve, averaged, curve_of, view, which
+from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.table import LOSSES
 
 _WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
-_SETTLED = 0.4  # the share of training after which losses are in view
 
 
 def curves(findings: Findings) -> dict[str, bytes]:
@@ -71,7 +69,7 @@ def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]])
     from matplotlib.ticker import EngFormatter
 
     every = [curve for curves in drawn for curve in curves]
-    axes.set_ylim(*_view(every))
+    axes.set_ylim(*view(every))
     axes.set_xlim(0, max((curve.tokens[-1] for curve in every), default=1) * 1.01)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -97,25 +95,6 @@ def _draw(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]
     return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
 
 
-def _view(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of losses that shows how it ended: cut are the first steps, what diverged and what
-    learned nothing; where all diverged, what rose far above the losses at the start."""
-    if not curves:
-        return 0.0, 1.0
-    begun = float(np.median([curve.loss[0] for curve in curves]))
-    calm = [curve for curve in curves if not curve.diverged]
-    if not calm:
-        return 0.0, 2 * begun
-    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= begun] or calm
-    horizon = max(curve.tokens[-1] for curve in calm)
-    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
-    low = float(min(values.min() for values in late))
-    high = float(np.quantile(np.concatenate(late), 0.98))
-    high = min(high, begun) if begun > low else high
-    room = 0.06 * (high - low) or 0.1
-    return low - room, high + 2 * room
-
-
 def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
     """A row a variant: every seed a dot above the mean with Student's 95 % interval. At the right
     edge a cross for each that diverged, a triangle for each that lies beyond."""
@@ -131,7 +110,7 @@ def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> No
             axes.plot([1], [place - 0.18], ">", color=colour, markersize=4, clip_on=False,
                       transform=axes.get_yaxis_transform())  # fmt: skip
         if losses:
-            half = _half_interval(losses)
+            half = half_interval(losses)
             axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
                           capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
         for i in range(len(outcome.diverged)):
@@ -144,11 +123,6 @@ def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> No
     plain(axes)
 
 
-def _half_interval(losses: Sequence[float]) -> float | None:
-    count = len(losses)
-    return half_width(deviation(losses) / sqrt(count), count - 1) if count > 1 else None
-
-
 def _span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Dots are in view, and the intervals of three seeds or more, but for what lies so far above
     the median of all that the others would be one."""
@@ -158,7 +132,7 @@ def _span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
     far = min(ends) + _FAR * (float(np.median(ends)) - min(ends))
     for losses in finished:
         if len(losses) > 2:
-            half = _half_interval(losses) or 0
+            half = half_interval(losses) or 0
             ends += [float(np.mean(losses)) - half, float(np.mean(losses)) + half]
     near = [end for end in ends if end <= far] if far > min(ends) else ends
     room = 0.06 * (max(near) - min(near)) or 0.01

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+_SETTLED = 0.4  # the share of training after which losses are in view
 ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
 KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
 
@@ -65,3 +66,22 @@ def which(evaluated: Sequence[int]) -> str:
     """Which loss is drawn: validation where most runs have `ENOUGH` of it, by their counts."""
     enough = [count >= ENOUGH for count in evaluated]
     return "val/loss" if 2 * sum(enough) > len(enough) else "train/loss"
+
+
+def view(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of losses that shows how it ended: cut are the first steps, what diverged and what
+    learned nothing; where all diverged, what rose far above the losses at the start."""
+    if not curves:
+        return 0.0, 1.0
+    begun = float(np.median([curve.loss[0] for curve in curves]))
+    calm = [curve for curve in curves if not curve.diverged]
+    if not calm:
+        return 0.0, 2 * begun
+    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= begun] or calm
+    horizon = max(curve.tokens[-1] for curve in calm)
+    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
+    low = float(min(values.min() for values in late))
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    high = min(high, begun) if begun > low else high
+    room = 0.06 * (high - low) or 0.1
+    return low - room, high + 2 * room

@@ -101,6 +101,10 @@ _ORIGINS: dict[str, Callable[[Run], str]] = {
     "data": lambda run: (
         f"{run.config['choices'].get('data')}, tokens {run.summary.data.fingerprint[:16]}"
     ),
+    "model": lambda run: (
+        f"depth {run.value('model.depth')}, width {run.value('model.width')}, "
+        f"{run.summary.parameters or 0:,} parameters"
+    ),
     "horizon": lambda run: (
         f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences of "
         f"{run.value('model.context')} tokens"

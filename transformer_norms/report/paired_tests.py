@@ -39,6 +39,12 @@ def half_width(error: float, freedom: int) -> float:
     return float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
 
 
+def half_interval(values: Sequence[float]) -> float | None:
+    """Of Student's interval of the mean of `values`; None of a single one."""
+    count = len(values)
+    return half_width(deviation(values) / math.sqrt(count), count - 1) if count > 1 else None
+
+
 def two_sided(mean: float, error: float, freedom: int) -> float:
     """Student's p of a mean as far from zero as this, either way."""
     return 2 * float(special.stdtr(freedom, -abs(mean) / error))

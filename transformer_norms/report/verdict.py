@@ -42,7 +42,7 @@ def share_in_words(share: Share) -> str:
 
 def _apart(variant: str, baseline: str, c: Comparison) -> str:
     sign = -1 if c.verdict == "better" else 1
-    difference, interval = _measured(c, sign)
+    difference, interval = measured(c, sign)
     return (
         f"{variant} is {c.verdict} than {baseline} by {difference} nats "
         f"({interval}, {_evidence(c)})"
@@ -51,7 +51,7 @@ def _apart(variant: str, baseline: str, c: Comparison) -> str:
 
 def _equivalent(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_equivalent is not None
-    difference, interval = _measured(c)
+    difference, interval = measured(c)
     return (
         f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
         f"(difference {difference}, {interval}, {_p(c.p_equivalent)} after Holm, "
@@ -62,7 +62,7 @@ def _equivalent(variant: str, baseline: str, c: Comparison) -> str:
 def _not_distinguishable(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     assert c.detectable is not None
-    difference, interval = _measured(c)
+    difference, interval = measured(c)
     if c.p_holm < LEVEL:
         return (
             f"{variant} differs from {baseline} by {difference} nats "
@@ -107,7 +107,7 @@ def _missing(name: str, outcomes: Outcomes) -> str:
     )
 
 
-def _measured(c: Comparison, sign: int = 1) -> tuple[str, str]:
+def measured(c: Comparison, sign: int = 1) -> tuple[str, str]:
     """The difference, times `sign`, and its interval: to the digit that the interval carries, which
     is at most half of its half-width."""
     assert c.difference is not None

@@ -12,6 +12,7 @@ from transformer_norms.report import notes
 from transformer_norms.report.escape import cell, latex, markdown, printable
 from transformer_norms.report.figure import curves
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.page import page
 from transformer_norms.report.rates import rates
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
@@ -26,10 +27,12 @@ _LEFT_OUT = ("median", "correlation")  # what a paper's table can do without
 _WORDS = ("variant", "verdict")
 
 
-def write(findings: Findings, out: Path | None = None) -> Path:
-    """The path of table.md, in `out` or the first folder of the study."""
+def write(findings: Findings, out: Path | None = None, refresh: int | None = None) -> Path:
+    """The path of report.html, in `out` or the first folder of the study."""
     folder = out or findings.study.home
+    rows = {m.folder: m.run.metrics() for m in findings.study.runs if m.run}
     files = {
+        "report.html": page(findings, rows, refresh),
         "results.csv": _results_csv(findings.study).encode(),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),
@@ -45,7 +48,7 @@ def write(findings: Findings, out: Path | None = None) -> Path:
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
                 write_bytes(path, data)
-    return folder / "table.md"
+    return folder / "report.html"
 
 
 def _results_csv(study: Study) -> str:

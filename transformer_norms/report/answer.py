@@ -1,0 +1,108 @@
+"""The answer of a study before its details: which variants are better, and which it cannot tell."""
+
+from dataclasses import dataclass
+
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.statistics import Verdict
+from transformer_norms.report.study import Variant
+from transformer_norms.report.verdict import measured, share_in_words
+
+_ORDER: tuple[Verdict, ...] = (
+    "better", "worse", "diverged", "equivalent", "identical", "not distinguishable", "too few seeds"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """The variants of one verdict, each with its difference in words."""
+
+    verdict: Verdict
+    said: list[tuple[Variant, str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`lead` is the strongest thing that can be said; `unfinished` stands before it where runs are
+    missing."""
+
+    lead: str
+    groups: list[Group]
+    notes: list[str]
+    unfinished: str = ""
+
+
+def answer(findings: Findings) -> Answer:
+    """Of variants that have a baseline; of others the lead says only how many there are."""
+    compared = [v for v in findings.study.variants if v.name in findings.comparisons]
+    groups = [
+        Group(verdict, [(v, _by(findings, v)) for v in _ordered(findings, compared, verdict)])
+        for verdict in _ORDER
+    ]
+    groups = [group for group in groups if group.said]
+    return Answer(
+        _lead(findings, compared), groups, _notes(findings, groups, compared), _unfinished(findings)
+    )
+
+
+def _ordered(findings: Findings, compared: list[Variant], verdict: str) -> list[Variant]:
+    """The lowest difference first."""
+    found = [v for v in compared if findings.comparisons[v.name].verdict == verdict]
+    return sorted(found, key=lambda v: findings.comparisons[v.name].difference or 0)
+
+
+def _by(findings: Findings, variant: Variant) -> str:
+    compared = findings.comparisons[variant.name]
+    if compared.verdict == "diverged":
+        own = findings.outcomes[variant.name]
+        other = findings.outcomes[variant.baseline or variant.name]
+        if not own.diverged:
+            return f"its baseline in {share_in_words(other.divergence)}"
+        return f"in {share_in_words(own.divergence)}"
+    if compared.difference is None or compared.verdict in ("not distinguishable", "identical"):
+        return ""
+    if compared.low is None:
+        return f"{compared.difference:+.4f}"
+    sign = "+" if compared.difference > 0 else ""
+    return f"by {sign}{measured(compared)[0]}"
+
+
+def _lead(findings: Findings, compared: list[Variant]) -> str:
+    study = findings.study
+    better = _ordered(findings, compared, "better")
+    if better:
+        return f"{findings.sentence(better[0])}."
+    if not compared:
+        count = sum(bool(variant.ended) for variant in study.variants)
+        return f"{count} variant{'s' * (count != 1)} ran; nothing is compared."
+    baselines = sorted({variant.baseline or "" for variant in compared})
+    of = baselines[0] if len(baselines) == 1 else "its baseline"
+    one = len(compared) == 1
+    said = f"{compared[0].name} is not shown" if one else "No variant is shown"
+    seeds = {len(findings.comparisons[v.name].seeds) for v in compared}
+    many = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+    return f"{said} to be better than {of} with {many} seed{'s' * (seeds != {1})}."
+
+
+def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> list[str]:
+    """Sentences that keep a reader from taking the groups for more than they are."""
+    found = {group.verdict: [variant for variant, _ in group.said] for group in groups}
+    notes = []
+    if "better" not in found and (lowest := found.get("not distinguishable")):
+        difference = findings.comparisons[lowest[0].name].difference or 0.0
+        if difference < 0:
+            notes.append(
+                f"{lowest[0].name} has the lowest mean of them, {-difference:.4f} below its "
+                "baseline's, but so few or scattered seeds do not carry that it is better."
+            )
+    if "not distinguishable" in found:
+        notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
+    if len(compared) > 1:
+        notes.append("Each variant is compared with its baseline, and not with the others.")
+    return notes
+
+
+def _unfinished(findings: Findings) -> str:
+    count = findings.study.count()
+    if not count["missing"]:
+        return ""
+    return f"Not finished: {count['missing']} of {count['runs']} runs have no result."

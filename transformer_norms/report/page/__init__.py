@@ -1,0 +1,195 @@
+"""report.html: a study as one file that loads nothing and can be mailed."""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from transformer_norms.report import notes
+from transformer_norms.report.answer import answer
+from transformer_norms.report.drawing import COLOURS, DASHES
+from transformer_norms.report.escape import label_text, printable
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.page.blocks import blocks
+from transformer_norms.report.page.curves import Rows, curves
+from transformer_norms.report.page.forest import HEIGHT, WIDTH, forest, scale
+from transformer_norms.report.page.grids import maps, number_axes
+from transformer_norms.report.page.probes import probes
+from transformer_norms.report.page.runs import runs_table
+from transformer_norms.report.paired_tests import half_interval
+from transformer_norms.report.study import Study
+from transformer_norms.report.table import LOSSES, Table, audit_table, table
+from transformer_norms.report.tuning import audit_lines, audits
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("theme.js", "charts.js", "diagnostics.js", "page.js")
+
+
+def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = None) -> bytes:
+    """`rows` of metrics by run folder; `refresh`: seconds after which a browser looks again."""
+    study = findings.study
+    script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    data = _data(findings, rows)
+    on = scale(findings)
+    text = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            policy=_policy(_plotly(), script),
+            refresh=refresh,
+            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            plotly=Markup(_plotly()),
+            script=Markup(script),
+            data=_json(data),
+            charts=data,
+            study=study,
+            findings=findings,
+            answer=answer(findings),
+            count=study.count(),
+            loss=LOSSES[findings.loss],
+            forests=[forest(findings, variant, on) for variant in study.variants],
+            scale=on,
+            results=_results(table(findings)),
+            maps=maps(findings),
+            blocks=[(block, Markup(block.svg)) for block in blocks(study.variants)],
+            audit=audit_table(study),
+            audit_lines=audit_lines(study),
+            how=notes.how(findings),
+            noise=notes.noise(findings),
+            warnings=notes.warnings(study),
+            left_out=notes.left_out(study),
+            origin=notes.origin(study),
+            runs=runs_table(study),
+        )
+    )
+    return text.encode()
+
+
+def _results(columns: Table) -> Table:
+    """The table with what is asked first in front, and without columns of zeros."""
+    calm = all(cell in ("0", "") for cell in columns.get("diverged", ()))
+    whole = all(cell in ("0", "") for cell in columns.get("missing", ()))
+    left_out = {"diverged": calm, "median": calm, "missing": whole}
+    order = ["variant", "verdict", *columns]
+    return {name: columns[name] for name in order if name in columns and not left_out.get(name)}
+
+
+def _data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
+    """What the charts show. Names in it are ready for plotly."""
+    study = findings.study
+    return {
+        "names": [label_text(variant.name) for variant in study.variants],
+        "loss": LOSSES[findings.loss],
+        "curves": curves(findings, rows),
+        "finals": _finals(findings),
+        "rates": _rates(study),
+        "axes": number_axes(findings),
+        "probes": probes(study, rows),
+    }
+
+
+def _finals(findings: Findings) -> list[dict[str, Any]]:
+    """Where every seed ended; a run that diverged has no loss here."""
+    found = []
+    for variant in findings.study.variants:
+        own = findings.outcomes[variant.name]
+        names = {member.seed: member.folder.name for member in variant.results}
+        ended = {seed: own.losses[seed] for seed in sorted(own.losses.keys() - own.diverged)}
+        losses = list(ended.values())
+        found.append(
+            {
+                "losses": losses,
+                "texts": [label_text(f"seed {seed}: {names[seed]}") for seed in ended],
+                "mean": sum(losses) / len(losses) if losses else None,
+                "half": half_interval(losses),
+                "diverged": len(own.diverged),
+            }
+        )
+    return found
+
+
+def _rates(study: Study) -> dict[str, Any] | None:
+    """The mean loss of each variant at each value that was tried."""
+    found = audits(study)
+    if not found or study.rate is None:
+        return None
+    places = {variant.name: place for place, variant in enumerate(study.variants)}
+    lines = []
+    for audit in found:
+        chosen = (audit.variant.tuned.best if audit.variant.tuned else None) or {}
+        points = {r: loss for r, loss in audit.losses.items() if r not in audit.lost}
+        lines.append(
+            {
+                "variant": places[audit.variant.name],
+                "rates": list(points),
+                "losses": list(points.values()),
+                "diverged": sorted(audit.diverged),
+                "best": chosen.get(study.rate),
+            }
+        )
+    return {
+        "key": label_text(study.rate),
+        "ticks": sorted(study.tune[study.rate]),
+        "log": min(study.tune[study.rate]) > 0,
+        "lines": lines,
+    }
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing is loaded, and no script runs but these."""
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts]
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _json(value: Any) -> Markup:
+    """For a script element: no character in it can end that."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"}))
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs().replace("\r", "")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    environment.filters["nats"] = lambda value: "" if value is None else f"{value:.4f}"
+    environment.filters["signed"] = lambda value: "" if value is None else f"{value:+.4f}"
+    environment.filters |= {"style": _style, "transposed": _transposed, "unescaped": html.unescape}
+    environment.globals["forest_size"] = (WIDTH, HEIGHT)
+    return environment
+
+
+def _printable(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _transposed(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    return list(zip(*columns, strict=True))
+
+
+def _style(place: int) -> str:
+    """The classes of the line of the variant at a place, the same as in the figures."""
+    return f"colour-{place % len(COLOURS)} dash-{place % len(DASHES)}"

@@ -1,0 +1,98 @@
+// What was measured inside the models: by block at a step, and over training for one variant.
+
+const probes = study.probes;
+const ENDS = ["embedding", "embed", "final", "head"];
+
+function control(name) {
+  return document.querySelector(`#probe-controls [name=${name}]`);
+}
+
+function words(text) {  // a label for plotly as words for the page
+  return text.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
+}
+
+function option(value, text) {
+  const made = document.createElement("option");
+  made.value = value;
+  made.textContent = text;
+  return made;
+}
+
+function fillMeasures() {
+  control("measure").replaceChildren(...probes.measures.map((measure, i) => option(i, words(measure.title))));
+  fillParts();
+}
+
+function fillParts() {
+  const { parts } = probes.measures[control("measure").value];
+  const before = control("part").value;
+  control("part").replaceChildren(...parts.map((part) => option(part, part ? words(part) : parts.length > 1 ? "outside the blocks" : "each block")));
+  if (parts.includes(before)) control("part").value = before;
+  else if (parts.length > 1) control("part").value = parts.find((part) => part);
+  control("part").disabled = parts.length < 2;
+}
+
+function values(place) {
+  const variant = probes.variants[place];
+  const measure = probes.measures[control("measure").value].name;
+  const parts = (variant && variant.values[measure]) || {};
+  return Object.hasOwn(parts, control("part").value) ? parts[control("part").value] : null;
+}
+
+// The embedding first, then blocks by number, then what follows them.
+function order(blocks) {
+  const rank = (block) => (ENDS.slice(0, 2).includes(block) ? -1 : /^\d+$/.test(block) ? Number(block) : 1e6);
+  return [...blocks].sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
+}
+
+function probeAxis() {
+  const measure = probes.measures[control("measure").value];
+  return axis(measure.title, measure.log ? { type: "log", exponentformat: "power" } : {});
+}
+
+function drawProbes() {
+  if (!probes) return;
+  document.getElementById("meaning").textContent = probes.measures[control("measure").value].meaning;
+  drawProfile();
+  drawHistory();
+}
+
+function drawProfile() {
+  const places = shown().filter((place) => values(place));
+  const steps = Math.max(1, ...probes.variants.map((variant) => (variant ? variant.steps.length : 0)));
+  control("step").max = steps - 1;
+  const blocks = order(new Set(places.flatMap((place) => Object.keys(values(place)))));
+  const traces = [];
+  let step = "";
+  for (const place of places) {
+    const at = Math.min(control("step").value, probes.variants[place].steps.length - 1);
+    step = step || probes.variants[place].steps[at];
+    const there = blocks.map((block) => (values(place)[block] || [])[at] ?? null);
+    traces.push({
+      x: blocks.map((_, i) => i), y: there, text: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },
+      line: { color: colour(place), dash: dash(place), width: 2 }, hovertemplate: "%{text}<br>%{y:.4g}<extra></extra>",
+    });
+  }
+  control("shown").textContent = step;
+  const every = Math.ceil(blocks.length / 16);
+  const ticks = blocks.map((_, i) => i).filter((i) => i % every === 0);
+  show("profile", traces, {
+    height: 380, yaxis: probeAxis(),
+    xaxis: axis(`block, at step ${step}`, { tickvals: ticks, ticktext: ticks.map((i) => blocks[i]) }),
+  });
+}
+
+function drawHistory() {
+  const place = Number(control("of").value);
+  const found = values(place) || {};
+  const blocks = order(Object.keys(found));
+  const traces = blocks.map((block, i) => ({
+    x: probes.variants[place].steps, y: found[block], name: /^\d+$/.test(block) ? `block ${block}` : block, type: "scatter", mode: "lines",
+    line: { color: depth(blocks.length > 1 ? i / (blocks.length - 1) : 1), width: 2 },
+    text: block, hovertemplate: "%{text}, step %{x}<br>%{y:.4g}<extra></extra>",
+  }));
+  show("history", traces, {
+    height: 380, showlegend: blocks.length <= 12, legend: { orientation: "h", y: -0.2, font: { size: 11 } },
+    xaxis: axis(`steps, ${study.names[place]}`), yaxis: probeAxis(),
+  });
+}

@@ -1,0 +1,79 @@
+"""The differences from the baseline as small pictures, a row each on one scale."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.study import Variant
+
+WIDTH, HEIGHT = 220, 26
+_EDGE = 9  # room at either end, for arrows and half a dot
+
+
+@dataclass(frozen=True)
+class Forest:
+    """x positions of a row: where zero lies, the band not worth naming, the interval, the mean, a
+    dot for each seed with its words. `beyond`: whether the interval goes on to the left, right."""
+
+    zero: float
+    band: tuple[float, float]
+    mean: float
+    interval: tuple[float, float] | None
+    beyond: tuple[bool, bool]
+    seeds: list[tuple[float, str]]
+    words: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`limit` is the difference at either end, in nats per token."""
+
+    limit: float
+
+    def __call__(self, difference: float) -> float:
+        inside = max(-1.0, min(1.0, difference / self.limit))
+        return round(WIDTH / 2 + inside * (WIDTH / 2 - _EDGE), 1)
+
+
+def scale(findings: Findings) -> Scale:
+    """On which every seed's difference stands, and the intervals as far as there is room."""
+    found = [findings.study.effect]
+    for variant in findings.study.variants:
+        found += map(abs, _differences(findings, variant).values())
+        if (compared := findings.comparisons.get(variant.name)) and compared.low is not None:
+            widest = max(abs(compared.low), abs(compared.high or 0))
+            found.append(min(widest, 2.5 * max(found)))
+    return Scale(1.1 * max(found) or 1.0)
+
+
+def forest(findings: Findings, variant: Variant, on: Scale) -> Forest | None:
+    """None where there is no difference to show."""
+    compared = findings.comparisons.get(variant.name)
+    if compared is None or compared.difference is None:
+        return None
+    effect, limit = findings.study.effect, on.limit
+    there = compared.low is not None and compared.high is not None
+    low, high = compared.low or 0.0, compared.high or 0.0
+    return Forest(
+        on(0),
+        (on(-effect), on(effect)),
+        on(compared.difference),
+        (on(low), on(high)) if there else None,
+        (there and low < -limit, there and high > limit),
+        [(on(d), f"seed {s}: {d:+.4f}") for s, d in _differences(findings, variant).items()],
+        f"difference {compared.difference:+.4f} nats"
+        + (f", 95 % interval {low:+.4f} to {high:+.4f}" if there else ""),
+    )
+
+
+def _differences(findings: Findings, variant: Variant) -> dict[int, float]:
+    """By seed, of the pairs of which neither run diverged."""
+    if variant.name not in findings.comparisons or variant.baseline is None:
+        return {}
+    own, other = findings.outcomes[variant.name], findings.outcomes[variant.baseline]
+    lost = own.diverged | other.diverged
+    return {
+        seed: own.losses[seed] - other.losses[seed]
+        for seed in sorted(own.losses.keys() & other.losses.keys() - lost)
+        if isfinite(own.losses[seed] - other.losses[seed])
+    }
