@@ -141,7 +141,7 @@ def tree(folder="."):
 
 
 def text(study="study", **options):
-    return write_report([Path(study)], **options)[0].read_text()
+    return write_report([Path(study)], **options)[0].with_name("table.md").read_text()
 
 
 def rows(study="study"):
@@ -197,6 +197,8 @@ def tuning_study(**changed):
 
 
 def without_pictures(monkeypatch):
-    """Which take longer than the rest of a report; tests/test_report_figures.py draws them."""
+    """Which take longer than the rest of a report; tests/test_report_figures.py and test_page.py
+    draw them."""
+    monkeypatch.setattr(writing, "page", lambda findings, rows, refresh: b"a page")
     monkeypatch.setattr(writing, "curves", lambda findings: {})
     monkeypatch.setattr(writing, "rates", lambda study: {})

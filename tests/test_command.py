@@ -94,7 +94,7 @@ def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(
     assert code == 0, err
     assert answer == {
         "study": "main", "runs": 2, "finished": 2, "diverged": 0, "failed": 0, "missing": 0,
-        "report": "runs/main/table.md",
+        "report": "runs/main/report.html",
     }  # fmt: skip
     assert len([path for path in Path("runs/main").iterdir() if path.is_dir()]) == 2
     assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}

@@ -104,7 +104,7 @@ def test_a_diverged_run_that_somebody_deleted_is_noticed(capsys):
     assert main(["study"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     table = Path("study", "table.md")
-    expected = {"report": str(table), "runs": 6, "finished": 5, "diverged": 1, "missing": 0}
+    expected = {"report": "study/report.html", "runs": 6, "finished": 5, "diverged": 1, "missing": 0}
     assert answer == expected
     shutil.rmtree(folder("post", 1))
     assert main(["study"]) == 0
@@ -230,7 +230,7 @@ def test_a_warning_of_all_variants_is_said_once():
 
 def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
     make_study("study", {"pre": PRE})
-    assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/table.md")
+    assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/report.html")
     with pytest.raises(ConfigError, match=r"such as \['study'\]"):
         write_report("study")
 
@@ -278,7 +278,7 @@ def test_a_terminal_gets_the_table_in_80_columns():
     assert lines[2].endswith("+0.0000     identical")
 
 
-def test_the_command_ends_with_one_json_line_and_needs_no_torch():
+def test_the_command_ends_with_one_json_line_and_needs_torch_for_drawings_alone():
     make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
     for placement in ("pre", "post"):  # nothing to draw, which takes longer than the rest
         edit(folder(placement, 0), status="running")
@@ -292,6 +292,6 @@ def test_the_command_ends_with_one_json_line_and_needs_no_torch():
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answer = {"report": "study/table.md", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
+    answer = {"report": "study/report.html", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
     assert done.stdout.splitlines() == [json.dumps(answer)]
     assert "baseline" in done.stderr

@@ -43,7 +43,7 @@ def test_a_report_drawn_again_unchanged_rewrites_nothing():
     write_report([Path("study")])
     before = tree()
     assert {"study/curves.svg", "study/curves.png"} <= before.keys()
-    assert write_report([Path("study")])[0] == Path("study/table.md")
+    assert write_report([Path("study")])[0] == Path("study/report.html")
     assert tree() == before
 
 

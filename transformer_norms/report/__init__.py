@@ -1,4 +1,4 @@
-"""What run folders say: figures and tables. Reads folders and nothing else."""
+"""What run folders say: a page, figures and tables. Reads folders and nothing else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +15,12 @@ def write_report(
     out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
+    refresh: int | None = None,
 ) -> tuple[Path, "Findings"]:
-    """Writes results.csv, table.md, table.tex and curves into `out`, else into the first of
-    `folders`; the path of table.md, and what was found. ConfigError, one line and nothing written,
-    where runs must not be compared or a folder is not what it should be."""
+    """Writes report.html, results.csv, table.md, table.tex and curves into `out`, else into the
+    first of `folders`; the path of report.html, and what was found. A page of an unfinished study
+    is loaded anew by its browser every `refresh` seconds. ConfigError, one line and nothing
+    written, where runs must not be compared or a folder is not what it should be."""
     from transformer_norms.report.findings import findings
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
@@ -28,4 +30,4 @@ def write_report(
             f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
         )
     found = findings(read_study([Path(folder) for folder in folders], baseline, effect))
-    return write(found, None if out is None else Path(out)), found
+    return write(found, None if out is None else Path(out), refresh), found

@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--effect", type=float, metavar="NATS",
         help="smallest difference worth naming (default: the sweep's, else 0.005)",
     )  # fmt: skip
+    parser.add_argument(
+        "--watch", nargs="?", type=int, const=10, metavar="SECONDS",
+        help="write it anew as runs go on, until they have ended or Ctrl-C (default: every 10)",
+    )  # fmt: skip
     return answered(partial(_answer, parser, arguments))
 
 
@@ -53,9 +57,15 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
+    if typed.watch is not None and typed.watch < 1:
+        raise ConfigError(f"--watch {typed.watch}: at least 1 second is wanted")
+    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
     from transformer_norms.report.table import summary_lines
+    from transformer_norms.report.watching import watch
 
-    path, found = write_report(typed.folders, typed.out, baseline, typed.effect)
+    if typed.watch is not None:
+        watch(write, typed.folders, typed.watch)
+    path, found = write()
     print("\n".join(summary_lines(found)), file=sys.stderr)
     print(json.dumps({"report": str(path), **found.study.count()}), flush=True)
     return 0

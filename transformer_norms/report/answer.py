@@ -103,6 +103,6 @@ def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> 
 
 def _unfinished(findings: Findings) -> str:
     count = findings.study.count()
-    if not count["missing"]:
-        return ""
-    return f"Not finished: {count['missing']} of {count['runs']} runs have no result."
+    if count["missing"]:
+        return f"Not finished: {count['missing']} of {count['runs']} runs have no result."
+    return "Not finished: results are not planned yet." if findings.study.unfinished else ""

@@ -89,6 +89,16 @@ class Study:
             "missing": len(runs) - len(ended),
         }
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether runs are missing, or a variant waits for its results to be planned."""
+        return self.count()["missing"] > 0 or any(
+            variant.trials
+            and not variant.results
+            and not (variant.tuned and not variant.tuned.best)
+            for variant in self.variants
+        )
+
 
 def finite(value: Any) -> bool:
     """Whether it is a number that a figure has room for; not every integer is."""

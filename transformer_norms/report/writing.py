@@ -32,7 +32,7 @@ def write(findings: Findings, out: Path | None = None, refresh: int | None = Non
     folder = out or findings.study.home
     rows = {m.folder: m.run.metrics() for m in findings.study.runs if m.run}
     files = {
-        "report.html": page(findings, rows, refresh),
+        "report.html": page(findings, rows, refresh if findings.study.unfinished else None),
         "results.csv": _results_csv(findings.study).encode(),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),

@@ -19,14 +19,13 @@ class Block:
 
 
 def blocks(variants: Sequence[Variant]) -> list[Block]:
-    """Variants whose drawings are the same share one."""
+    """Of variants that have a result; those whose drawings are the same share one."""
     found: dict[tuple[str, str], list[str]] = {}
     for variant in variants:
-        run = next((member.run for member in variant.results if member.run), None)
-        if run is None:
+        if not variant.ended:
             continue
         try:
-            drawn = (_draw(str(run.folder / "config.yaml")), "")
+            drawn = (_draw(str(variant.ended[0].folder / "config.yaml")), "")
         except ConfigError as error:
             drawn = ("", str(error))
         found.setdefault(drawn, []).append(variant.name)

@@ -135,7 +135,7 @@ function drawAxes() {
       if (lost.length) traces.push({ x: lost.map((point) => point.x), y: lost.map(() => high + room), name: `${words}, diverged`, type: "scatter", mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, text: words, hovertemplate: "%{text}: a run diverged at %{x}<extra></extra>", cliponaxis: false, showlegend: false });
     });
     show(`axis-${number}`, traces, {
-      height: 400, showlegend: lines.length > 1, legend: { orientation: "h", y: -0.25 },
+      height: 400, showlegend: lines.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
       xaxis: axis(key, { type: log ? "log" : "linear", tickvals: ticks, ticktext: ticks.map(String) }),
       yaxis: axis(`${study.loss}, nats per token`, { range: [low - room, high + room] }),
     });

@@ -92,7 +92,7 @@ function drawHistory() {
     text: block, hovertemplate: "%{text}, step %{x}<br>%{y:.4g}<extra></extra>",
   }));
   show("history", traces, {
-    height: 380, showlegend: blocks.length <= 12, legend: { orientation: "h", y: -0.2, font: { size: 11 } },
+    height: 380, showlegend: blocks.length <= 12, legend: { orientation: "h", y: 1.02, yanchor: "bottom", font: { size: 11 } },
     xaxis: axis(`steps, ${study.names[place]}`), yaxis: probeAxis(),
   });
 }
