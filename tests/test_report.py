@@ -104,7 +104,13 @@ def test_a_diverged_run_that_somebody_deleted_is_noticed(capsys):
     assert main(["study"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     table = Path("study", "table.md")
-    expected = {"report": "study/report.html", "runs": 6, "finished": 5, "diverged": 1, "missing": 0}
+    expected = {
+        "report": "study/report.html",
+        "runs": 6,
+        "finished": 5,
+        "diverged": 1,
+        "missing": 0,
+    }
     assert answer == expected
     shutil.rmtree(folder("post", 1))
     assert main(["study"]) == 0

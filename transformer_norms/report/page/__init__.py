@@ -17,8 +17,8 @@ from transformer_norms.report.answer import answer
 from transformer_norms.report.drawing import COLOURS, DASHES
 from transformer_norms.report.escape import label_text, printable
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.page.blocks import blocks
 from transformer_norms.report.page.curves import Rows, curves
+from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.page.forest import HEIGHT, WIDTH, forest, scale
 from transformer_norms.report.page.grids import maps, number_axes
 from transformer_norms.report.page.probes import probes
@@ -58,7 +58,7 @@ def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = No
             scale=on,
             results=_results(table(findings)),
             maps=maps(findings),
-            blocks=[(block, Markup(block.svg)) for block in blocks(study.variants)],
+            blocks=[(block, Markup(block.svg)) for block in drawn_blocks(study.variants)],
             audit=audit_table(study),
             audit_lines=audit_lines(study),
             how=notes.how(findings),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.study import Variant
 
-_LARGEST = 1 << 24  # depth x width of a model that is drawn
+_DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
 
 
 @dataclass(frozen=True)
@@ -18,27 +18,29 @@ class Block:
     why: str = ""
 
 
-def blocks(variants: Sequence[Variant]) -> list[Block]:
+def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
     """Of variants that have a result; those whose drawings are the same share one."""
     found: dict[tuple[str, str], list[str]] = {}
     for variant in variants:
         if not variant.ended:
             continue
+        typed = f"config={variant.ended[0].folder / 'config.yaml'}"
         try:
-            drawn = (_draw(str(variant.ended[0].folder / "config.yaml")), "")
+            drawn = (_draw(typed), "")
         except ConfigError as error:
-            drawn = ("", str(error))
+            drawn = ("", str(error).removeprefix(f"{typed}: "))
         found.setdefault(drawn, []).append(variant.name)
     return [Block(names, svg, why) for (svg, why), names in found.items()]
 
 
-def _draw(path: str) -> str:
+def _draw(typed: str) -> str:
     """ConfigError where the config is not one that this version can build."""
     from transformer_norms.config import compose, plain
 
-    config = plain(compose([f"config={path}", "trainer.device=cpu"]))
-    if config["model"]["depth"] * config["model"]["width"] > _LARGEST:
-        raise ConfigError("too large to be drawn")
+    config = plain(compose([typed, "trainer.device=cpu"]))
+    depth, width = config["model"]["depth"], config["model"]["width"]
+    if depth > _DEEPEST or depth * width > _LARGEST:
+        raise ConfigError("it is too large")
     from transformer_norms.explain.anatomy import dissect
     from transformer_norms.explain.figure import drawn
     from transformer_norms.explain.reading import Reader

@@ -1,0 +1,95 @@
+"""Studies made up for tests of the page: with tuned rates, a variant that diverged, and probes."""
+
+import json
+from pathlib import Path
+
+from run_folders import config_of, folder_name, make_record, make_run, planned, tuned
+
+from transformer_norms.measures import Place, key_of
+
+RATES = [1e-3, 1e-2, 1e-1]
+LOSSES = {
+    ("rmsnorm", "pre"): {0: 2.30, 1: 2.32, 2: 2.31},
+    ("rmsnorm", "post"): {0: 2.28, 1: 2.303, 2: 2.291},
+    ("layernorm", "pre"): {0: 2.31, 1: 2.325, 2: 2.30},
+    ("layernorm", "post"): {0: 2.4, 1: None, 2: 2.45},
+}
+STEPS = [1, 20, 40]
+
+
+def value(seed, step, block, measure=0):
+    """What a run's probe says; means over seeds are easily computed by hand."""
+    return 1 + seed + 10 * block + step / 100 + 1000 * measure
+
+
+def probed(run, seed):
+    """Adds probes to a run's rows: of two blocks, and of what stands before and behind them."""
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row, step in zip(rows, STEPS, strict=False):
+        row |= {"step": step, "seconds": step / 2}
+        for block in (0, 1):
+            row[key_of(Place("stream_rms", "", block))] = value(seed, step, block)
+            for number, part in enumerate(["attention.query", "mlp.up"], 1):
+                key = key_of(Place("gradient_norm", part, block))
+                row[key] = value(seed, step, block, number)
+        row[key_of(Place("stream_rms", "embedding", None))] = 0.5
+        row[key_of(Place("gradient_norm", "embedding", None))] = 0.25
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def tuned_study(study, *, losses=LOSSES, **changed):
+    """Two norms at two placements, each tuned; the highest rate diverges with post."""
+    runs, chosen = [], []
+    for (norm, placement), by_seed in losses.items():
+        variant = {"norm": norm, "placement": placement}
+        overrides = [f"norm={norm}", f"placement={placement}"]
+        for number, rate in enumerate(RATES):
+            lost = placement == "post" and number == 2
+            config = config_of(overrides, 100, optimizer__lr=rate)
+            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
+            loss = None if lost else [2.6, 2.35, 2.5][number]
+            make_run(study, config, loss, status="diverged" if lost else "finished")
+        best = {"optimizer.lr": RATES[1]}
+        chosen.append(tuned(variant, best))
+        for seed, loss in by_seed.items():
+            config = config_of(overrides, seed, optimizer__lr=RATES[1])
+            runs.append(planned(config, variant, "result", best))
+            status = "diverged" if loss is None else "finished"
+            run = make_run(study, config, loss, status=status, rows=len(STEPS))
+            if loss is not None:
+                probed(run, seed)
+    facts = {
+        "axes": ["norm", "placement"],
+        "baseline": {"placement": "pre"},
+        "tune": {"optimizer.lr": RATES},
+        "tune_seeds": [100],
+        "tuned": chosen,
+    }
+    return make_record(study, runs, **facts | changed)
+
+
+def depth_study(study):
+    """Two placements at three depths."""
+    runs = []
+    for placement, gain in (("pre", 0.0), ("sandwich", 0.02)):
+        for depth in (2, 4, 16):
+            variant = {"placement": placement, "model.depth": depth}
+            for seed in (0, 1):
+                config = config_of([f"placement={placement}"], seed, model__depth=depth)
+                runs.append(planned(config, variant))
+                make_run(study, config, 3 - depth / 20 - gain + seed / 100)
+    return make_record(
+        study, runs, axes=["placement", "model.depth"], baseline={"placement": "pre"}, seeds=[0, 1]
+    )
+
+
+def runs_of(study):
+    """Each run folder with its summary."""
+    return {
+        file.parent.name: json.loads(file.read_text())
+        for file in sorted(Path(study).glob("*/summary.json"))
+    }
+
+
+__all__ = ["LOSSES", "RATES", "STEPS", "depth_study", "folder_name", "runs_of", "tuned_study"]

@@ -1,0 +1,300 @@
+"""What the page says, and that it is what the runs say."""
+
+import json
+import re
+from html.parser import HTMLParser
+from statistics import fmean
+
+import pytest
+from page_studies import LOSSES, STEPS, depth_study, runs_of, tuned_study, value
+from run_folders import PRE, SANDWICH, config_of, edit, make_run, make_study
+
+from transformer_norms.report import watching, write_report
+from transformer_norms.report.answer import answer
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.page.drawings import drawn_blocks
+from transformer_norms.report.page.forest import Scale, forest
+from transformer_norms.report.page.grids import maps
+
+pytestmark = pytest.mark.area("trust")
+
+
+class Words(HTMLParser):
+    """The text that a reader sees, and the data of the charts."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.data, self.inside = [], "", []
+        self.feed(page)
+        self.words = " ".join(" ".join(self.text).split())
+
+    def handle_starttag(self, tag, attributes):
+        if tag in ("script", "style"):
+            self.inside.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if self.inside and self.inside[-1][0] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if not self.inside:
+            self.text.append(data)
+        elif self.inside[-1][1].get("type") == "application/json":
+            self.data += data
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Pictures are drawn in tests of theirs."""
+    from transformer_norms.report import writing
+
+    monkeypatch.setattr(writing, "curves", lambda findings: {})
+    monkeypatch.setattr(writing, "rates", lambda study: {})
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """The page of a study with tuned rates, and its parts; written without its drawings."""
+    study = tmp_path_factory.mktemp("tuned") / "study"
+    tuned_study(study)
+    with pytest.MonkeyPatch.context() as patch:
+        from transformer_norms.report import page, writing
+
+        patch.setattr(writing, "curves", lambda findings: {})
+        patch.setattr(writing, "rates", lambda study: {})
+        patch.setattr(page, "drawn_blocks", lambda variants: [])
+        path, found = write_report([study])
+    return study, Words(path.read_text()), found
+
+
+def data_of(words):
+    return json.loads(words.data)
+
+
+def test_the_answer_stands_before_everything_else(tuned):
+    _, words, found = tuned
+    said = answer(found)
+    assert said.lead.startswith("rmsnorm post is better than rmsnorm pre by 0.019 nats")
+    assert words.words.index(said.lead) < words.words.index("Results")
+    assert [group.verdict for group in said.groups] == ["better", "diverged", "not distinguishable"]
+
+
+def test_a_better_variant_is_the_lead(tmp_path):
+    better = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+    make_study(tmp_path, {"pre": PRE, "sandwich": better, "peri": {s: PRE[s] + 0.3 for s in PRE}})
+    found = findings(read_study([tmp_path]))
+    said = answer(found)
+    assert said.lead.startswith("sandwich is better than pre by 0.02")
+    assert [(g.verdict, [v.name for v, _ in g.said]) for g in said.groups][0] == (
+        "better", ["sandwich"]
+    )  # fmt: skip
+    assert "Each variant is compared with its baseline, and not with the others." in said.notes
+
+
+def test_the_lowest_mean_is_named_with_what_it_does_not_carry(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "sandwich": {0: 2.2, 1: 2.33, 2: 2.29}})
+    (note, *_) = answer(findings(read_study([tmp_path]))).notes
+    difference = fmean(PRE.values()) - fmean([2.2, 2.33, 2.29])
+    assert note.startswith(f"sandwich has the lowest mean of them, {difference:.4f} below")
+    assert "do not carry" in note
+
+
+def test_an_unfinished_study_says_so_first(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "post": PRE})
+    for run in list(tmp_path.glob("post*"))[:2]:
+        edit(run, status="running")
+    assert answer(findings(read_study([tmp_path]))).unfinished == (
+        "Not finished: 2 of 6 runs have no result."
+    )
+
+
+def test_every_run_is_traced_to_config_commit_data_and_batches(tuned):
+    study, words, _ = tuned
+    runs = runs_of(study)
+    assert len(runs) == 4 * 3 + 4 * 3
+    for name, summary in runs.items():
+        for traced in (name, summary["identity"][:12], summary["commit"][:12]):
+            assert traced in words.words
+        assert summary["data"]["fingerprint"][:12] in words.words
+        assert summary["batch_chain"][:12] in words.words
+
+
+def test_what_a_pair_differs_in_beyond_the_question_stands_beside_its_verdict(tuned):
+    _, words, found = tuned
+    assert found.differences["rmsnorm post"]
+    for text in found.differences["rmsnorm post"]:
+        assert text in words.words
+
+
+def test_curves_are_the_rows_of_the_runs(tuned):
+    study, words, found = tuned
+    curves = data_of(words)["curves"]
+    for variant, drawn in zip(found.study.variants, curves["variants"], strict=True):
+        for member in variant.results:
+            rows = [json.loads(line) for line in (member.folder / "metrics.jsonl").open()]
+            (run,) = [
+                r
+                for r in drawn["runs"]
+                if member.folder.name in r["text"] and r["key"] == "val/loss"
+            ]
+            assert run["tokens"] == [row["tokens"] for row in rows]
+            assert run["loss"] == pytest.approx([row["val/loss"] for row in rows], abs=1e-5)
+            assert run["diverged"] == (member.status == "diverged")
+        finished = [m for m in variant.results if m.status == "finished"]
+        means = [
+            fmean(json.loads((m.folder / "metrics.jsonl").read_text().splitlines()[i])["val/loss"]
+                  for m in finished)
+            for i in range(len(STEPS))
+        ]  # fmt: skip
+        assert drawn["means"]["val/loss"]["loss"] == pytest.approx(means, abs=1e-5)
+        assert drawn["tokens_per_step"] == 32 * 16
+        assert drawn["flops_per_token"] == 6000
+
+
+def test_probes_are_means_over_the_seeds_that_finished(tuned):
+    _, words, found = tuned
+    probes = data_of(words)["probes"]
+    assert [measure["name"] for measure in probes["measures"]] == ["stream_rms", "gradient_norm"]
+    assert probes["measures"][1]["parts"] == ["", "attention.query", "mlp.up"]
+    for variant, drawn in zip(found.study.variants, probes["variants"], strict=True):
+        seeds = [m.seed for m in variant.results if m.status == "finished"]
+        assert drawn["steps"] == STEPS
+        for number, part in enumerate(["", "attention.query", "mlp.up"]):
+            measure = "gradient_norm" if part else "stream_rms"
+            for block in (0, 1):
+                expected = [fmean(value(s, step, block, number) for s in seeds) for step in STEPS]
+                there = drawn["values"][measure][part][str(block)]
+                assert there == pytest.approx(expected, rel=1e-3)
+        assert drawn["values"]["stream_rms"][""]["embedding"] == [0.5] * 3
+
+
+def test_a_probe_that_one_seed_lacks_has_no_mean(tmp_path):
+    tuned_study(tmp_path)
+    run = next(tmp_path.glob("pre-s0*"))
+    file = run / "metrics.jsonl"
+    file.write_text(re.sub(r'"probe/stream_rms/1": [0-9.]+', '"probe/stream_rms/1": null',
+                           file.read_text(), count=1))  # fmt: skip
+    from transformer_norms.report.page.probes import probes
+
+    study = read_study([tmp_path])
+    rows = {member.folder: member.run.metrics() for member in study.runs}
+    place = next(i for i, v in enumerate(study.variants)
+                 if any(m.folder.name == run.name for m in v.results))  # fmt: skip
+    first, *rest = probes(study, rows)["variants"][place]["values"]["stream_rms"][""]["1"]
+    assert first is None
+    assert None not in rest
+
+
+def test_the_small_pictures_are_on_one_scale():
+    on = Scale(0.1)
+    assert (on(-0.1), on(0), on(0.1)) == (9, 110, 211)
+    assert (on(-5), on(5)) == (9, 211)
+
+
+def test_the_small_pictures_show_each_seed_mean_and_interval(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "sandwich": SANDWICH})
+    found = findings(read_study([tmp_path]))
+    on = Scale(0.1)
+    drawn = forest(found, found.study.variant("sandwich"), on)
+    differences = {seed: SANDWICH[seed] - PRE[seed] for seed in PRE}
+    assert drawn.seeds == [(on(d), f"seed {s}: {d:+.4f}") for s, d in differences.items()]
+    assert drawn.mean == on(fmean(differences.values()))
+    compared = found.comparisons["sandwich"]
+    assert drawn.interval == (on(compared.low), on(compared.high))
+    assert drawn.beyond == (False, False)
+    assert forest(found, found.study.variant("sandwich"), Scale(0.001)).beyond == (True, False)
+    assert forest(found, found.study.variant("pre"), on) is None
+
+
+def test_a_diverged_seed_is_no_dot(tuned):
+    _, _, found = tuned
+    drawn = forest(found, found.study.variant("layernorm post"), Scale(1.0))
+    assert [words.split(":")[0] for _, words in drawn.seeds] == ["seed 0", "seed 2"]
+
+
+def test_a_map_has_a_cell_for_each_pair(tuned):
+    _, _, found = tuned
+    (drawn,) = maps(found)
+    assert (drawn.row_axis, drawn.column_axis, drawn.rest) == ("placement", "norm", "")
+    assert drawn.columns == ["rmsnorm", "layernorm"]
+    cells = {(name, column): cell for name, row in drawn.rows
+             for column, cell in zip(drawn.columns, row, strict=True)}  # fmt: skip
+    for (norm, placement), losses in LOSSES.items():
+        cell = cells[placement, norm]
+        if None not in losses.values():
+            assert cell.loss == pytest.approx(fmean(losses.values()))
+        assert bool(cell.diverged) == (None in losses.values())
+    assert cells["post", "rmsnorm"].shade == 0
+    assert cells["post", "layernorm"].shade == max(cell.shade for cell in cells.values())
+
+
+def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path, monkeypatch):
+    from transformer_norms.report import page
+
+    monkeypatch.setattr(page, "drawn_blocks", lambda variants: [])
+    depth_study(tmp_path)
+    words = Words(write_report([tmp_path])[0].read_text())
+    (chart,) = data_of(words)["axes"]
+    assert (chart["axis"], chart["ticks"], chart["log"]) == ("model.depth", [2, 4, 16], True)
+    assert [line["name"] for line in chart["lines"]] == ["pre", "sandwich"]
+    for line, gain in zip(chart["lines"], (0, 0.02), strict=True):
+        assert [point["x"] for point in line["points"]] == [2, 4, 16]
+        losses = [3 - depth / 20 - gain + 0.005 for depth in (2, 4, 16)]
+        assert [point["loss"] for point in line["points"]] == pytest.approx(losses)
+    assert "Loss against model.depth" in words.words
+
+
+def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
+    make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
+    found = drawn_blocks(read_study([tmp_path]).variants)
+    assert [block.variants for block in found] == [["pre"], ["post"]]
+    assert all(block.svg.startswith("<svg") and "rmsnorm" in block.svg for block in found)
+    same = [*read_study([tmp_path]).variants[:1]] * 2
+    assert [block.variants for block in drawn_blocks(same)] == [["pre", "pre"]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"model__depth": 10000}, "too large"), ({"model__heads": 3}, "heads")],
+)
+def test_a_config_that_cannot_be_built_here_is_not_drawn(tmp_path, keys, why):
+    make_run(tmp_path, config_of([], 0, **keys), 2.3)
+    (block,) = drawn_blocks(read_study([tmp_path]).variants)
+    assert block.svg == ""
+    assert why in block.why
+
+
+def test_watching_ends_when_every_run_has(tmp_path, monkeypatch):
+    make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
+    run = next(tmp_path.glob("post*"))
+    edit(run, status="running")
+    waited, wrote = [], []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            edit(run, status="finished")
+
+    def write(refresh):
+        wrote.append(refresh)
+        return tmp_path, findings(read_study([tmp_path]))
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    watching.watch(write, [tmp_path], 7)
+    assert waited == [7, 7, 7]
+    assert wrote == [7, 7]  # nothing had changed in between
+
+
+def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypatch):
+    from transformer_norms.report import page
+
+    monkeypatch.setattr(page, "drawn_blocks", lambda variants: [])
+    make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
+    run = next(tmp_path.glob("post*"))
+    edit(run, status="running")
+    refreshing = '<meta http-equiv="refresh" content="7">'
+    assert refreshing in write_report([tmp_path], refresh=7)[0].read_text()
+    assert refreshing not in write_report([tmp_path])[0].read_text()
+    edit(run, status="finished")
+    assert refreshing not in write_report([tmp_path], refresh=7)[0].read_text()
