@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.study import Variant
+from transformer_norms.report.reading import Run
+from transformer_norms.report.study import Variant, finite
 
 _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
 
@@ -22,30 +23,32 @@ def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
     """Of variants that have a result; those whose drawings are the same share one."""
     found: dict[tuple[str, str], list[str]] = {}
     for variant in variants:
-        if not variant.ended:
-            continue
-        typed = f"config={variant.ended[0].folder / 'config.yaml'}"
-        try:
-            drawn = (_draw(typed), "")
-        except ConfigError as error:
-            drawn = ("", str(error).removeprefix(f"{typed}: "))
-        found.setdefault(drawn, []).append(variant.name)
+        for run in variant.ended[:1]:
+            found.setdefault(_drawn(run), []).append(variant.name)
     return [Block(names, svg, why) for (svg, why), names in found.items()]
+
+
+def _drawn(run: Run) -> tuple[str, str]:
+    """The drawing, or why there is none."""
+    depth, width = run.value("model.depth"), run.value("model.width")
+    if not (finite(depth) and finite(width) and depth <= _DEEPEST and depth * width <= _LARGEST):
+        return "", "it is too large"
+    typed = f"config={run.folder / 'config.yaml'}"
+    try:
+        return _draw(typed), ""
+    except ConfigError as error:
+        return "", str(error).removeprefix(f"{typed}: ")
 
 
 def _draw(typed: str) -> str:
     """ConfigError where the config is not one that this version can build."""
     from transformer_norms.config import compose, plain
-
-    config = plain(compose([typed, "trainer.device=cpu"]))
-    depth, width = config["model"]["depth"], config["model"]["width"]
-    if depth > _DEEPEST or depth * width > _LARGEST:
-        raise ConfigError("it is too large")
     from transformer_norms.explain.anatomy import dissect
     from transformer_norms.explain.figure import drawn
     from transformer_norms.explain.reading import Reader
     from transformer_norms.explain.weightless import build_weightless
 
+    config = plain(compose([typed, "trainer.device=cpu"]))
     reader, model = Reader(config), build_weightless(config, 256)
     page, width, height = drawn(
         config, [dissect(reader, i, block) for i, block in enumerate(model.blocks)]
