@@ -2,6 +2,7 @@
 one, stands a word of the caller's."""
 
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -57,25 +58,30 @@ TEXTS = [
     "constructor",
     "hasOwnProperty",
 ]
-SEVERAL = 5  # variants with two seeds
 PAYLOADS = [text.replace("MARK", f"mark{place:02}") for place, text in enumerate(TEXTS)]
-# As long as the payloads, so that what is cut in one page is cut in the other.
-HARMLESS = [f"mark{place:02}".ljust(len(text), "w") for place, text in enumerate(PAYLOADS)]
+# Alike in length and in what parts keys and paths, so that what one page cuts the other cuts.
+HARMLESS = [re.sub(r"(mark\d\d)|[^./]", lambda m: m[1] or "w", text) for text in PAYLOADS]
+
+
+SEVERAL = 5  # variants with two seeds, and with configs that this version can build
+HALF = 21
 
 
 def make_study(study, words):
-    """A variant for each word, which also stands in all that is said of its runs. The first is the
-    baseline, and two are tuned."""
+    """Variants whose values are words, which also stand in all that is said of their runs. The
+    first is the baseline, and two are tuned."""
     runs, chosen, tune = [], [], {}
-    for place, word in enumerate(words):
-        values = {"placement": word, f"norm.{words[5]}": word, words[2]: 1}
+    alone = len(words) - 2 * HALF  # names that mean something to a script are a variant's whole one
+    for place, word in enumerate([*words[:HALF], *words[-alone:]]):
+        other = words[place + HALF]
+        values = {"placement": word}
+        values |= {f"norm.{words[5]}": other, words[2]: 1} if place < HALF else {}
         for seed in (0, 1)[: 2 if place < SEVERAL else 1]:
-            config = config_of((), seed)
-            config["architecture"][word] = word
-            runs.append(planned(config, values))
+            config = config_of((), seed, optimizer__lr=1e-3 * (1 + place))
             loss = 2.3 + 0.01 * (place % 7 + seed)
             run = make_run(study, config, loss, **_summary(word, words))
-            _rewrite(run, config, word, loss)
+            runs.append(planned(config, values))
+            _rewrite(run, config, [word, other], loss, valid=place < SEVERAL)
         if place < 2:
             trials = _trials(study, values, word, words)
             runs += trials
@@ -95,11 +101,11 @@ def _trials(study, values, word, words):
     for step, loss in enumerate((2.5, 2.3, None)):
         tried = {f"architecture.{words[33]}": 10.0**-step, f"architecture.{words[2]}": words[step]}
         config = config_of((), 100)
-        config["architecture"] |= {word: word, **tried}
+        config["architecture"] |= {word: word, words[33]: 10.0**-step, words[2]: words[step]}
         runs.append(planned(config, values, "tune", tried))
         status = "finished" if loss else "diverged"
         run = make_run(study, config, loss, status=status, **_summary(word, words))
-        _rewrite(run, config, word, loss or 5.0)
+        _rewrite(run, config, [word], loss or 5.0)
     return runs
 
 
@@ -124,14 +130,19 @@ def _summary(word, words):
     }
 
 
-def _rewrite(run, config, word, loss):
+def _rewrite(run, config, found, loss, valid=False):
     """Makes hostile what of a config.yaml is not in its hash, and names in metrics.jsonl."""
-    config["choices"] |= dict.fromkeys(config["choices"], word) | {word: word}
-    config["words"] |= {"embed": word, word: word}
-    config["about"] = {"source": word, "unverified": word, word: word}
-    config["warnings"], config["study"] = [word], word
+    word = found[0]
+    config["about"] = {"source": word, "unverified": word}
+    config["warnings"] = [word]
     config["norm"] |= {"formula": word, "source": f"{word}, arXiv:1910.07467"}
-    config["placement"] |= {"source": word, "equation": {"attention": word, word: word}}
+    config["placement"] |= {"source": word, "unverified": word}
+    if not valid:
+        config["choices"] |= dict.fromkeys(config["choices"], word) | {word: word}
+        config["words"] |= {"embed": word, word: word}
+        config["architecture"][word] = word
+        config["placement"]["equation"] = {"attention": word, word: word}
+        config["study"] = word
     (run / "config.yaml").write_text(yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False))
     edit(run, choices=config["choices"])
     rows = [
@@ -140,15 +151,15 @@ def _rewrite(run, config, word, loss):
             "tokens": step * CONTEXT * BATCH,
             "train/loss": loss + 4 - step,
             "val/loss": loss + 4 - step,
-            word: step,
-            "\ud800": step,  # half a pair, which JSON can spell
             "probe/stream_rms/0": 1.0 + step,
-            f"probe/stream_rms/{word}": 1.0 + step,
-            f"probe/gradient_norm/{word}/0": 1.0 + step,
-            f"probe/{word}/0": 1.0 + step,
+            "\ud800": step,  # half a pair, which JSON can spell
         }
         for step in range(1, 5)
     ]
+    for word in found:
+        names = word, f"stream_rms/{word}", f"gradient_norm/{word}/0", f"{word}/0"
+        for row in rows:
+            row |= {f"probe/{name}": 1.0 + row["step"] for name in names}
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 

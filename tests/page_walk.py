@@ -42,19 +42,18 @@ LABELS = (
     """[...document.querySelectorAll(".hoverlayer")].map(layer => layer.textContent).join("\\n")"""
 )
 PRESS = """words => {
+    // Each draws every figure anew.
+    const some = all => [...all].filter((_, i) => [0, all.length >> 1, all.length - 1].includes(i))
     for (const one of document.querySelectorAll("details")) one.open = true
-    const pressed = "button, th, [role=button], [role=tab], input[type=checkbox]"
-    for (const one of document.querySelectorAll(pressed)) { one.click(); one.click() }
     const told = one => ["input", "change"].forEach(
         kind => one.dispatchEvent(new Event(kind, {bubbles: true})))
-    for (const one of document.querySelectorAll("select")) {
-        const before = one.value
-        for (const option of one.options) { one.value = option.value; told(one) }
-        one.value = before; told(one)
-    }
-    for (const one of document.querySelectorAll("input[type=text], input[type=search]")) {
+    for (const kind of ["button:not(.modebar *)", "th", "[role=button]", "[type=checkbox]"])
+        for (const one of some(document.querySelectorAll(kind))) { one.click(); one.click() }
+    for (const one of document.querySelectorAll("[type=radio]")) one.click()
+    for (const one of document.querySelectorAll("select"))
+        for (const option of some(one.options)) { one.value = option.value; told(one) }
+    for (const one of document.querySelectorAll("[type=text], [type=search]"))
         for (const word of [...words, ""]) { one.value = word; told(one) }
-    }
 }"""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.overrides import as_typed
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Variant, finite
 
@@ -33,11 +34,11 @@ def _drawn(run: Run) -> tuple[str, str]:
     depth, width = run.value("model.depth"), run.value("model.width")
     if not (finite(depth) and finite(width) and depth <= _DEEPEST and depth * width <= _LARGEST):
         return "", "it is too large"
-    typed = f"config={run.folder / 'config.yaml'}"
+    file = run.folder / "config.yaml"
     try:
-        return _draw(typed), ""
+        return _draw(as_typed("config", str(file))), ""
     except ConfigError as error:
-        return "", str(error).removeprefix(f"{typed}: ")
+        return "", str(error).removeprefix(f"config={file}: ")
 
 
 def _draw(typed: str) -> str:
