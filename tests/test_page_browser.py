@@ -1,0 +1,205 @@
+"""The page in a browser: it is silent, it fits, and its controls do what they say."""
+
+import json
+
+import pytest
+from page_studies import LOSSES, RATES, STEPS, depth_study, tuned_study, value
+
+from transformer_norms.report import write_report
+
+pytestmark = pytest.mark.area("trust")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Two studies' pages, complete but for the figures beside them."""
+    from transformer_norms.report import page, writing
+
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "curves", lambda findings: {})
+        patch.setattr(writing, "rates", lambda study: {})
+        for name, make in (("tuned", tuned_study), ("depth", depth_study)):
+            make(folder / name)
+            write_report([folder / name])
+            patch.setattr(page, "drawn_blocks", lambda variants: [])  # once is enough
+    return {name: folder / name / "report.html" for name in ("tuned", "depth")}
+
+
+def data(page, chart):
+    """The traces that plotly has drawn, as what was given it."""
+    told = "id => document.getElementById(id).data.map(t => ({...t, x: [...t.x], y: [...t.y]}))"
+    return page.evaluate(told, chart)
+
+
+def named(traces):
+    """Of traces of means and rates, whose text is the variant's name."""
+    texts = [t["text"] if isinstance(t["text"], str) else t["text"][0] for t in traces]
+    return {text for text in texts if not text.startswith("seed")}
+
+
+@pytest.mark.parametrize("name", ["tuned", "depth"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"width": 360, "height": 740}, {"dark": True, "width": 800}, {"javascript": False}],
+)
+def test_it_is_silent_and_fits(pages, opened, name, how):
+    there = opened(pages[name], **how)
+    assert there.problems == []
+    page = there.page
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= how.get("width", 1200)
+    drawn = page.locator(".chart .main-svg").count()
+    assert (drawn > 0) == how.get("javascript", True)
+    assert page.locator(".lead").is_visible()
+    assert page.locator("table.results").is_visible()
+
+
+def test_curves_are_drawn_against_what_is_asked(pages, opened):
+    there = opened(pages["tuned"])
+    tokens = 40 * 32 * 16
+    ends = {"tokens": tokens, "steps": 40, "FLOPs": 6000 * tokens, "seconds": STEPS[-1] / 2}
+    for name, end in ends.items():
+        there.page.get_by_label(name, exact=True).check()
+        drawn = data(there.page, "curves")
+        assert max(trace["x"][-1] for trace in drawn) == end
+        title = there.page.locator("#curves .xtitle").text_content()
+        assert title.startswith(name)
+    there.page.get_by_label("training", exact=True).check()
+    assert there.page.locator("#curves .ytitle").text_content().startswith("training loss")
+    there.page.get_by_label("each seed").uncheck()
+    assert len(data(there.page, "curves")) == len(LOSSES) + 1  # a mean each, and a cross
+    assert there.problems == []
+
+
+def test_the_legend_takes_variants_out_of_every_chart(pages, opened):
+    page = opened(pages["tuned"]).page
+    every = {" ".join(names) for names in LOSSES}
+    for chart in ("curves", "finals", "rates", "profile"):
+        assert named(data(page, chart)) == every
+    page.get_by_role("checkbox", name="rmsnorm post").uncheck()
+    for chart in ("curves", "finals", "rates", "profile"):
+        assert named(data(page, chart)) == every - {"rmsnorm post"}
+    page.get_by_role("button", name="none").click()
+    assert data(page, "curves") == []
+    page.get_by_role("button", name="all").click()
+    assert named(data(page, "curves")) == every
+
+
+def test_it_is_used_by_keyboard(pages, opened):
+    page = opened(pages["tuned"]).page
+    page.locator("#legend input").first.focus()
+    page.keyboard.press("Space")
+    assert "rmsnorm pre" not in named(data(page, "curves"))
+    page.get_by_label("tokens", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#curves .xtitle").text_content() == "FLOPs"
+    page.locator(".lead").evaluate("lead => lead.closest('section').querySelector('a').focus()")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#variant-1")
+
+
+def test_every_seed_is_a_dot_and_a_diverged_one_a_cross(pages, opened):
+    page = opened(pages["tuned"]).page
+    traces = data(page, "finals")
+    dots = sorted(x for t in traces if not isinstance(t["text"], str) and t["text"] and
+                  t["text"][0].startswith("seed") for x in t["x"])  # fmt: skip
+    expected = sorted(x for losses in LOSSES.values() for x in losses.values() if x is not None)
+    assert dots == expected
+    (cross,) = [t for t in traces if t["marker"].get("symbol") == "x"]
+    assert cross["text"] == "layernorm post"
+
+
+def test_rates_have_a_ring_at_the_best_and_a_cross_where_one_diverged(pages, opened):
+    page = opened(pages["tuned"]).page
+    traces = data(page, "rates")
+    assert page.evaluate("document.getElementById('rates').layout.xaxis.type") == "log"
+    rings = [t for t in traces if t["marker"].get("symbol") == "circle-open"]
+    assert [ring["x"] for ring in rings] == [[RATES[1]]] * 4
+    crosses = {t["text"]: t["x"] for t in traces if t["marker"].get("symbol") == "x"}
+    assert crosses == {"rmsnorm post": [RATES[2]], "layernorm post": [RATES[2]]}
+
+
+def test_probes_are_shown_by_block_at_a_step_and_over_steps_of_a_variant(pages, opened):
+    page = opened(pages["tuned"]).page
+    seeds = {" ".join(names): [s for s, x in by.items() if x is not None]
+             for names, by in LOSSES.items()}  # fmt: skip
+
+    def mean(name, step, block, number=0):
+        return sum(value(s, step, block, number) for s in seeds[name]) / len(seeds[name])
+
+    for trace in data(page, "profile"):
+        wanted = [0.5, *(mean(trace["text"], STEPS[-1], block) for block in (0, 1))]
+        assert trace["y"] == pytest.approx(wanted, rel=1e-3)
+    page.locator("[name=step]").fill("0")
+    page.locator("[name=measure]").select_option("gradient, norm")
+    page.locator("[name=part]").select_option("mlp.up")
+    for trace in data(page, "profile"):
+        wanted = [mean(trace["text"], STEPS[0], block, 2) for block in (0, 1)]
+        assert trace["y"] == pytest.approx(wanted, rel=1e-3)
+    page.locator("[name=of]").select_option("layernorm post")
+    for block, trace in enumerate(data(page, "history")):
+        assert trace["name"] == f"block {block}"
+        wanted = [mean("layernorm post", step, block, 2) for step in STEPS]
+        assert trace["y"] == pytest.approx(wanted, rel=1e-3)
+    assert "before clipping" in page.locator("#meaning").text_content()
+
+
+def test_a_number_is_an_axis_and_its_charts_have_a_legend(pages, opened):
+    page = opened(pages["depth"]).page
+    traces = data(page, "axis-0")
+    assert {t["name"]: t["x"] for t in traces} == {"pre": [2, 4, 16], "sandwich": [2, 4, 16]}
+    assert page.locator("#axis-0 .legendtext").all_text_contents() == ["pre", "sandwich"]
+
+
+def test_what_a_reader_chose_outlives_a_reload(pages, opened):
+    page = opened(pages["tuned"]).page
+    page.get_by_label("steps", exact=True).check()
+    page.get_by_role("checkbox", name="rmsnorm post").uncheck()
+    page.locator("[name=measure]").select_option("gradient, norm")
+    page.locator("[name=part]").select_option("mlp.up")
+    page.reload()
+    assert page.locator("#curves .xtitle").text_content() == "steps"
+    assert "rmsnorm post" not in named(data(page, "curves"))
+    assert page.locator("[name=part]").input_value() == "mlp.up"
+
+
+def test_dark_is_dark_and_paper_is_white(pages, opened):
+    there = opened(pages["tuned"], dark=True)
+    ground = "getComputedStyle(document.querySelector('#curves .main-svg')).backgroundColor"
+    assert there.page.evaluate(ground) == "rgb(20, 23, 28)"
+    there.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    there.page.emulate_media(media="print")
+    there.page.evaluate("drawAll()")
+    assert there.page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert not there.page.locator("#legend").is_visible()
+    widths = there.page.evaluate(
+        "[...document.querySelectorAll('.chart .main-svg')].map(svg => svg.clientWidth)"
+    )
+    assert max(widths) <= 660
+    there.page.emulate_media(media="screen")
+    there.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert there.page.evaluate(ground) == "rgb(20, 23, 28)"
+    assert there.problems == []
+
+
+def test_every_link_inside_leads_somewhere(pages, opened):
+    page = opened(pages["tuned"]).page
+    links = page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    inside = {link for link in links if link.startswith("#")}
+    assert inside == {f"#variant-{place}" for place in range(len(LOSSES))}
+    assert all(page.locator(link).count() == 1 for link in inside)
+    assert all(link.startswith(("#", "https://doi.org/", "https://arxiv.org/")) for link in links)
+
+
+def test_every_picture_has_words(pages, opened):
+    page = opened(pages["tuned"]).page
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('[role=img], .scroll')].filter(e => !e.ariaLabel).length"
+    )
+    assert unnamed == 0
+    unlabelled = page.evaluate(
+        "[...document.querySelectorAll('input, select')].filter(e => !e.labels.length).length"
+    )
+    assert unlabelled == 0
+    assert json.loads(page.locator("#study").text_content())["names"]
