@@ -65,6 +65,7 @@ def test_curves_are_drawn_against_what_is_asked(pages, opened):
         assert max(trace["x"][-1] for trace in drawn) == end
         title = there.page.locator("#curves .xtitle").text_content()
         assert title.startswith(name)
+    there.page.get_by_label("tokens", exact=True).check()
     there.page.get_by_label("training", exact=True).check()
     assert there.page.locator("#curves .ytitle").text_content().startswith("training loss")
     there.page.get_by_label("each seed").uncheck()
