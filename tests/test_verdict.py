@@ -16,7 +16,7 @@ def test_the_words_are_those_of_their_numbers():
     shifts = (-0.010, -0.014, -0.011, -0.016, -0.009)
     # mean -0.0120, sd sqrt(34e-6/4) = 0.002915, se 0.001304, t(4) 2.776: half-width 0.00362
     ours = outcomes([b + s for b, s in zip(base.losses.values(), shifts, strict=True)])
-    numbers = "by 0.012 nats (95 % interval 0.008 to 0.016, p below 0.001 after Holm, 5 seeds)"
+    numbers = "by 0.0120 nats (95 % interval 0.0084 to 0.0156, p below 0.001 after Holm, 5 seeds)"
     assert said(ours, base) == f"sandwich is better than pre {numbers}"
     assert said(base, ours) == f"sandwich is worse than pre {numbers}"
     wide = outcomes([3.02, 3.00, 3.02])
@@ -32,11 +32,11 @@ def test_equals_near_equals_and_what_is_too_small_to_name_have_their_words():
     near = outcomes([b + 0.001 + n for b, n in zip(BASE, NOISE, strict=True)])
     assert said(near, base) == (
         "sandwich is equivalent to pre within 0.005 nats "
-        "(difference 0.0010, 95 % interval 0.0000 to 0.0020, p below 0.001 after Holm, 5 seeds)"
+        "(difference 0.00100, 95 % interval 0.00002 to 0.00198, p below 0.001 after Holm, 5 seeds)"
     )
     small = outcomes([b - 0.0045 + n for b, n in zip(BASE, NOISE, strict=True)])
     assert said(small, base) == (
-        "sandwich differs from pre by -0.0045 nats (95 % interval -0.0055 to -0.0035, "
+        "sandwich differs from pre by -0.00450 nats (95 % interval -0.00548 to -0.00352, "
         "p below 0.001 after Holm, 5 seeds), less than the 0.005 worth naming"
     )
     assert said(base, base) == "sandwich has exactly the losses of pre with 5 seeds"
@@ -55,8 +55,11 @@ def comparison(**numbers):
         ({"p_holm": 0.0123}, "p 0.012 after"),
         ({"low": -0.01332, "high": -0.01068}, "by 0.0120 nats (95 % interval 0.0107 to 0.0133,"),
         ({"low": -0.0244, "high": -0.0002}, "by 0.012 nats (95 % interval 0.000 to 0.024,"),
-        ({"difference": -1.2, "low": -1.9, "high": -0.5}, "by 1.2 nats (95 % interval 0.5 to 1.9,"),
-        ({"difference": 12.3, "low": 8.1, "high": 16.5, "verdict": "worse"}, "by 12 nats (95 % i"),
+        (
+            {"difference": -1.2, "low": -1.9, "high": -0.5},
+            "by 1.20 nats (95 % interval 0.50 to 1.90",
+        ),
+        ({"difference": 12.3, "low": 8.1, "high": 16.5, "verdict": "worse"}, "by 12.3 nats (95 %"),
     ],
 )
 def test_numbers_have_the_digits_that_their_interval_carries(numbers, words):

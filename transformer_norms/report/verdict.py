@@ -108,12 +108,11 @@ def _missing(name: str, outcomes: Outcomes) -> str:
 
 
 def measured(c: Comparison, sign: int = 1) -> tuple[str, str]:
-    """The difference, times `sign`, and its interval: to the digit that the interval carries, which
-    is at most half of its half-width."""
+    """The difference, times `sign`, and its interval, to two digits of the interval's half-width."""
     assert c.difference is not None
     assert c.low is not None
     assert c.high is not None
-    decimals = max(0, -math.floor(math.log10((c.high - c.low) / 4)))
+    decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
     low, high = sorted((sign * c.low, sign * c.high))
     shown = [f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)]
     return shown[0], f"95 % interval {shown[1]} to {shown[2]}"
