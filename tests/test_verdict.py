@@ -22,8 +22,8 @@ def test_the_words_are_those_of_their_numbers():
     wide = outcomes([3.02, 3.00, 3.02])
     assert said(wide, outcomes([3.00, 3.02, 2.99])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
-        "(the smallest difference these could see is 0.1): difference 0.01 nats, "
-        "95 % interval -0.06 to 0.08, p 0.58 after Holm"
+        "(the smallest difference these could see is 0.1): difference 0.010 nats, "
+        "95 % interval -0.056 to 0.076, p 0.58 after Holm"
     )
 
 

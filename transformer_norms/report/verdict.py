@@ -108,7 +108,7 @@ def _missing(name: str, outcomes: Outcomes) -> str:
 
 
 def measured(c: Comparison, sign: int = 1) -> tuple[str, str]:
-    """The difference, times `sign`, and its interval, to two digits of the interval's half-width."""
+    """The difference, times `sign`, and its interval, to two digits of its half-width."""
     assert c.difference is not None
     assert c.low is not None
     assert c.high is not None
