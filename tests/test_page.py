@@ -49,7 +49,7 @@ def _quick(monkeypatch):
     """Pictures are drawn in tests of theirs."""
     from transformer_norms.report import writing
 
-    monkeypatch.setattr(writing, "curves", lambda findings: {})
+    monkeypatch.setattr(writing, "curves", lambda findings, rows: {})
     monkeypatch.setattr(writing, "rates", lambda study: {})
 
 
@@ -61,7 +61,7 @@ def tuned(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         from transformer_norms.report import page, writing
 
-        patch.setattr(writing, "curves", lambda findings: {})
+        patch.setattr(writing, "curves", lambda findings, rows: {})
         patch.setattr(writing, "rates", lambda study: {})
         patch.setattr(page, "drawn_blocks", lambda variants: [])
         path, found = write_report([study])

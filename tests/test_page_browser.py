@@ -17,7 +17,7 @@ def pages(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "curves", lambda findings: {})
+        patch.setattr(writing, "curves", lambda findings, rows: {})
         patch.setattr(writing, "rates", lambda study: {})
         for name, make in (("tuned", tuned_study), ("depth", depth_study)):
             make(folder / name)

@@ -1,6 +1,7 @@
 """curves.svg and curves.png: how the variants trained, and where every seed ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from transformer_norms.report.drawing import (
     style,
 )
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.losses import KEYS, Curve, averaged, curve_of, view, which
+from transformer_norms.report.losses import KEYS, Curve, Rows, averaged, curve_of, view, which
 from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Outcomes
@@ -25,8 +26,9 @@ _WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
 
 
-def curves(findings: Findings) -> dict[str, bytes]:
-    """The figure as an SVG and as a PNG; none where no run has ended."""
+def curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
+    """The figure as an SVG and as a PNG; none where no run has ended. `rows` of metrics by run
+    folder."""
     study = findings.study
     shown = [variant for variant in study.variants if variant.ended]
     if not shown:
@@ -37,7 +39,7 @@ def curves(findings: Findings) -> dict[str, bytes]:
         width_ratios=(1.5, 1), layout="constrained",
     )  # fmt: skip
     figure.get_layout_engine().set(wspace=0.05)
-    loss, drawn = _read([variant.ended for variant in shown])
+    loss, drawn = _read([variant.ended for variant in shown], rows)
     names = [variant.name for variant in shown]
     _training(left, names, drawn)
     left.set(xlabel="tokens", ylabel=f"{loss}, nats per token")
@@ -48,10 +50,11 @@ def curves(findings: Findings) -> dict[str, bytes]:
     return files
 
 
-def _read(runs: Sequence[Sequence[Run]]) -> tuple[str, list[list[Curve]]]:
+def _read(
+    runs: Sequence[Sequence[Run]], rows: Mapping[Path, Rows]
+) -> tuple[str, list[list[Curve]]]:
     """Which loss is drawn, and the curves."""
-    rows = {run.folder: run.metrics() for members in runs for run in members}
-    evaluated = [curve_of(found, "val/loss") for found in rows.values()]
+    evaluated = [curve_of(rows[run.folder], "val/loss") for members in runs for run in members]
     key = which([0 if one is None else len(one.loss) for one in evaluated])
     drawn = [
         [

@@ -9,6 +9,7 @@ import numpy as np
 
 _SETTLED = 0.4  # the share of training after which losses are in view
 ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
+Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl
 KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
 
 
@@ -23,9 +24,7 @@ class Curve:
     diverged: bool = False
 
 
-def curve_of(
-    rows: Sequence[Mapping[str, Any]], key: str, diverged: bool = False, most: int | None = None
-) -> Curve | None:
+def curve_of(rows: Rows, key: str, diverged: bool = False, most: int | None = None) -> Curve | None:
     """Of the rows in which both are finite; of more than `most` rows, as many means of neighbours.
     None where there is no such row."""
     found = [

@@ -36,7 +36,7 @@ def write(findings: Findings, out: Path | None = None, refresh: int | None = Non
         "results.csv": _results_csv(findings.study).encode(),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),
-        **curves(findings),
+        **curves(findings, rows),
         **rates(findings.study),
     }
     with storage(folder):

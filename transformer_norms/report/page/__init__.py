@@ -17,7 +17,8 @@ from transformer_norms.report.answer import answer
 from transformer_norms.report.drawing import COLOURS, DASHES
 from transformer_norms.report.escape import label_text, printable
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.page.curves import Rows, curves
+from transformer_norms.report.losses import Rows
+from transformer_norms.report.page.curves import curves
 from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.page.forest import HEIGHT, WIDTH, forest, scale
 from transformer_norms.report.page.grids import maps, number_axes

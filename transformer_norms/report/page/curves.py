@@ -1,18 +1,17 @@
 """The loss curves of a page: every seed of every variant, and the means of those that finished."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.report.escape import label_text
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.losses import KEYS, Curve, averaged, curve_of, view, which
+from transformer_norms.report.losses import KEYS, Curve, Rows, averaged, curve_of, view, which
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import StudyRun, Variant
 
 _POINTS = 150  # of one curve, at most
-Rows = Sequence[Mapping[str, Any]]
 
 
 def curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:

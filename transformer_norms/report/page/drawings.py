@@ -43,14 +43,16 @@ def _drawn(run: Run) -> tuple[str, str]:
 
 def _draw(typed: str) -> str:
     """ConfigError where the config is not one that this version can build."""
+    from transformer_norms.building import undrawn
     from transformer_norms.config import compose, plain
     from transformer_norms.explain.anatomy import dissect
     from transformer_norms.explain.figure import drawn
     from transformer_norms.explain.reading import Reader
-    from transformer_norms.explain.weightless import build_weightless
+    from transformer_norms.explain.weightless import NoWeights
 
     config = plain(compose([typed, "trainer.device=cpu"]))
-    reader, model = Reader(config), build_weightless(config, 256)
+    with NoWeights():
+        reader, model = Reader(config), undrawn(config, vocab_size=256)
     page, width, height = drawn(
         config, [dissect(reader, i, block) for i, block in enumerate(model.blocks)]
     )

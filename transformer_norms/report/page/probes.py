@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_norms.measures import MEASURES, Measure, Place, place_of
 from transformer_norms.report.escape import label_text
-from transformer_norms.report.page.curves import Rows
+from transformer_norms.report.losses import Rows
 from transformer_norms.report.study import Study, Variant, finite
 
 _STEPS, _FEW, _MANY = 25, 10, 12  # steps that are kept; with more than so many variants, fewer
