@@ -1,13 +1,15 @@
 """What is no row of metrics comes to W&B as well: once, and again only when it has changed."""
 
 import os
+from math import nan
 from pathlib import Path
 
 import pytest
 from wandb_stand_in import StandIn, metrics, set_status, stand_in, study, write
 
 from transformer_norms import files, tracking
-from transformer_norms.mirror.charts import page
+from transformer_norms.measures import Place
+from transformer_norms.mirror import charts
 from transformer_norms.mirror.run import RunMirror
 from transformer_norms.mirror.syncing import mirror_once
 from transformer_norms.sweep.mirrors import Mirrors
@@ -102,18 +104,23 @@ def test_the_report_of_a_sweep_is_handed_to_the_mirror_of_its_runs(
     assert followed == [study]
 
 
-def test_a_page_has_a_chart_for_each_measure_and_part_with_a_line_for_each_block() -> None:
+def test_a_chart_for_each_measure_and_part_has_a_line_for_each_block() -> None:
     keys = ["stream_rms/0", "stream_rms/1", "stream_rms/embedding", "gradient_norm/mlp.up/0",
             "gradient_norm/mlp.down/0", "gradient_norm/mlp.down/1", "unheard_of/0"]  # fmt: skip
     rows = [
-        {"step": i, "tokens": i, "train/loss": 1.0, **{f"probe/{key}": i for key in keys}}
+        {"step": i, "tokens": 8 * i, "train/loss": 1.0, **{f"probe/{key}": i for key in keys}}
         for i in range(1, 4)
     ]
     rows[1]["probe/stream_rms/1"] = None  # type: ignore[assignment]
-    text = page(rows)
-    charts = text.split("<svg")[1:]
-    assert [chart.count("<path stroke") for chart in charts] == [3, 2, 1, 1]
-    assert "<title>block 1</title>" in text
-    assert text.count("gradient, norm: mlp.down") == 1
-    assert 'd="M154.7 190.0M340.0 44.0"' in charts[0]  # nothing over the gap
-    assert page([{"step": 1, "tokens": 1}]) == ""
+    found = charts.of_rows(rows)
+    assert {chart: [place.block for place in lines] for chart, lines in found.items()} == {
+        ("stream_rms", ""): [0, 1, None], ("gradient_norm", "mlp.down"): [0, 1],
+        ("gradient_norm", "mlp.up"): [0], ("unheard_of", ""): [0],
+    }  # fmt: skip
+    tokens, values = found["stream_rms", ""][Place("stream_rms", "", 1)]
+    assert tokens == [8, 16, 24]
+    assert values == pytest.approx([1, nan, 3], nan_ok=True)
+    text = charts.drawn(rows)
+    for title in ("stream, rms", "gradient, norm mlp.down", "gradient, norm mlp.up", "unheard_of"):
+        assert text.count(f"<!-- {title} -->") == 1
+    assert charts.drawn([{"step": 1, "tokens": 1}]) == ""

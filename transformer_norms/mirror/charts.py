@@ -1,126 +1,82 @@
 """What was probed, drawn: a chart for each measure and part, a line for each block.
 
-One page is one small file. W&B's own charts of many lines would be a table each, which is an
+One drawing is one small file. W&B's own charts of many lines would be a table each, which is an
 artifact of the run, some twenty a run, and beside them a dozen numbers that are no metrics.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from html import escape
-from math import isfinite, log10
+from collections.abc import Iterable, Mapping, Sequence
+from math import nan
 from typing import Any
 
-from transformer_norms.measures import MEASURES, PREFIX, Measure, Place, place_of
+from transformer_norms.measures import MEASURES, Measure, Place, place_of
+from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved
 
-_MOST_POINTS = 300  # of a line, which is about as many pixels wide
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 340.0, 44.0, 190.0
-_PAGE = """<!doctype html>
-<meta charset="utf-8">
-<style>
-body { margin: 8px; background: #fff; display: grid; gap: 12px;
-  grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); font: 12px sans-serif }
-text { font: 11px sans-serif; fill: #444 }
-.title { font-weight: bold; fill: #000 }
-path { fill: none; stroke-width: 1.4 }
-path:hover { stroke-width: 3 }
-.axis { stroke: #bbb; stroke-width: 1 }
-</style>
-"""
+_COLUMNS, _WIDTH, _HEIGHT = 3, 3.6, 2.5  # inches
 
-Point = tuple[float, float | None]
-Lines = dict[Place, list[Point]]
-Scale = Callable[[float], float]
+Line = tuple[list[float], list[float]]  # tokens and values, NaN where one was not finite
+Charts = dict[tuple[str, str], dict[Place, Line]]  # by measure and part
 
 
-def page(rows: Iterable[dict[str, Any]]) -> str:
-    """The charts of a metrics.jsonl as HTML that loads nothing; '' where nothing was probed."""
-    found: dict[tuple[str, str], Lines] = {}
-    probed = [row for row in rows if any(key.startswith(f"{PREFIX}/") for key in row)]
-    for row in probed[:: -(-len(probed) // _MOST_POINTS) or 1]:
+def drawn(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The charts of the rows of a metrics.jsonl as an SVG; '' where nothing was probed."""
+    charts = of_rows(rows)
+    if not charts:
+        return ""
+    plt = pyplot()
+    lines = -(-len(charts) // _COLUMNS)
+    figure, every = plt.subplots(
+        lines, _COLUMNS, figsize=(_COLUMNS * _WIDTH, lines * _HEIGHT),
+        squeeze=False,
+    )  # fmt: skip
+    # By hand: matplotlib's own layouts take longer than all the rest.
+    figure.subplots_adjust(0.07, 0.5 / lines / _HEIGHT, 0.98, 1 - 0.3 / lines / _HEIGHT, 0.25, 0.5)
+    for axes in every.flat[len(charts) :]:
+        axes.remove()
+    for axes, (measure, part) in zip(every.flat, charts, strict=False):
+        _draw(axes, plt.colormaps["viridis"], measure, part, charts[measure, part])
+    data = saved(figure, "svg")
+    plt.close(figure)
+    return data.decode()
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> Charts:
+    """In the order of MEASURES; what stands outside the blocks shares a chart."""
+    found: Charts = {}
+    for row in rows:
         for key, value in row.items():
             if (place := place_of(key)) is not None:
-                chart = (place.measure, "" if place.block is None else place.part)
-                line = found.setdefault(chart, {}).setdefault(place, [])
-                line.append((row["tokens"], value))
-    order = {measure: number for number, measure in enumerate(MEASURES)}
-    charts = sorted(found.items(), key=lambda item: (order.get(item[0][0], 99), item[0]))
-    return _PAGE + "\n".join(_chart(*chart, lines) for chart, lines in charts) if charts else ""
+                part = "" if place.block is None else place.part
+                tokens, values = found.setdefault((place.measure, part), {}).setdefault(
+                    place, ([], [])
+                )
+                tokens.append(row["tokens"])
+                values.append(nan if value is None else value)
+    order = [*MEASURES, *sorted({measure for measure, _ in found} - MEASURES.keys())]
+    return {chart: found[chart] for chart in sorted(found, key=lambda c: (order.index(c[0]), c))}
 
 
-def _chart(measure: str, part: str, lines: Lines) -> str:
+def _draw(axes: Any, colours: Any, measure: str, part: str, lines: Mapping[Place, Line]) -> None:
+    from matplotlib.ticker import EngFormatter
+
     about = MEASURES.get(measure, Measure(measure, ""))
-    shown = [value for line in lines.values() for _, value in line if value is not None]
-    log = about.log and min(shown, default=0.0) > 0
-    x, y = _across(lines), _up(shown, log)
     places = sorted(lines, key=lambda place: (place.block is None, place.block or 0, place.part))
-    title = escape(": ".join(filter(None, [about.title, part])) + (" (log)" if log else ""))
-    drawn = [_path(place, lines[place], places, x, y) for place in places]
-    return (
-        f'<svg viewBox="0 0 350 214"><text class="title" x="{_LEFT}" y="14">{title}'
-        f"<title>{escape(about.meaning)}</title></text>{_legend(places)}"
-        f'<path class="axis" d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}"/>'
-        f"{_marks(shown, y)}{_tokens(lines)}{''.join(drawn)}</svg>"
-    )
-
-
-def _across(lines: Lines) -> Scale:
-    last = max(tokens for line in lines.values() for tokens, _ in line) or 1
-    return lambda tokens: _LEFT + (_RIGHT - _LEFT) * tokens / last
-
-
-def _up(values: Sequence[float], log: bool) -> Scale:
-    """From the least to the largest."""
-    way: Scale = log10 if log else float
-    low, high = (way(min(values)), way(max(values))) if values else (0.0, 1.0)
-    span = high - low
-    if not isfinite(span) or span == 0:
-        return lambda value: (_TOP + _BOTTOM) / 2
-    return lambda value: _BOTTOM - (_BOTTOM - _TOP) * (way(value) - low) / span
-
-
-def _path(place: Place, line: list[Point], places: list[Place], x: Scale, y: Scale) -> str:
-    """A gap where a number was not finite."""
-    steps, pen = [], "M"
-    for tokens, value in line:
-        if value is None:
-            pen = "M"
+    depth = max([place.block for place in places if place.block is not None], default=0)
+    for place in places:
+        if place.block is None:
+            look = {"color": GREY, "linestyle": "--", "label": place.part}
         else:
-            steps.append(f"{pen}{x(tokens):.1f} {y(value):.1f}")
-            pen = "L"
-    named = f"<title>{_name(place)}</title>"
-    look = f'stroke="{_colour(place, places)}"'
-    dashes = ' stroke-dasharray="4 3"' if place.block is None else ""
-    return f'<path {look}{dashes} d="{"".join(steps)}">{named}</path>'
+            look = {"color": colours(0.9 * place.block / max(1, depth))}
+            look["label"] = f"block {place.block}" if place.block in (0, depth) else "_"
+        axes.plot(*lines[place], linewidth=1, **look)
+    if about.log and _positive([value for _, values in lines.values() for value in values]):
+        axes.set_yscale("log")
+    axes.set_title(" ".join(filter(None, [about.title, part])), fontsize=FONT + 1, parse_math=False)
+    axes.set_xlabel("tokens")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(fontsize=FONT - 1, frameon=False, loc="upper right")
+    plain(axes)
 
 
-def _name(place: Place) -> str:
-    return escape(place.part if place.block is None else f"block {place.block}")
-
-
-def _colour(place: Place, places: list[Place]) -> str:
-    """From yellow at the first block to dark blue at the last."""
-    if place.block is None:
-        return "#888"
-    depth = max(other.block or 0 for other in places) or 1
-    share = place.block / depth
-    return f"hsl({45 + 195 * share:.0f} 85% {48 - 14 * share:.0f}%)"
-
-
-def _legend(places: list[Place]) -> str:
-    """Names in their lines' colours: the first and the last block, and what is no block."""
-    blocks = [place for place in places if place.block is not None]
-    named = [*dict.fromkeys([*blocks[:1], *blocks[-1:]]), *places[len(blocks) :]]
-    spans = [f'<tspan fill="{_colour(p, places)}">{_name(p)}</tspan>' for p in named]
-    return f'<text x="{_LEFT}" y="30">{" &#160; ".join(spans)}</text>'
-
-
-def _marks(values: Sequence[float], y: Scale) -> str:
-    ends = dict.fromkeys([min(values), max(values)]) if values else ()
-    return "".join(
-        f'<text x="{_LEFT - 4}" y="{y(end) + 4:.1f}" text-anchor="end">{end:.3g}</text>'
-        for end in ends
-    )
-
-
-def _tokens(lines: Lines) -> str:
-    last = max(tokens for line in lines.values() for tokens, _ in line)
-    return f'<text x="{_RIGHT}" y="{_BOTTOM + 15}" text-anchor="end">{last:,.0f} tokens</text>'
+def _positive(values: Sequence[float]) -> bool:
+    known = [value for value in values if value == value]
+    return bool(known) and min(known) > 0

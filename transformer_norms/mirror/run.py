@@ -12,7 +12,7 @@ import wandb
 
 from transformer_norms.files import read_json
 from transformer_norms.measures import PREFIX
-from transformer_norms.mirror.charts import page
+from transformer_norms.mirror.charts import drawn
 from transformer_norms.mirror.description import described
 from transformer_norms.mirror.parts import Mirrored
 
@@ -86,16 +86,16 @@ class RunMirror(Mirrored):
         self.state["step"] = row["step"]
 
     def _attach(self, last: bool) -> bool:
-        """Once each: the curve and the page of what was probed; false where the curve may still be
+        """Once each: the curve, and what was probed as charts; false where the curve may still be
         drawn."""
         curve = self.place / "curve.svg"
         if not curve.is_file() and not last and self._ended_since() < _CURVE_SECONDS:
             return False
         pages: dict[str, str] = {}
         if "curve" not in self.state["attached"] and curve.is_file():
-            pages["curve"] = "".join(curve.read_text().partition("<svg")[1:])
+            pages["curve"] = curve.read_text()
         if "probes" not in self.state["attached"]:
-            pages["probes"] = page(Tail(self._tail.path).rows())
+            pages["probes"] = drawn(Tail(self._tail.path).rows())
         if things := {f"view/{name}": _html(text) for name, text in pages.items() if text}:
             self.attach(things)
         self.state["attached"] = [*self.state["attached"], *pages]
@@ -129,7 +129,8 @@ class RunMirror(Mirrored):
 
 def _html(text: str) -> Any:
     """W&B shows a drawing as a page; as an image it takes pixels only."""
-    return wandb.Html(text, inject=False, data_is_not_path=True)
+    picture = "".join(text.partition("<svg")[1:])  # without the XML's own head
+    return wandb.Html(picture, inject=False, data_is_not_path=True)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
