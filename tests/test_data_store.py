@@ -227,18 +227,18 @@ def test_a_real_full_disk_raises_too(tmp_path):
 
 
 def test_what_progress_raises_ends_the_building_and_leaves_no_trace(cache):
-    def stop(done, total):
+    def stop(what, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ready(progress=stop)
+        ready(tell=stop)
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_progress_counts_all_bytes():
     seen = []
-    ready(progress=lambda done, total: seen.append((done, total)))
-    total = sum(len(text) for text in TEXTS)
+    ready(tell=lambda what, *far: seen.append(far) if "encoding" in what else None)
+    total = sum(len(text) for text in TEXTS) / 1e6
     assert seen[-1] == (total, total)
     assert seen == sorted(seen)
 
@@ -259,7 +259,7 @@ def test_who_waits_says_so_once_and_gets_what_the_other_built(cache):
     hidden = folder.rename(cache / "aside")
     lines, polls, corpus = [], [], Listed()
 
-    def poll(done, total):
+    def poll(what, done, total):
         polls.append((done, total))
         if len(polls) == 2:  # the other process is done
             hidden.rename(folder)
@@ -267,7 +267,7 @@ def test_who_waits_says_so_once_and_gets_what_the_other_built(cache):
 
     lock = (cache / f"{folder.name}.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    ready(corpus, say=lines.append, progress=poll)
+    ready(corpus, say=lines.append, tell=poll)
     assert corpus.reads == 0
     assert polls == [(0, 0), (0, 0)]
     assert len(lines) == 1 and "waiting" in lines[0]  # noqa: PT018

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_norms.command import main
 from transformer_norms.files import read_metrics
 from transformer_norms.folder import summary_of
-from transformer_norms.record import say
+from transformer_norms.progress import say
 from transformer_norms.report.curve import reference_lines
 
 PROMPT = "def "

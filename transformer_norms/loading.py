@@ -12,7 +12,7 @@ from transformer_norms.data import Tokenizer, load_tokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json, read_metrics
 from transformer_norms.model import Transformer
-from transformer_norms.record import say
+from transformer_norms.progress import say
 from transformer_norms.trainer import load_weights
 
 

@@ -8,7 +8,7 @@ from transformer_norms.config import compose, plain, usual_axes
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.errors import ConfigError
 from transformer_norms.folder import choose, shown, summary_of
-from transformer_norms.record import say
+from transformer_norms.progress import Live, say
 from transformer_norms.settings import DataKeys
 
 
@@ -44,7 +44,8 @@ class Plan:
         own = dict(self.config["tokenizer"])
         choice = TOKENIZERS[own.pop("type")](**own)
         data = self.config["data"]
-        tokens = prepare(self.corpus, choice, data["split"], data["val_fraction"], say)
+        with Live() as live:
+            tokens = prepare(self.corpus, choice, data["split"], data["val_fraction"], say, live)
         tokens.check(self.config["model"]["context"])
         return tokens
 

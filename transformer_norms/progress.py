@@ -1,67 +1,129 @@
-"""Shows training as it goes: a live line on a terminal, a plain line now and then elsewhere."""
+"""Shows long work as it goes: a live line on a terminal, a plain line now and then elsewhere.
 
+What takes no longer than a moment is not shown. A worker only says how far it is; a thread shows
+it, so that work which has no news for a while is seen to go on.
+"""
+
+import os
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
-from transformer_norms.record import say
-from transformer_norms.trainer import Trainer
-
+QUIET = 2.0  # seconds before anything is shown
 PLAIN_EVERY = 15.0  # seconds between lines where nobody watches a terminal
+_LOOK_EVERY = 0.1
+
+Item = TypeVar("Item")
+# What is done, with places for how much of it and of how much: "reading runs {:.0f}/{:.0f}".
+Tell = Callable[[str, float, float], None]
 
 
-class Watch:
-    """Called after each step; `with` it, so that the terminal is left as it was."""
+def untold(what: str, done: float, total: float) -> None:
+    """For work that nobody waits for."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.begun: float | None = None
-        self.first = 0
-        self.shown = 0.0
-        self.live: Progress | None = None
-        if sys.stderr.isatty():
-            self.live = Progress(
-                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.description}"),
-                TimeRemainingColumn(),
-                console=Console(file=sys.stderr),
-                speed_estimate_period=60,
-            )
-            self.task = self.live.add_task("", total=steps, start=False)
 
-    def __enter__(self) -> "Watch":
-        if self.live:
-            self.live.start()
+def each(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    for done, item in enumerate(items):
+        tell(what, done, len(items))
+        yield item
+
+
+def say(line: str) -> None:
+    """One line to a person: stderr, without control characters."""
+    print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr, flush=True)
+
+
+class Live:
+    """`with` it, and call it with what is done, how much, of how much (0: nobody knows), and more
+    to be said of it. `stays`: whether the last live line does."""
+
+    def __init__(self, stays: bool = False) -> None:
+        self.stays = stays
+        self.what, self.done, self.total, self.more = "", 0.0, 0.0, ""
+        self.first = 0.0  # what was done when this began, at `begun`
+        self.begun = self.entered = time.monotonic()
+        self.spoken: float | None = None
+        self.bar: Progress | None = None
+        self.is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Live":
+        self.entered = time.monotonic()
+        self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
+        self.over.set()
+        self.thread.join()
+        if self.bar:
+            self._draw(self.bar)
+            self.bar.stop()
 
-    def __call__(self, trainer: Trainer, val_loss: float | None) -> None:
-        now = time.monotonic()
-        if self.begun is None:
-            self.begun, self.shown, self.first = now, now, trainer.step
-            if self.live:
-                self.live.start_task(self.task)
-        if self.live is None and now - self.shown < PLAIN_EVERY:
-            return
-        if self.live is not None and now - self.shown < 0.1 and trainer.step < self.steps:
-            return
-        self.shown = now
-        rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
-        loss = f"loss {trainer.last_loss:.3f}"
-        loss += "" if val_loss is None else f"  val {val_loss:.3f}"
-        text = f"{loss}  {rate:,.0f} tokens/s"
-        if self.live is not None:
-            self.live.update(self.task, completed=trainer.step, description=text)
-            return
-        done = max(1, trainer.step - self.first)
-        left = (now - self.begun) / done * (self.steps - trainer.step)
-        say(f"step {trainer.step}/{self.steps}  {text}  {clock(left)} left")
+    def __call__(self, what: str, done: float, total: float, more: str = "") -> None:
+        if what != self.what:
+            self.first, self.begun = done, time.monotonic()
+        self.what, self.done, self.total, self.more = what, done, total, more
+
+    def _watch(self) -> None:
+        while not self.over.wait(_LOOK_EVERY):
+            now = time.monotonic()
+            if not self.what or now - self.entered < QUIET:
+                continue
+            if self.is_terminal:
+                self.bar = self.bar or _bar(transient=not self.stays)
+                self._draw(self.bar)
+            elif self.spoken is None or now - self.spoken > PLAIN_EVERY:
+                self.spoken = now
+                with suppress(OSError, ValueError):  # whoever listened has gone
+                    say("  ".join(filter(None, [self._words(), self.more, self._left(now)])))
+
+    def _words(self) -> str:
+        return self.what.format(self.done, self.total)
+
+    def _left(self, now: float) -> str:
+        """If it goes on as it went."""
+        if self.done <= self.first or not self.total:
+            return ""
+        rate = (now - self.begun) / (self.done - self.first)
+        return f"{clock(rate * max(0.0, self.total - self.done))} left"
+
+    def _draw(self, bar: "Progress") -> None:
+        more = "  ".join(filter(None, [self.more, self._left(time.monotonic())]))
+        task = bar.tasks[0]
+        task.total = self.total or None  # which `update` would take for no news
+        bar.update(task.id, description=self._words(), completed=self.done, more=more, refresh=True)
+
+
+def _bar(transient: bool) -> "Progress":
+    """Started. The cursor stays: who is killed could not bring it back. Nothing on stdout is
+    touched, and what others print on stderr comes above."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    class Shown(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[more]}", markup=False),
+        console=Shown(file=sys.stderr),
+        auto_refresh=False,
+        transient=transient,
+        redirect_stdout=False,
+        expand=True,
+    )
+    bar.add_task("", total=None, more="")
+    bar.start()
+    return bar
 
 
 def clock(seconds: float) -> str:

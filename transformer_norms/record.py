@@ -1,7 +1,6 @@
 """What a run writes while it trains: rows, checkpoints, its summary."""
 
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,8 +86,3 @@ def _finite(value: float) -> float | None:
 
 def _rate(tokens: int, seconds: float) -> float | None:
     return round(tokens / seconds, 1) if seconds > 0 else None
-
-
-def say(line: str) -> None:
-    """One line to a person: stderr, without control characters."""
-    print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr, flush=True)

@@ -22,8 +22,8 @@ from transformer_norms.files import StorageError, preflight, storage, write_byte
 from transformer_norms.folder import ENDED, held, shown, summary_of, this_process
 from transformer_norms.model import Transformer
 from transformer_norms.plan import Plan
-from transformer_norms.progress import Watch
-from transformer_norms.record import Record, Summary, say
+from transformer_norms.progress import Live, say
+from transformer_norms.record import Record, Summary
 from transformer_norms.report.curve import draw_curve, reference_lines
 from transformer_norms.stopping import Preempted, Stopping
 from transformer_norms.trainer import Trainer
@@ -89,8 +89,8 @@ class Run:
                 return known
             summary = self._summary(tokens, parameters)
             self._write_first(tokens, summary)
-            with Watch(config["trainer"]["steps"]) as watch:
-                record = self._record(tokens, summary, watch, follow)
+            with Live(stays=True) as live:
+                record = self._record(tokens, summary, live, follow)
                 try:
                     return self._train(model, tokens, record, stopping)
                 except (Preempted, StorageError):
@@ -149,7 +149,7 @@ class Run:
                 write_bytes(self.folder / "metrics.jsonl", rows)
         write_json(self.folder / "summary.json", summary)
 
-    def _record(self, tokens: Tokens, summary: Summary, watch: Watch, follow: Follow) -> Record:
+    def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
         limit, lengths = self.config["data"]["val_tokens"], tokens.tokenizer.byte_lengths
         followed = False
 
@@ -162,7 +162,7 @@ class Run:
             if not followed:
                 followed = True
                 follow(self.folder)
-            watch(trainer, val_loss)
+            live("step {:.0f}/{:.0f}", trainer.step, trainer.steps, _standing(trainer, val_loss))
 
         keep = self.config["trainer"]["keep"]
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
@@ -225,6 +225,12 @@ class Run:
         trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
         record.rewind(saved.step)
         say(f"{shown(self.folder)} goes on from step {saved.step}")
+
+
+def _standing(trainer: Trainer, val_loss: float | None) -> str:
+    rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
+    validated = "" if val_loss is None else f"  val {val_loss:.3f}"
+    return f"loss {trainer.last_loss:.3f}{validated}  {rate:,.0f} tokens/s"
 
 
 def _introduced(facts: dict[str, Any], parameters: int) -> str:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -7,6 +7,7 @@ from transformer_norms.data.errors import InputError
 from transformer_norms.data.registries import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer, Tokenizer, stretches
 from transformer_norms.kinds import Integer
+from transformer_norms.progress import Tell, untold
 
 FEWEST = 257  # the bytes, and the end of a document
 
@@ -23,9 +24,15 @@ class BytePairs:
     def identity(self) -> dict:
         return {"type": "bpe", "vocab_size": self.vocab_size}
 
-    def fit(self, train: Sequence[str], separated: bool, say: Callable[[str], None]) -> Tokenizer:
+    def fit(
+        self,
+        train: Sequence[str],
+        separated: bool,
+        say: Callable[[str], None],
+        tell: Tell = untold,
+    ) -> Tokenizer:
         wanted = self.vocab_size - separated
-        ranks = learn(train, wanted)
+        ranks = learn(train, wanted, tell)
         if len(ranks) < wanted:
             most = len(ranks) + separated
             raise InputError(
@@ -36,7 +43,7 @@ class BytePairs:
         return RankTokenizer("bpe", "r50k", ranks, self.vocab_size, end)
 
 
-def learn(texts: Sequence[str], size: int) -> list[bytes]:
+def learn(texts: Sequence[str], size: int, tell: Tell = untold) -> list[bytes]:
     """At most `size` byte strings, first the 256 bytes, then pairs in the order of merging."""
     from tokenizers import Tokenizer as Trained
     from tokenizers import models, pre_tokenizers, trainers
@@ -49,11 +56,21 @@ def learn(texts: Sequence[str], size: int) -> list[bytes]:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    parts = (part for text in texts for part in stretches(text))
-    trained.train_from_iterator(parts, trainer)
+    trained.train_from_iterator(_told(texts, tell), trainer)
     spelled = sorted(trained.get_vocab().items(), key=lambda item: item[1])
     byte_of = alphabet()
     return [bytes(byte_of[letter] for letter in word) for word, _ in spelled]
+
+
+def _told(texts: Sequence[str], tell: Tell) -> Iterator[str]:
+    """Stretches of the texts; their words are counted as they come, and merged afterwards."""
+    done, total = 0, sum(map(len, texts))
+    for text in texts:
+        for part in stretches(text):
+            yield part
+            done += len(part)
+            tell("data: words of {:.0f}/{:.0f} million characters", done / 1e6, total / 1e6)
+    tell("data: learning byte pairs", 0, 0)
 
 
 def alphabet() -> dict[str, int]:

@@ -1,6 +1,5 @@
 """Corpus, tokenizer and split -> tokens, from the cache or built into it."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,9 @@ from transformer_norms.data.split import Split
 from transformer_norms.data.store import key_of, open_or_build
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.data.tokenizer_file import load_tokenizer
-
-SAY_EVERY = 5.0  # seconds
+from transformer_norms.progress import Tell, untold
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int], None]
 
 
 @runtime_checkable
@@ -38,7 +35,7 @@ class TokenizerChoice(Protocol):
     """What a config names: `fit` makes the tokenizer, and may look at train alone."""
 
     def identity(self) -> dict: ...
-    def fit(self, train: list[str], separated: bool, say: Say) -> Tokenizer: ...
+    def fit(self, train: list[str], separated: bool, say: Say, tell: Tell) -> Tokenizer: ...
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,12 @@ def prepare(
     split: str,
     val_fraction: float,
     say: Say,
-    progress: Progress = lambda done, total: None,
+    tell: Tell = untold,
 ) -> Tokens:
     """The tokens of a corpus. Raises InputError for unusable input, OSError for an unusable cache.
 
-    `progress(bytes done, bytes in all)` is called often while encoding, and with zeros while
-    waiting for another process; what it raises ends the preparation and leaves no trace.
+    `tell` is called often while encoding, and while waiting for another process; what it raises
+    ends the preparation and leaves no trace.
     """
     content = {
         "corpus": corpus.identity(),
@@ -94,9 +91,12 @@ def prepare(
     }
 
     def build(folder: Path) -> None:
-        _build(folder, corpus, tokenizer, content, say, progress)
+        _build(folder, corpus, tokenizer, content, say, tell)
 
-    entry = open_or_build(key_of(content), build, say, lambda: progress(0, 0))
+    def poll() -> None:
+        tell("data: waiting", 0, 0)
+
+    entry = open_or_build(key_of(content), build, say, poll)
     return _tokens(entry)
 
 
@@ -113,7 +113,7 @@ def _build(
     choice: TokenizerChoice,
     content: dict,
     say: Say,
-    progress: Progress,
+    tell: Tell,
 ) -> None:
     notes: list[str] = []
 
@@ -122,22 +122,34 @@ def _build(
         say(line)
 
     say(f"data: reading {content['corpus']['type']}")
-    documents = [document for document in corpus.documents() if document]
+    documents = _read(corpus, tell)
     parts = SPLITS[content["split"]](documents, content["val_fraction"], note)
     _check_parts(parts, content)
-    tokenizer = choice.fit(parts.train, parts.separated, note)
-    tell = _Progress(sum(map(_bytes, documents)), say, progress)
+    tokenizer = choice.fit(parts.train, parts.separated, note, tell)
+    encoded = _Encoded(sum(map(_bytes, documents)), tell)
     facts: dict[str, Any] = content | {"split": parts.rule, "separated": parts.separated}
     for part, texts in parts.parts().items():
-        ids = tell(tokenizer.encode_documents(texts, parts.separated), tokenizer.byte_lengths)
+        ids = encoded(tokenizer.encode_documents(texts, parts.separated), tokenizer.byte_lengths)
         count = write_ids(folder / f"{part}.bin", ids, tokenizer.vocab_size)
         sizes = {"documents": len(texts), "bytes": sum(map(_bytes, texts)), "tokens": count}
         facts[part] = sizes
+    tell("data: counting", 0, 0)
     facts |= _measures(folder, parts, tokenizer)
     if parts.separated and facts["repeated"]:
         note(f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly")
     facts |= {"floor": corpus.floor, "notes": notes}
     write_manifest(folder, dtype_for(tokenizer.vocab_size), tokenizer.save(), facts)
+
+
+def _read(corpus: Corpus, tell: Tell) -> list[str]:
+    documents, characters = [], 0
+    tell("data: reading", 0, 0)
+    for document in corpus.documents():
+        characters += len(document)
+        tell("data: reading, {:.0f} million characters", characters / 1e6, 0)
+        if document:
+            documents.append(document)
+    return documents
 
 
 def _measures(folder: Path, parts: Split, tokenizer: Tokenizer) -> dict[str, float]:
@@ -160,12 +172,11 @@ def _check_parts(parts: Split, content: dict) -> None:
             )
 
 
-class _Progress:
-    """Tells how far encoding is: each part to `progress`, some seconds apart to `say`."""
+class _Encoded:
+    """Ids as they come, and how far encoding is."""
 
-    def __init__(self, total: int, say: Say, progress: Progress) -> None:
-        self.done, self.total, self.say, self.progress = 0, total, say, progress
-        self.told = time.monotonic()
+    def __init__(self, total: int, tell: Tell) -> None:
+        self.done, self.total, self.tell = 0, total, tell
 
     def __call__(
         self, arrays: Iterable[np.ndarray], byte_lengths: np.ndarray
@@ -173,10 +184,7 @@ class _Progress:
         for ids in arrays:
             yield ids
             self.done += int(byte_lengths[ids].sum())
-            self.progress(self.done, self.total)
-            if time.monotonic() - self.told > SAY_EVERY:
-                self.told = time.monotonic()
-                self.say(f"data: {self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB encoded")
+            self.tell("data: encoding {:.0f}/{:.0f} MB", self.done / 1e6, self.total / 1e6)
 
 
 def _bytes(text: str) -> int:

@@ -12,6 +12,7 @@ from transformer_norms.data.errors import InputError
 from transformer_norms.data.network import answers, within
 from transformer_norms.data.registries import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer, Tokenizer
+from transformer_norms.progress import Tell, untold
 
 HOST = "https://openaipublic.blob.core.windows.net"
 DOWNLOAD_SECONDS = 120.0
@@ -27,7 +28,13 @@ class _Published:
     def identity(self) -> dict:
         return {"type": self.type}
 
-    def fit(self, train: Sequence[str], separated: bool, say: Callable[[str], None]) -> Tokenizer:
+    def fit(
+        self,
+        train: Sequence[str],
+        separated: bool,
+        say: Callable[[str], None],
+        tell: Tell = untold,
+    ) -> Tokenizer:
         missing = [url for url, digest in self.files.items() if not _cached(url, digest, say)]
         if missing and not answers(HOST):
             raise InputError(self._unavailable(f"{HOST} does not answer"))

@@ -21,6 +21,7 @@ def write_report(
     first of `folders`; the path of report.html, and what was found. A page of an unfinished study
     is loaded anew by its browser every `refresh` seconds. ConfigError, one line and nothing
     written, where runs must not be compared or a folder is not what it should be."""
+    from transformer_norms.progress import Live
     from transformer_norms.report.findings import findings
     from transformer_norms.report.gathering import read_study
     from transformer_norms.report.writing import write
@@ -29,5 +30,6 @@ def write_report(
         raise ConfigError(
             f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
         )
-    found = findings(read_study([Path(folder) for folder in folders], baseline, effect))
-    return write(found, None if out is None else Path(out), refresh), found
+    with Live() as live:
+        found = findings(read_study([Path(folder) for folder in folders], baseline, effect, live))
+        return write(found, None if out is None else Path(out), refresh, live), found

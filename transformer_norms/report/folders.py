@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Tell, untold
 from transformer_norms.report.reading import Run, plain_file
 from transformer_norms.sweep.record import SweepRecord, read_record
 
@@ -19,6 +20,8 @@ class Found:
     records: dict[Path, SweepRecord] = field(default_factory=dict)
     runs: dict[Path, Run] = field(default_factory=dict)
     older: set[Path] = field(default_factory=set)
+    tell: Tell = untold
+    expected: int = 0  # runs, as far as is known
 
     def run(self, folder: Path) -> Run | None:
         """The run in `folder`, read once; None where none has begun there."""
@@ -28,15 +31,16 @@ class Found:
             if not (folder / "summary.json").exists():
                 return None
             self.runs[folder] = Run(folder)
+            self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
         return self.runs[folder]
 
 
-def find(folders: Sequence[Path]) -> Found:
+def find(folders: Sequence[Path], tell: Tell = untold) -> Found:
     """Of run folders, folders of runs, and sweep-*.json files; ConfigError for any other."""
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
     first = folders[0]
-    found = Found(first if first.is_dir() else first.parent)
+    found = Found(first if first.is_dir() else first.parent, tell=tell)
     for folder in folders:
         try:
             _add(found, folder.resolve(), str(folder))
@@ -51,12 +55,14 @@ def _add(found: Found, folder: Path, typed: str) -> None:
         if not _is_record(folder):
             raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
         found.records[folder] = read_record(plain_file(folder, _RECORD))
+        found.expected += len(found.records[folder].runs)
         return
     inside = [folder]
     if not (folder / "summary.json").exists():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
         for path in sorted(filter(_is_record, folder.iterdir())):
             found.records[path] = read_record(plain_file(path, _RECORD))
+    found.expected += len(inside)
     runs = [found.run(path) for path in inside]
     if not any(runs) and not any(path.parent == folder for path in found.records):
         studies = [path.name for path in inside if any(path.glob("*/summary.json"))]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Tell, untold
 from transformer_norms.report.folders import Found, find
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
@@ -21,14 +22,17 @@ from transformer_norms.sweep.record import (
 
 
 def read_study(
-    folders: Sequence[Path], baseline: Values | None = None, effect: float | None = None
+    folders: Sequence[Path],
+    baseline: Values | None = None,
+    effect: float | None = None,
+    tell: Tell = untold,
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
     `baseline` and `effect` go before what a sweep recorded; {} compares nothing. ConfigError, one
     line, where something is not what it should be.
     """
-    found = find(folders)
+    found = find(folders, tell)
     study = _recorded(found, baseline, effect) if found.records else _unrecorded(found, baseline)
     if baseline and not any(variant.baseline for variant in study.variants):
         there = "; ".join(variant.name for variant in study.variants[:8])

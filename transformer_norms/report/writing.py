@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
+from transformer_norms.progress import Tell, each, untold
 from transformer_norms.report import notes
 from transformer_norms.report.escape import cell, latex, markdown, printable
 from transformer_norms.report.figure import curves
@@ -27,10 +28,18 @@ _LEFT_OUT = ("median", "correlation")  # what a paper's table can do without
 _WORDS = ("variant", "verdict")
 
 
-def write(findings: Findings, out: Path | None = None, refresh: int | None = None) -> Path:
+def write(
+    findings: Findings,
+    out: Path | None = None,
+    refresh: int | None = None,
+    tell: Tell = untold,
+) -> Path:
     """The path of report.html, in `out` or the first folder of the study."""
     folder = out or findings.study.home
-    rows = {m.folder: m.run.metrics() for m in findings.study.runs if m.run}
+    runs = {member.folder: member.run for member in findings.study.runs if member.run}
+    told = each(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
+    rows = {run.folder: run.metrics() for run in told}
+    tell("drawing", 0, 0)
     files = {
         "report.html": page(findings, rows, refresh if findings.study.unfinished else None),
         "results.csv": _results_csv(findings.study).encode(),
