@@ -18,7 +18,7 @@ def save(project: str) -> int:
         print(f"{project}: a W&B project is named [ENTITY/]PROJECT", file=sys.stderr)
         return 2
     if find_spec("wandb_workspaces") is None:
-        return _refused("install it first: pip install 'transformer_norms[workspaces]'")
+        return _refused("install it first: pip install 'wandb-workspaces>=0.4,<0.5'")
     if resolve_mode("auto", os.environ) != "online":
         return _refused("log in first (wandb login), and leave WANDB_MODE unset")
     try:  # a process of its own: W&B tries for minutes where there is no network
