@@ -17,6 +17,7 @@ from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy
 from transformer_norms.folder import held
 from transformer_norms.identity import code, differing
+from transformer_norms.record import Record
 from transformer_norms.stopping import Stopping
 
 TEXT = "".join(
@@ -339,6 +340,31 @@ def test_only_a_final_validation_loss_is_called_val_loss(stop_at):
     assert stopped["best_val_loss"] is not None
     finished = go()
     assert finished["val_loss"] == rows(finished["folder"])[-1]["val/loss"]
+
+
+class Killed(BaseException):
+    """Nothing in a run can see it coming."""
+
+
+def test_a_last_row_that_a_killed_run_wrote_after_its_last_checkpoint_is_measured_again(
+    stop_at, monkeypatch
+):
+    calm = go("study=calm")
+    stop_at(24)  # before the last evaluation, whose row comes after the last checkpoint
+    assert go("study=rough")["status"] == "preempted"
+    row = Record.row
+
+    def killed(self, values):
+        row(self, values)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "row", killed)
+        with pytest.raises(Killed):
+            go("study=rough")
+    rough = go("study=rough")
+    assert (rough["status"], rough["val_loss"]) == ("finished", calm["val_loss"])
+    assert rows(rough["folder"]) == rows(calm["folder"])
 
 
 def damage(folder, which=-1):

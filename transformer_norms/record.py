@@ -30,9 +30,11 @@ class Record:
         self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
         self.diverged: str | None = None
 
-    def rewind(self, step: int) -> None:
-        """Forgets the rows that came after the checkpoint from which the run goes on."""
-        self.metrics.truncate_after(step)
+    def rewind(self, step: int, written: int) -> None:
+        """Forgets the rows that came after the checkpoint of `step` from which the run goes on:
+        those behind `written`, the last that there was then. A row that came later, of the very
+        step, is measured again, since the trainer is as it was before."""
+        self.metrics.truncate_after(written)
         rows = read_metrics(self.metrics.path)
         self.written = rows[-1]["step"] if rows else 0
         self.saved = step
@@ -54,7 +56,7 @@ class Record:
             self.folder / "checkpoints",
             trainer.step,
             trainer.tensors(),
-            trainer.state(),
+            {**trainer.state(), "written": self.written},
             {**extra, "batch_chain": trainer.chain},
             self.keep,
         )

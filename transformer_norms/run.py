@@ -220,10 +220,10 @@ class Run:
         if saved is None and self.plan.origin is not None:
             saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
         if saved is None:
-            record.rewind(0)
+            record.rewind(0, 0)
             return
         trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
-        record.rewind(saved.step)
+        record.rewind(saved.step, saved.state.get("written", saved.step))
         say(f"{shown(self.folder)} goes on from step {saved.step}")
 
 
