@@ -14,7 +14,7 @@ from transformer_norms.placement import Placement
 pytestmark = pytest.mark.area("catalogue")
 
 TINY = ("model=tiny", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
-TINY += ("trainer.batch_size=2", "trainer.steps=10")
+TINY += ("trainer.batch_size=2", "trainer.steps=10", "trainer.probe_every=0")
 VOCABULARY = 11
 NORMS, PLACEMENTS = distinct_norms(), options("placement")
 FINALS = ["always", "none", *NORMS]

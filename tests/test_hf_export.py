@@ -26,7 +26,7 @@ STRANGE = [
 ]
 RUN = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none", "trainer.threads=1"]
 RUN += ["schedule.warmup=3", "optimizer.lr=1e-2", "data.val_tokens=99"]
-RUN += ["trainer.eval_every=0"]
+RUN += ["trainer.eval_every=0", "trainer.probe_every=0"]
 
 
 def trained(tmp_path, monkeypatch, *more):

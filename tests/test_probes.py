@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from combinations import combined
+from combinations import combined, distinct_norms
 from written_out import linear_of, rotated, same
 
 from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import options
 from transformer_norms.forward_probes import softmax_reads
 from transformer_norms.measures import MEASURES, key_of, place_of
 from transformer_norms.probes import SEQUENCES
@@ -304,3 +305,16 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
     seen = torch.arange(TIME)[:, None] >= torch.arange(TIME)
     torch.testing.assert_close(logits[..., seen].double(), exact[..., seen], rtol=1e-6, atol=1e-6)
     assert (logits[..., ~seen] == float("-inf")).all()
+
+
+EVERY = [{"placement": placement} for placement in options("placement")]
+EVERY += [{"norm": norm} for norm in distinct_norms()]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: "".join(words.values()))
+def test_every_placement_and_every_norm_is_probed(words):
+    trainer = trainer_of(precision="fp32", **words)
+    assert trainer.train_step() is None
+    places = {place_of(key) for key in trainer.probed}
+    for measure in MEASURES.keys() - {"gain_spread"}:
+        assert {0, 1} <= {place.block for place in places if place.measure == measure}

@@ -32,6 +32,7 @@ SHORT += [
     "trainer.steps=4",
     "trainer.batch_size=2",
     "schedule.warmup=1",
+    "trainer.probe_every=0",
 ]
 
 PLUGIN = """

@@ -338,7 +338,9 @@ def test_ten_times_what_is_written_moves_no_logit_only_where_all_of_it_is_normed
 
 
 def trainer_of(placement, *typed):
-    config = combined(*sizes(), "schedule.warmup=0", *typed, placement=placement)
+    config = combined(
+        *sizes(), "schedule.warmup=0", "trainer.probe_every=0", *typed, placement=placement
+    )
     tokens = some_tokens(31, 4, 17)
     return build_trainer(config, build_model(config, 31), lambda step: tokens, lambda: ())
 

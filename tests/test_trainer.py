@@ -12,7 +12,7 @@ from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, options, plain
 
 SIZES = ["model=tiny", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
-SIZES += ["schedule.warmup=5", "trainer.steps=300"]
+SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]
 
 
 def trainer_of(*overrides, batch=None):
