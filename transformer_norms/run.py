@@ -3,7 +3,7 @@
 import importlib
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import log
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from transformer_norms.progress import Live, say
 from transformer_norms.record import Record, Summary
 from transformer_norms.report.curve import draw_curve, reference_lines
 from transformer_norms.stopping import Preempted, Stopping
-from transformer_norms.trainer import Trainer
+from transformer_norms.trainer import Batch, Trainer
 
 SCHEMA = 1
 Follow = Callable[[Path], None]
@@ -92,7 +92,7 @@ class Run:
             with Live(stays=True) as live:
                 record = self._record(tokens, summary, live, follow)
                 try:
-                    return self._train(model, tokens, record, stopping)
+                    return self._train(model, tokens, record, stopping, live)
                 except (Preempted, StorageError):
                     raise
                 except Exception:
@@ -168,11 +168,12 @@ class Run:
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
 
     def _train(
-        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping
+        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
     ) -> Summary:
         keys, context = self.config["trainer"], self.config["model"]["context"]
         batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
-        trainer = build_trainer(self.config, model, batches, self._windows(tokens.val))
+        validation = self._windows(tokens.val, live, "validation")
+        trainer = build_trainer(self.config, model, batches, validation)
         self._restore(trainer, record)
         for line in self.warnings:
             say(f"warning: {line}")
@@ -188,7 +189,8 @@ class Run:
             more["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
         if status == "finished" and len(tokens.test) > 1:
-            measured = trainer.evaluate(self._windows(tokens.test)(), stopping)
+            testing = self._windows(tokens.test, live, "test")
+            measured = trainer.evaluate(testing(), stopping)
             if measured is None:
                 more["status"] = "preempted"
             else:
@@ -197,6 +199,7 @@ class Run:
         if more["status"] in ENDED:
             more["flops"] = machine.flops(trainer, self.config["model"]["context"]) * trainer.tokens
         record.summarize(trainer, **more)
+        record.progress(trainer)
         if more["status"] in ENDED:
             self._draw()
         return record.summary
@@ -207,11 +210,21 @@ class Run:
         except Exception as error:  # a picture that fails takes no result with it
             say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
 
-    def _windows(self, tokens: Any) -> Callable[[], Any]:
+    def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
+        """What is evaluated on; how far that is, is shown as `what`."""
         keys = self.config["trainer"]
         size = keys["batch_size"] // keys["accumulation"]
         limit = self.config["data"]["val_tokens"]
-        return lambda: windows(tokens, self.config["model"]["context"], limit, size)
+        total = min(limit, len(tokens) - 1)
+
+        def shown() -> Iterator[Batch]:
+            done = 0
+            for window in windows(tokens, self.config["model"]["context"], limit, size):
+                live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
+                yield window
+                done += window[:, 1:].numel()
+
+        return shown
 
     def _restore(self, trainer: Trainer, record: Record) -> None:
         """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
