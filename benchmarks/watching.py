@@ -1,5 +1,7 @@
 """What it costs to watch a run: the time of a step that is watched over that of one that is not.
-Same process, same batches, rounds interleaved; what was measured is written whole.
+Same process, same batches, rounds interleaved; what was measured is written whole. W&B's mirror is
+another process, so its rounds are long enough for it to look several times, and it is held in those
+in between.
 
     python benchmarks/watching.py [--sizes A,B] [--rounds N] [--seconds S] [--out FILE] [KEY=VALUE]
 """
@@ -7,23 +9,29 @@ Same process, same batches, rounds interleaved; what was measured is written who
 import argparse
 import gc
 import json
+import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from contenders import Size, ours
+from omegaconf import OmegaConf
 from step import ROTATION, Steps, interleaved, ratios, steps_a_round, surroundings
 
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import MetricsFile
+from transformer_norms.files import MetricsFile, write_json
+from transformer_norms.tracking import Mirror
 from transformer_norms.trainer import Trainer
 
 SIZES = "4-128-128-16-257,6-384-256-8-257"  # the default run's, and a larger one
 ALONE = "not watched"
+ROUND, START = 3.0, 8.0  # seconds: of a round of the mirror's, and until it has begun
 
 
 class Watch(NamedTuple):
@@ -49,6 +57,50 @@ def probed(size: Size, overrides: list[str], folder: Path) -> Callable[[], Any]:
         rows.append({"step": trainer.step, "tokens": trainer.tokens, **trainer.probed})
 
     return step
+
+
+class Mirrored:
+    """A run that the mirror follows, offline, or that goes on while the mirror is held."""
+
+    def __init__(self, size: Size, overrides: list[str], folder: Path) -> None:
+        config = compose([*overrides, "tracking.mode=offline"])
+        self.trainer, self.every = (
+            trainer_of(size, overrides, every=0),
+            config["trainer"]["log_every"],
+        )
+        run = folder / "study" / "run"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        write_json(run / "summary.json", {"status": "running", "choices": dict(config["choices"])})
+        self.rows, self.others = MetricsFile(run / "metrics.jsonl"), MetricsFile(folder / "others")
+        self.mirror = Mirror("offline")
+        for _ in range(self.every):
+            self.step(self.rows)
+        self.mirror.follow(run)
+        time.sleep(START)  # W&B is imported and opened once in a command
+
+    def followed(self) -> None:
+        self._tell(signal.SIGCONT)
+        self.step(self.rows)
+
+    def alone(self) -> None:
+        self._tell(signal.SIGSTOP)
+        self.step(self.others)
+
+    def step(self, rows: MetricsFile) -> None:
+        trained(self.trainer)
+        if self.trainer.step % self.every == 0:
+            row = {"step": self.trainer.step, "tokens": self.trainer.tokens}
+            rows.append({**row, "train/loss": self.trainer.last_loss, "lr": 0.1, "grad_norm": 1.0})
+
+    def _tell(self, word: int) -> None:
+        process = self.mirror._process
+        assert process is not None
+        os.killpg(process.pid, word)
+
+    def close(self) -> None:
+        self._tell(signal.SIGCONT)
+        self.mirror.close()
 
 
 def trainer_of(size: Size, overrides: list[str], every: int) -> Trainer:
@@ -105,6 +157,7 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
         steps |= {name: watch.step for name, watch in watched.items()}
         count = steps_a_round(steps, typed.seconds / typed.rounds)
         times = interleaved(steps, count, typed.rounds, typed.seconds)
+        mirror = mirrored(size, typed, Path(folder))
     one = {name: [ratio - 1 for ratio in ratios(times, name, ALONE)] for name in watched}
     return {
         "size": str(size),
@@ -113,7 +166,21 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
         "every": {name: watch.every for name, watch in watched.items()},
         "one": {name: quartiles(values) for name, values in one.items()},
         "share": {name: median(one[name]) / watch.every for name, watch in watched.items()},
+        "mirror": mirror,
     }
+
+
+def mirrored(size: Size, typed: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The same of the mirror; `share` is of a run's time, quartiles of the ratios less one."""
+    run = Mirrored(size, typed.overrides, folder)
+    try:
+        steps: Steps = {"followed": run.followed, "alone": run.alone}
+        count = steps_a_round(steps, 2 * ROUND)
+        times = interleaved(steps, count, typed.rounds, typed.seconds)
+    finally:
+        run.close()
+    share = quartiles([ratio - 1 for ratio in ratios(times, "followed", "alone")])
+    return {"steps_a_round": count, "seconds": times, "share": share}
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -133,7 +200,14 @@ def table(result: dict[str, Any]) -> list[str]:
             f"{name:12}{middle:15.3f}{f'{low:.3f} to {high:.3f}':>18}"
             f"{result['every'][name]:8}{result['share'][name]:18.2%}"
         )
-    return lines
+    mirror = result["mirror"]
+    low, middle, high = mirror["share"]
+    rounds = len(mirror["seconds"]["alone"])
+    return [
+        *lines,
+        f"mirror: {middle:.2%} of a run (quartiles {low:.2%} to {high:.2%}), {rounds} rounds of "
+        f"{mirror['steps_a_round']}",
+    ]
 
 
 if __name__ == "__main__":
