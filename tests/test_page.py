@@ -281,9 +281,10 @@ def test_watching_ends_when_every_run_has(tmp_path, monkeypatch):
         return tmp_path, findings(read_study([tmp_path]))
 
     monkeypatch.setattr(watching.time, "sleep", sleep)
-    watching.watch(write, [tmp_path], 7)
-    assert waited == [7, 7, 7]
-    assert wrote == [7, 7]  # nothing had changed in between
+    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    watching.watch(write, [tmp_path])
+    assert waited == [10, 10, 10]
+    assert wrote == [10, 10]  # nothing had changed in between
 
 
 def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypatch):

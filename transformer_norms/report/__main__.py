@@ -1,4 +1,4 @@
-"""Tables and figures of what runs found: which variant is better, and what the numbers allow."""
+"""What runs found, as a page, tables and figures: which variant is better, and how sure that is."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from transformer_norms.command import answered
 from transformer_norms.errors import ConfigError
 from transformer_norms.overrides import parse
 from transformer_norms.report import write_report
+from transformer_norms.report.watching import EVERY, watch
 
 _EPILOG = """
 FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. Where a sweep's record
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="smallest difference worth naming (default: the sweep's, else 0.005)",
     )  # fmt: skip
     parser.add_argument(
-        "--watch", nargs="?", type=int, const=10, metavar="SECONDS",
-        help="write it anew as runs go on, until they have ended or Ctrl-C (default: every 10)",
+        "--watch", action="store_true",
+        help=f"write it anew every {EVERY} seconds as runs go on, until all have ended or Ctrl-C",
     )  # fmt: skip
     return answered(partial(_answer, parser, arguments))
 
@@ -57,14 +58,11 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
-    if typed.watch is not None and typed.watch < 1:
-        raise ConfigError(f"--watch {typed.watch}: at least 1 second is wanted")
     write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
     from transformer_norms.report.table import summary_lines
-    from transformer_norms.report.watching import watch
 
-    if typed.watch is not None:
-        watch(write, typed.folders, typed.watch)
+    if typed.watch:
+        watch(write, typed.folders)
     path, found = write()
     print("\n".join(summary_lines(found)), file=sys.stderr)
     print(json.dumps({"report": str(path), **found.study.count()}), flush=True)

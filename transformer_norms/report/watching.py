@@ -1,5 +1,6 @@
 """A report that is kept fresh while runs go on."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -7,18 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+EVERY = 10  # seconds
 _READ = ("summary.json", "metrics.jsonl")
 
 
-def watch(write: Callable[..., tuple[Path, Any]], folders: Sequence[Path], seconds: int) -> None:
-    """Writes the report, and again within `seconds` of a change, until every run that was planned
-    has ended, or Ctrl-C. `write` takes the seconds after which a browser is to look again."""
+def watch(write: Callable[..., tuple[Path, Any]], folders: Sequence[Path]) -> None:
+    """Writes the report, and again within EVERY seconds of a change, until every run that was
+    planned has ended, or Ctrl-C. `write` takes the seconds after which a browser looks again."""
+    with suppress(OSError):
+        os.nice(10)  # the runs come first
     before: object = None
     with suppress(KeyboardInterrupt):
         while True:
             now = _looks(folders)
             if now != before:
-                path, found = write(refresh=seconds)
+                path, found = write(refresh=EVERY)
                 count, before = found.study.count(), now
                 ended = count["finished"] + count["diverged"]
                 print(
@@ -28,7 +32,7 @@ def watch(write: Callable[..., tuple[Path, Any]], folders: Sequence[Path], secon
                 )
                 if not found.study.unfinished:
                     return
-            time.sleep(seconds)
+            time.sleep(EVERY)
 
 
 def _looks(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
