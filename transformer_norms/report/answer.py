@@ -92,7 +92,7 @@ def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> 
         if difference < 0:
             notes.append(
                 f"{lowest[0].name} has the lowest mean of them, {-difference:.4f} below its "
-                "baseline's, but so few or scattered seeds do not carry that it is better."
+                "baseline's, but the seeds are too few, or scatter too much, to call it better."
             )
     if "not distinguishable" in found:
         notes.append("Not distinguishable is no finding of equality: more seeds might tell.")

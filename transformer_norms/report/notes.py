@@ -103,11 +103,10 @@ _ORIGINS: dict[str, Callable[[Run], str]] = {
     ),
     "model": lambda run: (
         f"depth {run.value('model.depth')}, width {run.value('model.width')}, "
-        f"{run.summary.parameters or 0:,} parameters"
+        f"context {run.value('model.context')}"
     ),
     "horizon": lambda run: (
-        f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences of "
-        f"{run.value('model.context')} tokens"
+        f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences"
     ),
     "evaluated on": lambda run: f"{run.value('data.val_tokens')} tokens at most",
     "device": lambda run: (

@@ -47,7 +47,7 @@ function order(blocks) {
 
 function probeAxis() {
   const measure = probes.measures[control("measure").value];
-  return axis(measure.title, measure.log ? { type: "log", exponentformat: "power" } : {});
+  return axis(measure.title, measure.log ? { type: "log", exponentformat: "power", nticks: 6 } : {});
 }
 
 function drawProbes() {

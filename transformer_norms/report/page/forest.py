@@ -6,7 +6,7 @@ from math import isfinite
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 
-WIDTH, HEIGHT = 220, 26
+WIDTH, HEIGHT = 180, 26
 _EDGE = 9  # room at either end, for arrows and half a dot
 
 
