@@ -14,7 +14,7 @@ from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page.drawings import drawn_blocks
-from transformer_norms.report.page.forest import Scale, forest
+from transformer_norms.report.page.forest import Scale, forest, scale
 from transformer_norms.report.page.grids import maps
 
 pytestmark = pytest.mark.area("trust")
@@ -299,3 +299,14 @@ def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypat
     assert refreshing not in write_report([tmp_path])[0].read_text()
     edit(run, status="finished")
     assert refreshing not in write_report([tmp_path], refresh=7)[0].read_text()
+
+
+def test_one_variant_far_out_leaves_the_small_pictures_of_the_others_readable(tmp_path):
+    far = {0: 2.3, 1: 9.3, 2: 2.4}
+    make_study(tmp_path, {"pre": PRE, "sandwich": SANDWICH, "peri": SANDWICH, "post": far})
+    found = findings(read_study([tmp_path]))
+    on = scale(found)
+    near = forest(found, found.study.variant("sandwich"), on)
+    assert near.beyond == (False, False)
+    assert near.interval[1] - near.interval[0] > 5
+    assert forest(found, found.study.variant("post"), on).beyond == (True, True)

@@ -74,10 +74,11 @@ def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = No
 
 
 def _results(columns: Table) -> Table:
-    """The table with what is asked first in front, and without columns of zeros."""
+    """The table with what is asked first in front, without columns of zeros, and without what
+    stands in words below."""
     calm = all(cell in ("0", "") for cell in columns.get("diverged", ()))
     whole = all(cell in ("0", "") for cell in columns.get("missing", ()))
-    left_out = {"diverged": calm, "median": calm, "missing": whole}
+    left_out = {"diverged": calm, "median": calm, "missing": whole, "correlation": True}
     order = ["variant", "verdict", *columns]
     return {name: columns[name] for name in order if name in columns and not left_out.get(name)}
 

@@ -50,11 +50,14 @@ function drawCurves() {
 
 function drawFinals() {
   const rows = shown();
+  const [from, to] = span(rows);
   const traces = [];
   rows.forEach((place, row) => {
     const { losses, texts, mean, half, diverged } = study.finals[place];
     const marker = { color: colour(place), size: 8, opacity: 0.7 };
-    traces.push({ x: losses, y: losses.map(() => row - 0.16), text: texts, type: "scatter", mode: "markers", marker, hovertemplate: "%{text}<br>%{x:.4f} nats<extra></extra>" });
+    const dots = { text: texts, type: "scatter", mode: "markers", hovertemplate: "%{text}<br>%{customdata:.4f} nats<extra></extra>", customdata: losses };
+    traces.push({ ...dots, x: losses.map((loss) => (loss > to ? null : loss)), y: losses.map(() => row - 0.16), marker });
+    if (losses.some((loss) => loss > to)) traces.push({ ...dots, x: losses.map((loss) => (loss > to ? 1 : null)), y: losses.map(() => row - 0.16), xaxis: "x2", marker: { ...marker, symbol: "triangle-right", size: 10 }, cliponaxis: false });
     if (mean !== null) traces.push({
       x: [mean], y: [row + 0.16], type: "scatter", mode: "markers", text: [study.names[place]],
       marker: { symbol: "line-ns", size: 14, line: { width: 2.5, color: colour(place) } },
@@ -70,25 +73,29 @@ function drawFinals() {
   const narrow = document.getElementById("finals").clientWidth < NARROW;
   show("finals", traces, {
     height: 90 + 34 * Math.max(1, rows.length),
-    xaxis: axis(`final ${study.loss}, nats per token`, { range: span(rows) }),
+    xaxis: axis(`final ${study.loss}, nats per token`, { range: [from, to] }),
     xaxis2: { overlaying: "x", range: [0, 1], visible: false, fixedrange: true },
     yaxis: axis("", { tickvals: rows.map((_, row) => row), ticktext: narrow ? names.map((name) => name.slice(0, 14)) : names, range: [rows.length - 0.4, -0.6] }),
   });
 }
 
-// Every dot, and the intervals as far as they leave the dots apart.
+// Every dot, but for what lies so far above the median that the others would be one, and the
+// intervals as far as they leave the dots apart.
 function span(rows) {
-  const every = rows.flatMap((place) => study.finals[place].losses);
+  const every = rows.flatMap((place) => study.finals[place].losses).sort((one, other) => one - other);
   if (!every.length) return [0, 1];
-  const [low, high] = [Math.min(...every), Math.max(...every)];
+  const low = every[0];
+  const far = low + 12 * (every[Math.floor(every.length / 2)] - low);
+  const near = far > low ? every.filter((loss) => loss <= far) : every;
+  const high = near[near.length - 1];
   const most = 1.5 * (high - low) || 0.01;
   const ends = rows.flatMap((place) => {
     const { mean, half } = study.finals[place];
-    return half === null ? [] : [Math.max(mean - half, low - most), Math.min(mean + half, high + most)];
+    return half === null || mean > high ? [] : [Math.max(mean - half, low - most), Math.min(mean + half, high + most)];
   });
-  const [from, to] = [Math.min(low, ...ends), Math.max(high, ...ends)];
-  const room = 0.05 * (to - from) || 0.01;
-  return [from - room, to + room];
+  const [first, last] = [Math.min(low, ...ends), Math.max(high, ...ends)];
+  const room = 0.05 * (last - first) || 0.01;
+  return [first - room, last + room];
 }
 
 function drawRates() {

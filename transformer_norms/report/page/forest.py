@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from math import isfinite
+from statistics import median
 
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 
 WIDTH, HEIGHT = 180, 26
 _EDGE = 9  # room at either end, for arrows and half a dot
+_FAR = 4  # times the median of what variants need: what lies beyond is at the edge
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,21 @@ class Scale:
 
 
 def scale(findings: Findings) -> Scale:
-    """On which every seed's difference stands, and the intervals as far as there is room."""
-    found = [findings.study.effect]
-    for variant in findings.study.variants:
-        found += map(abs, _differences(findings, variant).values())
-        if (compared := findings.comparisons.get(variant.name)) and compared.low is not None:
-            widest = max(abs(compared.low), abs(compared.high or 0))
-            found.append(min(widest, 2.5 * max(found)))
-    return Scale(1.1 * max(found) or 1.0)
+    """On which all differences and intervals stand, but for what lies so far out that the others
+    would be one."""
+    extents = [
+        extent for v in findings.study.variants if (extent := _extent(findings, v)) is not None
+    ]
+    far = _FAR * median(extents) if extents else 0.0
+    return Scale(1.1 * max(findings.study.effect, min(far, max(extents, default=0.0))) or 1.0)
+
+
+def _extent(findings: Findings, variant: Variant) -> float | None:
+    """How far from zero anything of a variant lies."""
+    compared = findings.comparisons.get(variant.name)
+    ends = [compared.low, compared.high, compared.difference] if compared else []
+    found = [abs(end) for end in (*ends, *_differences(findings, variant).values()) if end]
+    return max(found, default=None)
 
 
 def forest(findings: Findings, variant: Variant, on: Scale) -> Forest | None:
