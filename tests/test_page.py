@@ -7,15 +7,26 @@ from statistics import fmean
 
 import pytest
 from page_studies import LOSSES, STEPS, depth_study, runs_of, tuned_study, value
-from run_folders import PRE, SANDWICH, config_of, edit, make_run, make_study
+from run_folders import (
+    PRE,
+    SANDWICH,
+    config_of,
+    edit,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+)
 
-from transformer_norms.report import watching, write_report
+from transformer_norms.report import notes, watching, write_report
 from transformer_norms.report.answer import answer
+from transformer_norms.report.comparable import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.page.forest import Scale, forest, scale
 from transformer_norms.report.page.grids import maps
+from transformer_norms.report.page.setup import setup
 
 pytestmark = pytest.mark.area("trust")
 
@@ -95,9 +106,11 @@ def test_a_better_variant_is_the_lead(tmp_path):
 def test_the_lowest_mean_is_named_with_what_it_does_not_carry(tmp_path):
     make_study(tmp_path, {"pre": PRE, "sandwich": {0: 2.2, 1: 2.33, 2: 2.29}})
     (note, *_) = answer(findings(read_study([tmp_path]))).notes
-    difference = fmean(PRE.values()) - fmean([2.2, 2.33, 2.29])
-    assert note.startswith(f"sandwich has the lowest mean of them, {difference:.4f} below")
-    assert "too few, or scatter too much, to call it better" in note
+    p = findings(read_study([tmp_path])).comparisons["sandwich"].p_holm
+    assert note == (
+        "The lowest mean is that of sandwich, which these seeds do not show to be better: "
+        f"p {p:.2g} after Holm's correction."
+    )
 
 
 def test_an_unfinished_study_says_so_first(tmp_path):
@@ -310,3 +323,34 @@ def test_one_variant_far_out_leaves_the_small_pictures_of_the_others_readable(tm
     assert near.beyond == (False, False)
     assert near.interval[1] - near.interval[0] > 5
     assert forest(found, found.study.variant("post"), on).beyond == (True, True)
+
+
+def test_what_all_results_share_is_listed_and_what_they_do_not_is_named(tuned):
+    _, _, found = tuned
+    shared, differing = setup(found.study)
+    assert ("lr", "0.01") in shared["optimizer"]
+    assert ("steps", "40") in shared["trainer"]
+    assert ("width", "64") in shared["model"]
+    assert "norm.type" in differing
+    assert "norm" not in shared or "type" not in dict(shared["norm"])
+
+
+def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "post": {**PRE, 1: 6.25}})
+    (line,) = notes.unusual(findings(read_study([tmp_path])))
+    assert "post-s1" in line
+    assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
+
+
+def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
+    runs = []
+    for placement, rate in (("pre", 1e-3), ("deepnorm", 1e-2)):
+        config = config_of([f"placement={placement}"], 0, optimizer__lr=rate)
+        runs.append(planned(config, {"placement": placement}, "result", {"optimizer.lr": rate}))
+        make_run(tmp_path, config, 2.3)
+    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
+    found = findings(read_study([tmp_path]))
+    deepnorm = found.study.variant("deepnorm")
+    assert confounds(found.study, deepnorm)[0] == "final_norm"
+    assert "init" in confounds(found.study, deepnorm)
+    assert not any("optimizer.lr" in text for text in found.differences["deepnorm"])

@@ -33,9 +33,8 @@ def data(page, chart):
 
 
 def named(traces):
-    """Of traces of means and rates, whose text is the variant's name."""
-    texts = [t["text"] if isinstance(t["text"], str) else t["text"][0] for t in traces]
-    return {text for text in texts if not text.startswith("seed")}
+    """The variants that a chart shows, be it by their seeds or their means."""
+    return {trace["name"].partition(", seed")[0] for trace in traces}
 
 
 @pytest.mark.parametrize("name", ["tuned", "depth"])
@@ -81,9 +80,9 @@ def test_the_legend_takes_variants_out_of_every_chart(pages, opened):
     page.get_by_role("checkbox", name="rmsnorm post").uncheck()
     for chart in ("curves", "finals", "rates", "profile"):
         assert named(data(page, chart)) == every - {"rmsnorm post"}
-    page.get_by_role("button", name="none").click()
+    page.get_by_role("button", name="hide all").click()
     assert data(page, "curves") == []
-    page.get_by_role("button", name="all").click()
+    page.get_by_role("button", name="show all").click()
     assert named(data(page, "curves")) == every
 
 
@@ -103,12 +102,11 @@ def test_it_is_used_by_keyboard(pages, opened):
 def test_every_seed_is_a_dot_and_a_diverged_one_a_cross(pages, opened):
     page = opened(pages["tuned"]).page
     traces = data(page, "finals")
-    dots = sorted(x for t in traces if not isinstance(t["text"], str) and t["text"] and
-                  t["text"][0].startswith("seed") for x in t["x"])  # fmt: skip
+    dots = sorted(x for t in traces if "text" in t for x in t["x"])
     expected = sorted(x for losses in LOSSES.values() for x in losses.values() if x is not None)
     assert dots == expected
     (cross,) = [t for t in traces if t["marker"].get("symbol") == "x"]
-    assert cross["text"] == "layernorm post"
+    assert cross["name"] == "layernorm post"
 
 
 def test_rates_have_a_ring_at_the_best_and_a_cross_where_one_diverged(pages, opened):
@@ -117,7 +115,7 @@ def test_rates_have_a_ring_at_the_best_and_a_cross_where_one_diverged(pages, ope
     assert page.evaluate("document.getElementById('rates').layout.xaxis.type") == "log"
     rings = [t for t in traces if t["marker"].get("symbol") == "circle-open"]
     assert [ring["x"] for ring in rings] == [[RATES[1]]] * 4
-    crosses = {t["text"]: t["x"] for t in traces if t["marker"].get("symbol") == "x"}
+    crosses = {t["name"]: t["x"] for t in traces if t["marker"].get("symbol") == "x"}
     assert crosses == {"rmsnorm post": [RATES[2]], "layernorm post": [RATES[2]]}
 
 
@@ -129,14 +127,15 @@ def test_probes_are_shown_by_block_at_a_step_and_over_steps_of_a_variant(pages, 
     def mean(name, step, block, number=0):
         return sum(value(s, step, block, number) for s in seeds[name]) / len(seeds[name])
 
+    page.locator("[name=step]").fill(str(len(STEPS) - 1))
     for trace in data(page, "profile"):
-        wanted = [0.5, *(mean(trace["text"], STEPS[-1], block) for block in (0, 1))]
+        wanted = [0.5, *(mean(trace["name"], STEPS[-1], block) for block in (0, 1))]
         assert trace["y"] == pytest.approx(wanted, rel=1e-3)
     page.locator("[name=step]").fill("0")
     page.locator("[name=measure]").select_option("gradient, norm")
     page.locator("[name=part]").select_option("mlp.up")
     for trace in data(page, "profile"):
-        wanted = [mean(trace["text"], STEPS[0], block, 2) for block in (0, 1)]
+        wanted = [mean(trace["name"], STEPS[0], block, 2) for block in (0, 1)]
         assert trace["y"] == pytest.approx(wanted, rel=1e-3)
     page.locator("[name=of]").select_option("layernorm post")
     for block, trace in enumerate(data(page, "history")):
@@ -173,7 +172,8 @@ def test_dark_is_dark_and_paper_is_white(pages, opened):
     there.page.emulate_media(media="print")
     there.page.evaluate("drawAll()")
     assert there.page.evaluate(ground) == "rgb(255, 255, 255)"
-    assert not there.page.locator("#legend").is_visible()
+    assert not there.page.locator("#legend input").first.is_visible()
+    assert there.page.locator("#legend").is_visible()  # what the lines are
     widths = there.page.evaluate(
         "[...document.querySelectorAll('.chart .main-svg')].map(svg => svg.clientWidth)"
     )
@@ -188,7 +188,7 @@ def test_every_link_inside_leads_somewhere(pages, opened):
     page = opened(pages["tuned"]).page
     links = page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     inside = {link for link in links if link.startswith("#")}
-    assert inside == {f"#variant-{place}" for place in range(len(LOSSES))}
+    assert inside > {f"#variant-{place}" for place in range(len(LOSSES))}
     assert all(page.locator(link).count() == 1 for link in inside)
     assert all(link.startswith(("#", "https://doi.org/", "https://arxiv.org/")) for link in links)
 
@@ -204,3 +204,23 @@ def test_every_picture_has_words(pages, opened):
     )
     assert unlabelled == 0
     assert json.loads(page.locator("#study").text_content())["names"]
+
+
+@pytest.mark.parametrize(
+    ("chart", "layer"),
+    [("curves", ".js-line"), ("finals", ".point"), ("rates", ".point"), ("profile", ".point")],
+)
+def test_what_is_pointed_at_says_which_variant_it_is(pages, opened, chart, layer):
+    page = opened(pages["tuned"]).page
+    page.locator(f"#{chart}").scroll_into_view_if_needed()
+    box = page.locator(f"#{chart} .scatterlayer {layer}").first.bounding_box()
+    share = 0.5 if layer == ".point" else 1.0  # a dot's middle, and where a line ends
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + share * box["height"])
+    page.wait_for_selector(f"#{chart} .hovertext", timeout=5000)
+    text = page.locator(f"#{chart} .hovertext").first.text_content()
+    assert any(" ".join(names) in text for names in LOSSES), text
+
+
+def test_nothing_on_the_page_offers_to_send_it_anywhere(pages, opened):
+    page = opened(pages["tuned"]).page
+    assert page.locator(".modebar-btn").count() == 0

@@ -22,7 +22,7 @@ def test_the_words_are_those_of_their_numbers():
     wide = outcomes([3.02, 3.00, 3.02])
     assert said(wide, outcomes([3.00, 3.02, 2.99])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
-        "(the smallest difference these could see is 0.1): difference 0.010 nats, "
+        "(they would find a true difference of 0.1 nine times in ten): difference 0.010 nats, "
         "95 % interval -0.056 to 0.076, p 0.58 after Holm"
     )
 
@@ -72,7 +72,7 @@ def test_zero_has_no_sign():
     c = comparison(**numbers, detectable=0.0203, verdict="not distinguishable")
     assert in_words("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
-        "(the smallest difference these could see is 0.02): difference 0.000 nats, "
+        "(they would find a true difference of 0.02 nine times in ten): difference 0.000 nats, "
         "95 % interval -0.012 to 0.012, p 0.90 after Holm"
     )
 

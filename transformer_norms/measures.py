@@ -24,19 +24,29 @@ class Measure(NamedTuple):
 
 MEASURES = {
     "stream_rms": Measure(
-        "stream, rms", "sqrt(mean(x^2)) over the features and tokens of what leaves a block", True
+        "stream, rms",
+        "sqrt(mean(x^2)) of the residual stream x as it leaves a block, over features and tokens",
+        True,
     ),
-    "stream_mean": Measure("stream, mean", "mean(x), likewise"),
+    "stream_mean": Measure(
+        "stream, mean", "mean of the residual stream as it leaves a block, over features and tokens"
+    ),
     "stream_largest": Measure(
-        "stream, largest / rms", "max |x| / sqrt(mean(x^2)), likewise: massive activations", True
+        "stream, largest / rms",
+        "max |x| / sqrt(mean(x^2)) of the residual stream x as it leaves a block: large where "
+        "activations are massive",
+        True,
     ),
     "stream_kurtosis": Measure(
-        "stream, kurtosis", "mean((x - mean)^4) / var^2, likewise; 3 where x is Gaussian", True
+        "stream, kurtosis",
+        "mean((x - mean)^4) / var^2 of the residual stream x as it leaves a block; 3 for a "
+        "Gaussian, more where few entries are large",
+        True,
     ),
     "branch_over_stream": Measure(
         "branch / stream",
-        "rms of what a sub-layer adds, over the rms of what it is added to, "
-        "each with its coefficient; of two streams, x",
+        "rms of what a sub-layer adds over the rms of what it is added to, both as they meet in "
+        "the sum; in a block of two streams, of the normed one",
         True,
     ),
     "gradient_norm": Measure(
@@ -44,21 +54,21 @@ MEASURES = {
     ),
     "update_over_weight": Measure(
         "update / weight",
-        "norm of what a step changes a matrix by, over the matrix's; what a constraint on the "
-        "weights changes is in it",
+        "Euclidean norm of what one optimizer step changes a matrix by, over the matrix's own; it "
+        "falls with the learning rate",
         True,
     ),
     "attention_entropy": Measure(
         "attention, entropy",
-        "of a query's softmax weights, mean over heads and queries, in nats: uniform attention has "
-        "mean(ln t), attention to one token 0",
+        "of a query's attention weights, in nats, mean over heads and queries; 0 where all of it "
+        "goes to one token, mean(ln t) where it is spread evenly over the t tokens so far",
     ),
     "attention_logit": Measure(
         "attention, largest logit",
-        "max of what the softmax reads, scaled and capped, over heads, queries and keys",
+        "the largest number that a softmax of attention reads, over heads, queries and keys",
     ),
     "gain_spread": Measure(
-        "gains, spread", "standard deviation of a norm's gains, one for a feature"
+        "gains, spread", "standard deviation over features of a norm's learned gains"
     ),
 }
 

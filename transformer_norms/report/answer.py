@@ -58,12 +58,13 @@ def _by(findings: Findings, variant: Variant) -> str:
         if not own.diverged:
             return f"its baseline in {share_in_words(other.divergence)}"
         return f"in {share_in_words(own.divergence)}"
-    if compared.difference is None or compared.verdict in ("not distinguishable", "identical"):
+    if compared.difference is None or compared.verdict == "identical":
         return ""
     if compared.low is None:
         return f"{compared.difference:+.4f}"
+    difference, interval = measured(compared)
     sign = "+" if compared.difference > 0 else ""
-    return f"by {sign}{measured(compared)[0]}"
+    return f"{sign}{difference} ({interval.removeprefix('95 % interval ')})"
 
 
 def _lead(findings: Findings, compared: list[Variant]) -> str:
@@ -85,20 +86,35 @@ def _lead(findings: Findings, compared: list[Variant]) -> str:
 
 def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> list[str]:
     """Sentences that keep a reader from taking the groups for more than they are."""
-    found = {group.verdict: [variant for variant, _ in group.said] for group in groups}
+    found = {group.verdict for group in groups}
     notes = []
-    if "better" not in found and (lowest := found.get("not distinguishable")):
-        difference = findings.comparisons[lowest[0].name].difference or 0.0
-        if difference < 0:
-            notes.append(
-                f"{lowest[0].name} has the lowest mean of them, {-difference:.4f} below its "
-                "baseline's, but the seeds are too few, or scatter too much, to call it better."
-            )
+    if "better" not in found and (lowest := _lowest(findings)):
+        notes.append(lowest)
     if "not distinguishable" in found:
         notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
     if len(compared) > 1:
         notes.append("Each variant is compared with its baseline, and not with the others.")
     return notes
+
+
+def _lowest(findings: Findings) -> str:
+    """Which variant has the lowest mean, where it is compared, and how much that says."""
+    means = {
+        variant.name: mean
+        for variant in findings.study.variants
+        if (mean := findings.outcomes[variant.name].mean) is not None
+    }
+    if len(means) < 2 or not findings.comparisons:
+        return ""
+    name = min(means, key=lambda name: means[name])
+    if (compared := findings.comparisons.get(name)) is None:
+        return f"The lowest mean is that of {name}, which is a baseline."
+    if compared.p_holm is None:
+        return ""
+    return (
+        f"The lowest mean is that of {name}, which these seeds do not show to be better: "
+        f"p {compared.p_holm:.2g} after Holm's correction."
+    )
 
 
 def _unfinished(findings: Findings) -> str:

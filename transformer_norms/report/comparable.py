@@ -22,7 +22,8 @@ _SHARED = {
     "trainer.batch_size": "horizon",
 }
 _LONGEST = 48  # characters of a value
-FLOPS_MARGIN = 0.01  # share by which FLOPs per token may differ without a word
+FLOPS_WORD = 0.001  # share from which different FLOPs per token are named; below are gains and sums
+FLOPS_MARGIN = 0.01  # and from which that is more than a fair comparison has
 
 
 def check(study: Study) -> None:
@@ -129,13 +130,31 @@ def differences(study: Study, variant: Variant) -> list[str]:
     if not (variant.ended and baseline.ended):
         return []
     one, other = variant.ended[0], baseline.ended[0]
-    asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
     found = [
         f"{key} {cut(here)} ({cut(there)})"
-        for key, (here, there) in _differing(one, other).items()
-        if not any(_under(key, axis) for axis in asked)
+        for key, (here, there) in _unasked(study, variant, baseline).items()
     ]
     return found + _costs(one, other) + mixed([*variant.ended, *baseline.ended])
+
+
+def confounds(study: Study, variant: Variant) -> list[str]:
+    """The settings of `differences` by their shortest names: init, embed_scale, final_norm."""
+    baseline = study.variant(variant.baseline or variant.name)
+    if not (variant.ended and baseline.ended):
+        return []
+    keys = _unasked(study, variant, baseline)
+    short = [key.removeprefix("architecture.") for key in keys]
+    return list(dict.fromkeys(key.partition(".")[0] for key in short))
+
+
+def _unasked(study: Study, variant: Variant, baseline: Variant) -> dict[str, tuple[Any, Any]]:
+    """The settings in which the two differ, but for those asked about and those tuned."""
+    asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
+    return {
+        key: both
+        for key, both in _differing(variant.ended[0], baseline.ended[0]).items()
+        if not any(_under(key, axis) for axis in (*asked, *study.tune))
+    }
 
 
 def _costs(one: Run, other: Run) -> list[str]:
@@ -146,6 +165,8 @@ def _costs(one: Run, other: Run) -> list[str]:
     costs = one.flops_per_token, other.flops_per_token
     if costs[0] is not None and costs[1] and costs[0] != costs[1]:
         share = costs[0] / costs[1] - 1
+        if abs(share) < FLOPS_WORD:
+            return found
         flag = f", more than {FLOPS_MARGIN:.0%} apart" if abs(share) > FLOPS_MARGIN else ""
         found.append(f"FLOPs per token {share:+.2%}{flag}")
     return found

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paired_tests import smallest_found
@@ -15,20 +16,20 @@ _LISTED = 8  # runs named in one line
 def how(findings: Findings) -> str:
     """How the numbers of the table came about."""
     count, effect = _compared_together(findings), findings.study.effect
-    said = (
-        f"Final {LOSSES[findings.loss]} in nats per token; a diverged run counts as its initial "
-        "loss, and as infinity in a median."
-    )
+    said = f"Final {LOSSES[findings.loss]} in nats per token."
+    if any(outcomes.diverged for outcomes in findings.outcomes.values()):
+        said += " A diverged run counts as its initial loss, and as infinity in a median."
     if not findings.comparisons:
         return said
     lost = any(compared.verdict == "diverged" for compared in findings.comparisons.values())
     untested = "; where a run diverged, only the difference is given" if lost else ""
     return (
         f"{said} Differences: mean over the seeds that both have of variant - baseline, with "
-        f"Student's 95 % interval; p: paired t test, after Holm over {count} "
-        f"comparison{'s' * (count != 1)}; detectable: the smallest true difference that such a "
-        f"comparison finds nine times in ten; a difference below {effect:g} is "
-        f"not called better or worse{untested}."
+        f"Student's 95 % interval, each for itself; p: paired t test, after Holm's correction for "
+        f"{count} comparison{'s' * (count != 1)} made together, so that an interval may leave out "
+        f"zero where p is no longer below 0.05; detectable: the true difference that such a "
+        f"comparison finds nine times in ten. Better or worse is said where p is below 0.05 and "
+        f"the difference at least {effect:g}{untested}."
     )
 
 
@@ -56,6 +57,22 @@ def noise(findings: Findings) -> list[str]:
                 f"ten from {sizes} seeds"
             )
     return lines
+
+
+def unusual(findings: Findings) -> list[str]:
+    """Runs that finished with a loss above the one they began with: no rule calls them diverged,
+    and yet a mean over them says little."""
+    name = LOSSES[findings.loss]
+    return [
+        f"{variant.name}: {run.folder.name} finished with a {name} of "
+        f"{run.final_loss(findings.loss):.4f}, above its initial loss of "
+        f"{run.summary.initial_loss:.4f} (validation loss {number(run.summary.val_loss)}); it "
+        "counts as it is"
+        for variant in findings.study.variants
+        for run in variant.ended
+        if run.summary.status == "finished"
+        and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
+    ]
 
 
 def warnings(study: Study) -> list[str]:

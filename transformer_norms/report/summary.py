@@ -38,6 +38,7 @@ class Summary:
     flops: Number | None = None
     tokens_per_second: Number | None = None
     peak_memory: Whole | None = None
+    diverged: str | None = None
     commit: str | None = None
     dirty: bool | None = None
     device: str | None = None

@@ -134,5 +134,9 @@ def audit_lines(study: Study) -> list[str]:
             none = f"it diverged at every {edge} that was tried"
             lines.append(f"{audit.variant.name}: EDGE: {none if tuned.best is None else last}")
     shared = ", ".join(map(str, shared_seeds(study.variants)))
-    apart = "no seed was used for tuning and for a result"
+    if all(tuned and not tuned.edge for tuned in (audit.variant.tuned for audit in found)):
+        lines.append("every best value lies inside the grid")
+    seeds = sorted({trial.seed for audit in found for trial in audit.variant.trials})
+    lines.append(f"seeds of tuning: {', '.join(map(str, seeds))}")
+    apart = "tuning and results have different seeds"
     return [*lines, f"SHARED: seeds of tuning and of results: {shared}" if shared else apart]

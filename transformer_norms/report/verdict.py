@@ -70,7 +70,7 @@ def _not_distinguishable(variant: str, baseline: str, c: Comparison) -> str:
         )
     return (
         f"{variant} is not distinguishable from {baseline} with {_count(len(c.seeds), 'seed')} "
-        f"(the smallest difference these could see is {_two_digits(c.detectable)}): "
+        f"(they would find a true difference of {_two_digits(c.detectable)} nine times in ten): "
         f"difference {difference} nats, {interval}, {_p(c.p_holm)} after Holm"
     )
 

@@ -141,7 +141,9 @@ def _table_md(findings: Findings) -> str:
         [markdown(notes.how(findings))],
         *_section("Tuning", _grid(tuning), _items(audit_lines(study))),
         *_section("Noise", _items(notes.noise(findings))),
-        *_section("Warnings of the runs", _items(notes.warnings(study))),
+        *_section(
+            "Warnings of the runs", _items([*notes.unusual(findings), *notes.warnings(study)])
+        ),
         *_section("Missing and left out", _items(notes.left_out(study))),
         *_section("Where this comes from", _items(notes.origin(study))),
     ]

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from transformer_norms.report import notes
 from transformer_norms.report.answer import answer
+from transformer_norms.report.comparable import confounds
 from transformer_norms.report.drawing import COLOURS, DASHES
 from transformer_norms.report.escape import label_text, printable
 from transformer_norms.report.findings import Findings
@@ -24,12 +25,14 @@ from transformer_norms.report.page.forest import HEIGHT, WIDTH, forest, scale
 from transformer_norms.report.page.grids import maps, number_axes
 from transformer_norms.report.page.probes import probes
 from transformer_norms.report.page.runs import runs_table
+from transformer_norms.report.page.setup import setup
 from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.study import Study
 from transformer_norms.report.table import LOSSES, Table, audit_table, table
 from transformer_norms.report.tuning import audit_lines, audits
 
 _HERE = Path(__file__).parent
+_PROBES = "trainer.probe_every"
 _SCRIPTS = ("theme.js", "charts.js", "diagnostics.js", "page.js")
 
 
@@ -39,6 +42,7 @@ def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = No
     script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     data = _data(findings, rows)
     on = scale(findings)
+    compared = [v for v in study.variants if v.name in findings.comparisons]
     text = (
         _environment()
         .get_template("page.html")
@@ -68,9 +72,19 @@ def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = No
             left_out=notes.left_out(study),
             origin=notes.origin(study),
             runs=runs_table(study),
+            setup=setup(study),
+            probe_every=_probe_every(study),
+            unusual=notes.unusual(findings),
+            confounds={v.name: confounds(study, v) for v in compared},
         )
     )
     return text.encode()
+
+
+def _probe_every(study: Study) -> Any:
+    """In steps; None where no run says it, as those of before there were probes."""
+    runs = [run for variant in study.variants for run in variant.ended]
+    return next((run.value(_PROBES) for run in runs if run.has(_PROBES)), None)
 
 
 def _results(columns: Table) -> Table:

@@ -26,7 +26,7 @@ function drawCurves() {
       if (along) traces.push({ x: along, y: curve.loss, type: "scatter", mode: "lines", ...more });
     };
     for (const run of variant.runs.filter((run) => run.key === key)) {
-      const words = { text: run.text, hovertemplate: "%{text}<br>%{x:.4s} " + x + "<br>%{y:.4f} nats<extra></extra>" };
+      const words = { name: `${study.names[place]}, ${run.text}`, hovertemplate: "%{fullData.name}<br>%{x:.4s} " + x + "<br>%{y:.4f} nats<extra></extra>" };
       if (seeds) line(run, { ...words, opacity: 0.4, line: { color: colour(place), width: 1 } });
       if (run.diverged) {
         const last = { tokens: run.tokens.slice(-1), loss: run.loss.slice(-1), seconds: run.seconds.slice(-1) };
@@ -35,12 +35,13 @@ function drawCurves() {
     }
     const mean = variant.means[key];
     if (mean) line(mean, {
-      text: study.names[place], line: { color: colour(place), width: 2.4, dash: dash(place) },
-      hovertemplate: "%{text}, mean<br>%{x:.4s} " + x + "<br>%{y:.4f} nats<extra></extra>",
+      name: study.names[place], line: { color: colour(place), width: 2.4, dash: dash(place) },
+      hovertemplate: "%{fullData.name}, mean<br>%{x:.4s} " + x + "<br>%{y:.4f} nats<extra></extra>",
     });
   }
   const name = key === "val/loss" ? "validation loss" : "training loss";
-  const range = study.curves.ranges[key];
+  const whole = document.querySelector("#curve-controls [name=whole]").checked;
+  const range = whole ? null : study.curves.ranges[key];
   show("curves", traces, {
     height: 430,
     xaxis: axis(X[x].title, { rangemode: "tozero", exponentformat: "SI" }),
@@ -55,18 +56,18 @@ function drawFinals() {
   rows.forEach((place, row) => {
     const { losses, texts, mean, half, diverged } = study.finals[place];
     const marker = { color: colour(place), size: 8, opacity: 0.7 };
-    const dots = { text: texts, type: "scatter", mode: "markers", hovertemplate: "%{text}<br>%{customdata:.4f} nats<extra></extra>", customdata: losses };
+    const dots = { name: study.names[place], text: texts, type: "scatter", mode: "markers", hovertemplate: "%{fullData.name}, %{text}<br>%{customdata:.4f} nats<extra></extra>", customdata: losses };
     traces.push({ ...dots, x: losses.map((loss) => (loss > to ? null : loss)), y: losses.map(() => row - 0.16), marker });
     if (losses.some((loss) => loss > to)) traces.push({ ...dots, x: losses.map((loss) => (loss > to ? 1 : null)), y: losses.map(() => row - 0.16), xaxis: "x2", marker: { ...marker, symbol: "triangle-right", size: 10 }, cliponaxis: false });
     if (mean !== null) traces.push({
-      x: [mean], y: [row + 0.16], type: "scatter", mode: "markers", text: [study.names[place]],
+      x: [mean], y: [row + 0.16], type: "scatter", mode: "markers", name: study.names[place],
       marker: { symbol: "line-ns", size: 14, line: { width: 2.5, color: colour(place) } },
       error_x: { type: "data", array: [half || 0], visible: half !== null, color: colour(place), thickness: 2 },
-      hovertemplate: "%{text}, mean<br>%{x:.4f} nats<extra></extra>",
+      hovertemplate: "%{fullData.name}, mean<br>%{x:.4f} nats<extra></extra>",
     });
     if (diverged) traces.push({
       x: Array(diverged).fill(1), y: Array(diverged).fill(0).map((_, i) => row - 0.2 + 0.2 * i), xaxis: "x2", type: "scatter", mode: "markers",
-      marker: { symbol: "x", size: 9, color: colour(place) }, text: study.names[place], hovertemplate: "%{text} diverged<extra></extra>", cliponaxis: false,
+      marker: { symbol: "x", size: 9, color: colour(place) }, name: study.names[place], hovertemplate: "%{fullData.name} diverged<extra></extra>", cliponaxis: false,
     });
   });
   const names = rows.map((place) => study.names[place]);
@@ -109,11 +110,11 @@ function drawRates() {
   for (const line of wanted) {
     const name = study.names[line.variant];
     const paint = colour(line.variant);
-    const words = { text: name, hovertemplate: `%{text}<br>%{x}<br>%{y:.4f} nats<extra></extra>` };
+    const words = { name, hovertemplate: "%{fullData.name}<br>%{x}<br>%{y:.4f} nats<extra></extra>" };
     traces.push({ x: line.rates, y: line.losses, type: "scatter", mode: "lines+markers", line: { color: paint, dash: dash(line.variant), width: 2 }, marker: { size: 6 }, ...words });
     const best = line.rates.indexOf(line.best);
-    if (best >= 0) traces.push({ x: [line.best], y: [line.losses[best]], type: "scatter", mode: "markers", marker: { symbol: "circle-open", size: 15, color: paint, line: { width: 2 } }, text: name, hovertemplate: "%{text}: chosen, %{x}<extra></extra>" });
-    if (line.diverged.length) traces.push({ x: line.diverged, y: line.diverged.map(() => high + room), type: "scatter", mode: "markers", marker: { symbol: "x", size: 9, color: paint }, text: name, hovertemplate: "%{text}: a run diverged at %{x}<extra></extra>", cliponaxis: false });
+    if (best >= 0) traces.push({ x: [line.best], y: [line.losses[best]], type: "scatter", mode: "markers", marker: { symbol: "circle-open", size: 15, color: paint, line: { width: 2 } }, name, hovertemplate: "%{fullData.name}: chosen, %{x}<extra></extra>" });
+    if (line.diverged.length) traces.push({ x: line.diverged, y: line.diverged.map(() => high + room), type: "scatter", mode: "markers", marker: { symbol: "x", size: 9, color: paint }, name, hovertemplate: "%{fullData.name}: a run diverged at %{x}<extra></extra>", cliponaxis: false });
   }
   show("rates", traces, {
     height: 400,
@@ -135,11 +136,11 @@ function drawAxes() {
       const lost = points[place].filter((point) => point.diverged);
       const words = name || study.loss;
       traces.push({
-        x: ended.map((point) => point.x), y: ended.map((point) => point.loss), name: words, type: "scatter", mode: "lines+markers", text: words,
+        x: ended.map((point) => point.x), y: ended.map((point) => point.loss), name: words, type: "scatter", mode: "lines+markers",
         line: { color: colour(place), dash: dash(place), width: 2 }, error_y: { type: "data", array: ended.map((point) => point.half || 0), color: colour(place), thickness: 1.2 },
-        hovertemplate: "%{text}<br>%{x}<br>%{y:.4f} nats<extra></extra>",
+        hovertemplate: "%{fullData.name}<br>%{x}<br>%{y:.4f} nats<extra></extra>",
       });
-      if (lost.length) traces.push({ x: lost.map((point) => point.x), y: lost.map(() => high + room), name: `${words}, diverged`, type: "scatter", mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, text: words, hovertemplate: "%{text}: a run diverged at %{x}<extra></extra>", cliponaxis: false, showlegend: false });
+      if (lost.length) traces.push({ x: lost.map((point) => point.x), y: lost.map(() => high + room), name: words, type: "scatter", mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, hovertemplate: "%{fullData.name}: a run diverged at %{x}<extra></extra>", cliponaxis: false, showlegend: false });
     });
     show(`axis-${number}`, traces, {
       height: 400, showlegend: lines.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },

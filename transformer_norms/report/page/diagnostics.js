@@ -27,7 +27,7 @@ function fillParts() {
   const { parts } = probes.measures[control("measure").value];
   const before = control("part").value;
   control("part").replaceChildren(...parts.map((part) => option(part, part ? words(part) : parts.length > 1 ? "outside the blocks" : "each block")));
-  if (parts.includes(before)) control("part").value = before;
+  if (before && parts.includes(before)) control("part").value = before;
   else if (parts.length > 1) control("part").value = parts.find((part) => part);
   control("part").disabled = parts.length < 2;
 }
@@ -69,11 +69,12 @@ function drawProfile() {
     step = step || probes.variants[place].steps[at];
     const there = blocks.map((block) => (values(place)[block] || [])[at] ?? null);
     traces.push({
-      x: blocks.map((_, i) => i), y: there, text: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },
-      line: { color: colour(place), dash: dash(place), width: 2 }, hovertemplate: "%{text}<br>%{y:.4g}<extra></extra>",
+      x: blocks.map((_, i) => i), y: there, name: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },
+      line: { color: colour(place), dash: dash(place), width: 2 }, hovertemplate: "%{fullData.name}<br>%{y:.4g}<extra></extra>",
     });
   }
   control("shown").textContent = step;
+  control("step").setAttribute("aria-valuetext", `step ${step}`);
   const every = Math.ceil(blocks.length / 16);
   const ticks = blocks.map((_, i) => i).filter((i) => i % every === 0);
   show("profile", traces, {
@@ -89,7 +90,7 @@ function drawHistory() {
   const traces = blocks.map((block, i) => ({
     x: probes.variants[place].steps, y: found[block], name: /^\d+$/.test(block) ? `block ${block}` : block, type: "scatter", mode: "lines",
     line: { color: depth(blocks.length > 1 ? i / (blocks.length - 1) : 1), width: 2 },
-    text: block, hovertemplate: "%{text}, step %{x}<br>%{y:.4g}<extra></extra>",
+    hovertemplate: "%{fullData.name}, step %{x}<br>%{y:.4g}<extra></extra>",
   }));
   show("history", traces, {
     height: 380, showlegend: blocks.length <= 12, legend: { orientation: "h", y: 1.02, yanchor: "bottom", font: { size: 11 } },

@@ -17,35 +17,37 @@ class Block:
 
     variants: list[str]
     svg: str = ""
+    ends: tuple[str, ...] = ()  # what stands before the first block and behind the last
     why: str = ""
 
 
 def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
     """Of variants that have a result; those whose drawings are the same share one."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
     for variant in variants:
         for run in variant.ended[:1]:
             found.setdefault(_drawn(run), []).append(variant.name)
-    return [Block(names, svg, why) for (svg, why), names in found.items()]
+    return [Block(names, *drawn) for drawn, names in found.items()]
 
 
-def _drawn(run: Run) -> tuple[str, str]:
-    """The drawing, or why there is none."""
+def _drawn(run: Run) -> tuple[str, tuple[str, ...], str]:
+    """The drawing and its ends, or why there is none."""
     depth, width = run.value("model.depth"), run.value("model.width")
     if not (finite(depth) and finite(width) and depth <= _DEEPEST and depth * width <= _LARGEST):
-        return "", "it is too large"
+        return "", (), "it is too large"
     file = run.folder / "config.yaml"
     try:
-        return _draw(as_typed("config", str(file))), ""
+        return *_draw(as_typed("config", str(file))), ""
     except ConfigError as error:
-        return "", str(error).removeprefix(f"config={file}: ")
+        return "", (), str(error).removeprefix(f"config={file}: ")
 
 
-def _draw(typed: str) -> str:
+def _draw(typed: str) -> tuple[str, tuple[str, ...]]:
     """ConfigError where the config is not one that this version can build."""
     from transformer_norms.building import undrawn
     from transformer_norms.config import compose, plain
     from transformer_norms.explain.anatomy import dissect
+    from transformer_norms.explain.equations import ends
     from transformer_norms.explain.figure import drawn
     from transformer_norms.explain.reading import Reader
     from transformer_norms.explain.weightless import NoWeights
@@ -56,4 +58,4 @@ def _draw(typed: str) -> str:
     page, width, height = drawn(
         config, [dissect(reader, i, block) for i, block in enumerate(model.blocks)]
     )
-    return page.bare(width, height)
+    return page.bare(width, height), tuple(ends(reader, model).values())

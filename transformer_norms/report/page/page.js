@@ -46,7 +46,7 @@ if (probes) {
   fillMeasures();
   const longest = Math.max(...probes.variants.map((variant) => (variant ? variant.steps.length : 0)));
   control("step").max = longest - 1;
-  control("step").value = longest - 1;
+  control("step").value = Math.floor((longest - 1) / 2);  // at the end of a schedule little moves
 }
 recall();
 drawAll();

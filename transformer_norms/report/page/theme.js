@@ -39,7 +39,7 @@ function layout(more) {
   };
 }
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+const CONFIG = { displayModeBar: false, responsive: true };  // its buttons are forty stops of the Tab key
 
 function show(id, traces, how) {
   const place = document.getElementById(id);
