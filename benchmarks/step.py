@@ -36,6 +36,19 @@ Times = dict[str, list[float]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     typed = parser().parse_intermixed_args(arguments)
+    return each_size(typed, measure, table, {"activation": typed.activation})
+
+
+Measured = dict[str, Any]  # of one size, as the JSON holds it
+
+
+def each_size(
+    typed: argparse.Namespace,
+    measure: Callable[[Size, argparse.Namespace], Measured],
+    table: Callable[[Measured], list[str]],
+    more: Measured,
+) -> int:
+    """Measures every size that was typed, shows it, and writes it all with `more`; an exit code."""
     if typed.rounds < ROTATION:
         print(f"--rounds {typed.rounds}: at least {ROTATION} are needed", file=sys.stderr)
         return 2
@@ -43,9 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
         return 2
     try:
-        sizes = [Size.read(text) for text in typed.sizes.split(",")]
         results = []
-        for size in sizes:
+        for size in [Size.read(text) for text in typed.sizes.split(",")]:
             results.append(measure(size, typed))
             print("\n".join(table(results[-1])), flush=True)
             gc.collect()
@@ -53,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if typed.out:
-        record = surroundings() | {"sizes": results}
-        record |= {"overrides": typed.overrides, "activation": typed.activation}
+        record = surroundings() | {"sizes": results, "overrides": typed.overrides, **more}
         typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     return 0
 

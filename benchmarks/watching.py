@@ -7,8 +7,6 @@ in between.
 """
 
 import argparse
-import gc
-import json
 import os
 import signal
 import sys
@@ -21,10 +19,9 @@ from typing import Any, NamedTuple
 
 from contenders import Size, ours
 from omegaconf import OmegaConf
-from step import ROTATION, Steps, interleaved, ratios, steps_a_round, surroundings
+from step import Steps, each_size, interleaved, ratios, steps_a_round
 
 from transformer_norms.config import compose
-from transformer_norms.errors import ConfigError
 from transformer_norms.files import MetricsFile, write_json
 from transformer_norms.tracking import Mirror
 from transformer_norms.trainer import Trainer
@@ -114,26 +111,7 @@ def trained(trainer: Trainer) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    typed = parser().parse_intermixed_args(arguments)
-    if typed.rounds < ROTATION:
-        print(f"--rounds {typed.rounds}: at least {ROTATION} are needed", file=sys.stderr)
-        return 2
-    if typed.out and not typed.out.parent.is_dir():
-        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
-        return 2
-    results = []
-    try:
-        for text in typed.sizes.split(","):
-            results.append(measure(Size.read(text), typed))
-            print("\n".join(table(results[-1])), flush=True)
-            gc.collect()
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if typed.out:
-        record = surroundings() | {"overrides": typed.overrides, "sizes": results}
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    return 0
+    return each_size(parser().parse_intermixed_args(arguments), measure, table, {})
 
 
 def parser() -> argparse.ArgumentParser:
