@@ -27,6 +27,7 @@ from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.page.forest import Scale, forest, scale
 from transformer_norms.report.page.grids import maps
 from transformer_norms.report.page.setup import setup
+from transformer_norms.sweep.record import Tuned
 
 pytestmark = pytest.mark.area("trust")
 
@@ -354,3 +355,48 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
     assert confounds(found.study, deepnorm)[0] == "final_norm"
     assert "init" in confounds(found.study, deepnorm)
     assert not any("optimizer.lr" in text for text in found.differences["deepnorm"])
+
+
+def lost_study(study, *placements):
+    """Each tuned at two rates; post diverged at both, and so has no results planned."""
+    runs, chosen = [], []
+    for placement in placements:
+        variant, best = {"placement": placement}, {"optimizer.lr": 1e-2}
+        lost = placement == "post"
+        for rate in (1e-3, 1e-2):
+            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
+            status = "diverged" if lost else "finished"
+            make_run(study, config, None if lost else 2.5, status=status)
+        chosen.append(Tuned(variant, None if lost else best, []))
+        for seed, loss in ({} if lost else PRE).items():
+            config = config_of([f"placement={placement}"], seed, optimizer__lr=1e-2)
+            runs.append(planned(config, variant, "result", best))
+            make_run(study, config, loss)
+    facts = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [100], "tuned": chosen}
+    return make_record(study, runs, **facts)
+
+
+def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
+    lost_study(tmp_path, "pre", "post", "peri")
+    said = answer(findings(read_study([tmp_path])))
+    (lost,) = [group for group in said.groups if group.verdict == "diverged"]
+    assert [(v.name, by) for v, by in lost.said] == [("post", "at every value tried")]
+    assert [group.verdict for group in said.groups] == ["diverged", "identical"]
+
+
+def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(tmp_path):
+    lost_study(tmp_path, "pre", "post")
+    said = answer(findings(read_study([tmp_path])))
+    assert said.lead == "post diverged at every value tried (2 runs)."
+    assert [group.verdict for group in said.groups] == ["diverged"]
+
+
+def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
+    config = config_of(["placement=pre"], 100, optimizer__lr=1e-3)
+    make_run(tmp_path, config, 2.5)
+    runs = [planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": 1e-3})]
+    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
+    said = answer(findings(read_study([tmp_path])))
+    assert said.unfinished
+    assert said.lead == "1 variant ran; nothing is compared."

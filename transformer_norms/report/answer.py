@@ -34,14 +34,20 @@ class Answer:
 def answer(findings: Findings) -> Answer:
     """Of variants that have a baseline; of others the lead says only how many there are."""
     compared = [v for v in findings.study.variants if v.name in findings.comparisons]
-    groups = [
-        Group(verdict, [(v, _by(findings, v)) for v in _ordered(findings, compared, verdict)])
+    said = {
+        verdict: [(v, _by(findings, v)) for v in _ordered(findings, compared, verdict)]
         for verdict in _ORDER
-    ]
-    groups = [group for group in groups if group.said]
+    }
+    said["diverged"] += [(v, "at every value tried") for v in _lost(findings)]
+    groups = [Group(verdict, variants) for verdict, variants in said.items() if variants]
     return Answer(
         _lead(findings, compared), groups, _notes(findings, groups, compared), _unfinished(findings)
     )
+
+
+def _lost(findings: Findings) -> list[Variant]:
+    """What diverged wherever it was tuned: there is nothing to compare, and it is an answer."""
+    return [v for v in findings.study.variants if v.compared and v.lost]
 
 
 def _ordered(findings: Findings, compared: list[Variant], verdict: str) -> list[Variant]:
@@ -73,7 +79,10 @@ def _lead(findings: Findings, compared: list[Variant]) -> str:
     if better:
         return f"{findings.sentence(better[0])}."
     if not compared:
-        count = sum(bool(variant.ended) for variant in study.variants)
+        if lost := _lost(findings):
+            return f"{'; '.join(map(findings.sentence, lost))}."
+        ran = [(*variant.results, *variant.trials) for variant in study.variants]
+        count = sum(any(run.ended for run in runs) for runs in ran)
         return f"{count} variant{'s' * (count != 1)} ran; nothing is compared."
     baselines = sorted({variant.baseline or "" for variant in compared})
     of = baselines[0] if len(baselines) == 1 else "its baseline"

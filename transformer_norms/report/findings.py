@@ -74,6 +74,6 @@ def _ended(outcomes: Outcomes) -> str:
 
 
 def _no_results(variant: Variant) -> str:
-    if variant.tuned and variant.tuned.best is None:
+    if variant.lost:
         return f"diverged at every value tried ({len(variant.trials)} runs)"
     return "has no runs planned for its result yet"

@@ -50,6 +50,11 @@ class Variant:
         return self.baseline not in (None, self.name)
 
     @property
+    def lost(self) -> bool:
+        """Whether it diverged at every value that tuning tried, and so has no results."""
+        return self.tuned is not None and self.tuned.best is None
+
+    @property
     def ended(self) -> list[Run]:
         """The runs that have a result."""
         return [member.run for member in self.results if member.run and member.ended]
@@ -93,10 +98,7 @@ class Study:
     def unfinished(self) -> bool:
         """Whether runs are missing, or a variant waits for its results to be planned."""
         return self.count()["missing"] > 0 or any(
-            variant.trials
-            and not variant.results
-            and not (variant.tuned and not variant.tuned.best)
-            for variant in self.variants
+            variant.trials and not variant.results and not variant.lost for variant in self.variants
         )
 
 

@@ -38,7 +38,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "missing": str(len(own.missing)),
         "loss": spread(own.mean, own.sd),
         "median": number(own.median),
-        "verdict": _standing(variant),
+        "verdict": standing(variant),
     }
     names = "difference interval p sign-flip correlation detectable".split()
     if compared is None:
@@ -55,9 +55,9 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     }
 
 
-def _standing(variant: Variant) -> str:
+def standing(variant: Variant) -> str:
     """What stands for a verdict where there is no comparison."""
-    if variant.tuned and variant.tuned.best is None:
+    if variant.lost:
         return "diverged"
     return "baseline" if variant.baseline == variant.name else ""
 

@@ -9,6 +9,7 @@ from transformer_norms.report.escape import label_text
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.study import Study, Variant, finite
+from transformer_norms.report.table import standing
 from transformer_norms.sweep.record import label
 
 SHADES = 7
@@ -71,13 +72,12 @@ def _cell(findings: Findings, variant: Variant, known: Sequence[float]) -> Cell:
     if loss is not None and isfinite(loss):
         span = known[-1] - known[0] or 1.0
         shade = round((SHADES - 1) * (loss - known[0]) / span)
-    verdict = str(compared.verdict) if compared else ""
     return Cell(
         variant,
         loss,
         shade,
         compared.difference if compared else None,
-        verdict or ("baseline" if variant.baseline == variant.name else ""),
+        str(compared.verdict) if compared else standing(variant),
         f"diverged in {len(outcomes.diverged)} of {len(outcomes.losses)}"
         if outcomes.diverged
         else "",
