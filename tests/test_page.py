@@ -104,7 +104,7 @@ def test_a_better_variant_is_the_lead(tmp_path):
     assert "Each variant is compared with its baseline, and not with the others." in said.notes
 
 
-def test_the_lowest_mean_is_named_with_what_it_does_not_carry(tmp_path):
+def test_a_lower_mean_is_named_with_what_it_does_not_carry(tmp_path):
     make_study(tmp_path, {"pre": PRE, "sandwich": {0: 2.2, 1: 2.33, 2: 2.29}})
     (note, *_) = answer(findings(read_study([tmp_path]))).notes
     p = findings(read_study([tmp_path])).comparisons["sandwich"].p_holm
@@ -400,3 +400,24 @@ def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     said = answer(findings(read_study([tmp_path])))
     assert said.unfinished
     assert said.lead == "1 variant ran; nothing is compared."
+
+
+def test_seeds_that_carry_a_difference_too_small_to_name_are_not_called_too_few(tmp_path):
+    """Told from zero, smaller than the effect, and its interval reaches beyond that."""
+    small = {seed: PRE[seed] - 0.0045 + (0.0003, -0.0004, 0.0001)[seed] for seed in PRE}
+    make_study(tmp_path, {"pre": PRE, "sandwich": small})
+    found = findings(read_study([tmp_path]))
+    assert found.comparisons["sandwich"].verdict == "not distinguishable"
+    assert found.comparisons["sandwich"].p_holm < 0.05
+    assert answer(found).notes == [
+        "The lowest mean is that of sandwich, less than the 0.005 worth naming below its baseline's."
+    ]
+
+
+def test_a_mean_is_not_called_the_lowest_where_another_is_lower(tmp_path):
+    base = {seed: 2.3 + seed / 100 for seed in range(5)}
+    scattered = {s: x - (0.03, -0.02, 0.01, -0.015, 0.0)[s] for s, x in base.items()}
+    steady = {s: x - 0.003 + (1e-4, -1e-4, 2e-4, 0, -2e-4)[s] for s, x in base.items()}
+    make_study(tmp_path, {"pre": base, "peri": scattered, "post": steady})
+    notes = answer(findings(read_study([tmp_path]))).notes
+    assert notes[0].startswith("The lowest mean is that of post")

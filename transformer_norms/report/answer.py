@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.paired_tests import LEVEL
 from transformer_norms.report.statistics import Verdict
 from transformer_norms.report.study import Variant
 from transformer_norms.report.verdict import measured, share_in_words
@@ -96,10 +97,11 @@ def _lead(findings: Findings, compared: list[Variant]) -> str:
 def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> list[str]:
     """Sentences that keep a reader from taking the groups for more than they are."""
     found = {group.verdict for group in groups}
+    told = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in compared]
     notes = []
     if "better" not in found and (lowest := _lowest(findings)):
         notes.append(lowest)
-    if "not distinguishable" in found:
+    if "not distinguishable" in found and not all(told):
         notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
     if len(compared) > 1:
         notes.append("Each variant is compared with its baseline, and not with the others.")
@@ -120,9 +122,12 @@ def _lowest(findings: Findings) -> str:
         return f"The lowest mean is that of {name}, which is a baseline."
     if compared.p_holm is None:
         return ""
+    said = f"The lowest mean is that of {name}"
+    if compared.p_holm < LEVEL:
+        return f"{said}, less than the {compared.effect:g} worth naming below its baseline's."
     return (
-        f"The lowest mean is that of {name}, which these seeds do not show to be better: "
-        f"p {compared.p_holm:.2g} after Holm's correction."
+        f"{said}, which these seeds do not show to be better: p {compared.p_holm:.2g} after "
+        "Holm's correction."
     )
 
 
