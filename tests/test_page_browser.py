@@ -4,7 +4,9 @@ import json
 
 import pytest
 from page_studies import LOSSES, RATES, STEPS, depth_study, tuned_study, value
+from run_folders import make_study
 
+from transformer_norms.measures import Place, key_of
 from transformer_norms.report import write_report
 
 pytestmark = pytest.mark.area("trust")
@@ -224,3 +226,47 @@ def test_what_is_pointed_at_says_which_variant_it_is(pages, opened, chart, layer
 def test_nothing_on_the_page_offers_to_send_it_anywhere(pages, opened):
     page = opened(pages["tuned"]).page
     assert page.locator(".modebar-btn").count() == 0
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """Of a study in which one variant diverged early, in every seed, and one has two streams."""
+    from transformer_norms.report import page, writing
+
+    study = tmp_path_factory.mktemp("uneven")
+    seeds = range(6)
+    make_study(study, {
+        "pre": {seed: 2.3 + seed / 100 for seed in seeds},
+        "post": dict.fromkeys(seeds),
+        "residual_dual": {seed: 2.4 + seed / 100 for seed in seeds},
+    })  # fmt: skip
+    steps = [1, *range(20, 601, 20)]
+    for run in study.glob("*-s*"):
+        lost, parts = run.name.startswith("post"), ["x", "r"] if "dual" in run.name else [""]
+        rows = [
+            {"step": step, "tokens": 512 * step, "val/loss": 3 - step / 1000}
+            | {key_of(Place("stream_rms", part, block)): step for part in parts for block in (0, 1)}
+            | {key_of(Place("stream_rms", "embedding", None)): 0.5}
+            for step in steps
+            if not (lost and step > 140)
+        ]
+        if lost:
+            rows[-1]["val/loss"] = 40.0
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "curves", lambda findings, rows: {})
+        patch.setattr(page, "drawn_blocks", lambda variants: [])
+        return write_report([study])[0]
+
+
+def test_crosses_of_runs_that_diverged_are_in_view_and_in_their_own_row(uneven, opened):
+    page = opened(uneven).page
+    low, high = page.evaluate("document.getElementById('curves').layout.yaxis.range")
+    crosses = [t for t in data(page, "curves") if t["mode"] == "markers"]
+    assert len(crosses) == 6
+    assert all(low <= y <= high for t in crosses for y in t["y"])
+    shown = "[...document.querySelectorAll('#curves .point')].map(p => getComputedStyle(p).display)"
+    assert "none" not in page.evaluate(shown)
+    (ended,) = [t for t in data(page, "finals") if t["marker"].get("symbol") == "x"]
+    assert all(0.5 < y < 1.5 for y in ended["y"])
+    assert len(set(ended["y"])) == 6

@@ -117,7 +117,8 @@ def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> No
             axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
                           capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
         for i in range(len(outcome.diverged)):
-            axes.plot([1], [place - 0.24 + 0.16 * i], "x", color=colour, markersize=5,
+            y = place - 0.3 + 0.6 * (i + 1) / (len(outcome.diverged) + 1)
+            axes.plot([1], [y], "x", color=colour, markersize=5,
                       clip_on=False, transform=axes.get_yaxis_transform())  # fmt: skip
     axes.set_yticks(
         range(len(names)), [name(text) for text in names], fontsize=FONT, parse_math=False

@@ -18,6 +18,8 @@ const X = {
 function drawCurves() {
   const [x, key] = [picked("curve-controls", "x"), picked("curve-controls", "key")];
   const seeds = document.querySelector("#curve-controls [name=seeds]").checked;
+  const whole = document.querySelector("#curve-controls [name=whole]").checked;
+  const range = whole ? null : study.curves.ranges[key];
   const traces = [];
   for (const place of shown()) {
     const variant = study.curves.variants[place];
@@ -29,8 +31,11 @@ function drawCurves() {
       const words = { name: `${study.names[place]}, ${run.text}`, hovertemplate: "%{fullData.name}<br>%{x:.4s} " + x + "<br>%{y:.4f} nats<extra></extra>" };
       if (seeds) line(run, { ...words, opacity: 0.4, line: { color: colour(place), width: 1 } });
       if (run.diverged) {
-        const last = { tokens: run.tokens.slice(-1), loss: run.loss.slice(-1), seconds: run.seconds.slice(-1) };
-        line(last, { ...words, mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, cliponaxis: false });
+        const ended = run.loss.at(-1);
+        const [low, high] = range || [ended, ended];
+        // At the edge where it is out of view.
+        const last = { tokens: run.tokens.slice(-1), loss: [Math.min(Math.max(ended, low), high)], seconds: run.seconds.slice(-1) };
+        line(last, { ...words, hovertemplate: `%{fullData.name}<br>%{x:.4s} ${x}<br>${ended.toFixed(4)} nats<extra></extra>`, mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, cliponaxis: false });
       }
     }
     const mean = variant.means[key];
@@ -40,8 +45,6 @@ function drawCurves() {
     });
   }
   const name = key === "val/loss" ? "validation loss" : "training loss";
-  const whole = document.querySelector("#curve-controls [name=whole]").checked;
-  const range = whole ? null : study.curves.ranges[key];
   show("curves", traces, {
     height: 430,
     xaxis: axis(X[x].title, { rangemode: "tozero", exponentformat: "SI" }),
@@ -66,7 +69,7 @@ function drawFinals() {
       hovertemplate: "%{fullData.name}, mean<br>%{x:.4f} nats<extra></extra>",
     });
     if (diverged) traces.push({
-      x: Array(diverged).fill(1), y: Array(diverged).fill(0).map((_, i) => row - 0.2 + 0.2 * i), xaxis: "x2", type: "scatter", mode: "markers",
+      x: Array(diverged).fill(1), y: Array(diverged).fill(0).map((_, i) => row - 0.3 + 0.6 * (i + 1) / (diverged + 1)), xaxis: "x2", type: "scatter", mode: "markers",
       marker: { symbol: "x", size: 9, color: colour(place) }, name: study.names[place], hovertemplate: "%{fullData.name} diverged<extra></extra>", cliponaxis: false,
     });
   });
