@@ -270,3 +270,27 @@ def test_crosses_of_runs_that_diverged_are_in_view_and_in_their_own_row(uneven, 
     (ended,) = [t for t in data(page, "finals") if t["marker"].get("symbol") == "x"]
     assert all(0.5 < y < 1.5 for y in ended["y"])
     assert len(set(ended["y"])) == 6
+
+
+def test_what_is_shown_by_block_is_of_the_step_that_is_named(uneven, opened):
+    page = opened(uneven).page
+    last = int(page.locator("[name=step]").get_attribute("max"))
+    seen = set()
+    for at in range(last + 1):
+        page.locator("[name=step]").fill(str(at))
+        step = int(page.locator("[name=shown]").text_content())
+        for trace in data(page, "profile"):
+            assert {y for y in trace["y"][1:] if y is not None} <= {step}
+            seen.add((trace["text"], step > 140))
+    assert seen >= {("pre", False), ("pre", True), ("post", False)}
+    assert ("post", True) not in seen
+
+
+def test_what_is_inside_the_blocks_is_shown_first_and_called_so(uneven, pages, opened):
+    words = "[...document.querySelectorAll('[name=part] option')].map(o => o.textContent)"
+    page = opened(uneven).page
+    assert page.evaluate(words) == ["each block", "r", "x"]
+    page = opened(pages["tuned"]).page
+    page.locator("[name=measure]").select_option("gradient, norm")
+    assert page.evaluate(words) == ["outside the blocks", "attention.query", "mlp.up"]
+    assert page.locator("[name=part]").input_value() == "attention.query"

@@ -24,11 +24,13 @@ function fillMeasures() {
 }
 
 function fillParts() {
-  const { parts } = probes.measures[control("measure").value];
+  const { name, parts } = probes.measures[control("measure").value];
   const before = control("part").value;
-  control("part").replaceChildren(...parts.map((part) => option(part, part ? words(part) : parts.length > 1 ? "outside the blocks" : "each block")));
-  if (before && parts.includes(before)) control("part").value = before;
-  else if (parts.length > 1) control("part").value = parts.find((part) => part);
+  const inside = parts.filter((part) => probes.variants.some((variant) =>
+    variant && Object.keys(variant.values[name]?.[part] ?? {}).some((block) => /^\d+$/.test(block))));
+  const rest = inside.includes("") ? "each block" : "outside the blocks";
+  control("part").replaceChildren(...parts.map((part) => option(part, part ? words(part) : rest)));
+  control("part").value = [before, ...inside, ...parts].find((part) => inside.includes(part) || (part && parts.includes(part))) ?? parts[0];
   control("part").disabled = parts.length < 2;
 }
 
@@ -59,14 +61,12 @@ function drawProbes() {
 
 function drawProfile() {
   const places = shown().filter((place) => values(place));
-  const steps = Math.max(1, ...probes.variants.map((variant) => (variant ? variant.steps.length : 0)));
-  control("step").max = steps - 1;
+  const step = probes.steps[control("step").value];
   const blocks = order(new Set(places.flatMap((place) => Object.keys(values(place)))));
   const traces = [];
-  let step = "";
   for (const place of places) {
-    const at = Math.min(control("step").value, probes.variants[place].steps.length - 1);
-    step = step || probes.variants[place].steps[at];
+    const at = probes.variants[place].steps.indexOf(step);
+    if (at < 0) continue;
     const there = blocks.map((block) => (values(place)[block] || [])[at] ?? null);
     traces.push({
       x: blocks.map((_, i) => i), y: there, name: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },

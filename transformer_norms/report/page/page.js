@@ -44,9 +44,8 @@ function changed(event) {
 
 if (probes) {
   fillMeasures();
-  const longest = Math.max(...probes.variants.map((variant) => (variant ? variant.steps.length : 0)));
-  control("step").max = longest - 1;
-  control("step").value = Math.floor((longest - 1) / 2);  // at the end of a schedule little moves
+  control("step").max = probes.steps.length - 1;
+  control("step").value = Math.floor((probes.steps.length - 1) / 2);  // at the end of a schedule little moves
 }
 recall();
 drawAll();

@@ -17,14 +17,22 @@ Values = dict[str, dict[str, dict[str, list[float | None]]]]
 
 
 def probes(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any] | None:
-    """For the page's script; None where nothing was measured."""
+    """For the page's script, of steps that variants have in common, as far as each got; None where
+    nothing was measured."""
+    looked = [_looked(variant, rows) for variant in study.variants]
+    whole = [set.intersection(*map(set, found)) if found else set() for found in looked]
     most = _FEW if len(study.variants) > _MANY else _STEPS
-    variants = [_variant(variant, rows, most) for variant in study.variants]
+    steps = _spread(sorted(set().union(*whole)), most)
+    variants = [
+        _variant(found, [step for step in steps if step in there])
+        for found, there in zip(looked, whole, strict=True)
+    ]
     found = {name for variant in variants if variant for name in variant["values"]}
     if not found:
         return None
     names = [*filter(found.__contains__, MEASURES), *sorted(found - MEASURES.keys())]
-    return {"measures": [_measure(name, variants) for name in names], "variants": variants}
+    measures = [_measure(name, variants) for name in names]
+    return {"steps": steps, "measures": measures, "variants": variants}
 
 
 def _measure(name: str, variants: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
@@ -39,15 +47,19 @@ def _measure(name: str, variants: Sequence[dict[str, Any] | None]) -> dict[str, 
     }
 
 
-def _variant(variant: Variant, rows: Mapping[Path, Rows], most: int) -> dict[str, Any] | None:
-    """At the steps at which all of its finished runs were looked at, or, where none has finished,
-    all that began."""
+def _looked(variant: Variant, rows: Mapping[Path, Rows]) -> list[dict[int, Mapping[str, Any]]]:
+    """The rows with probes of its finished runs, or, where none has finished, of all that began."""
     finished = [member for member in variant.results if member.status == "finished"]
     looked = [_by_step(rows.get(member.folder, ())) for member in finished or variant.results]
-    looked = [found for found in looked if found]
+    return [found for found in looked if found]
+
+
+def _variant(
+    looked: Sequence[Mapping[int, Mapping[str, Any]]], steps: Sequence[int]
+) -> dict[str, Any] | None:
+    """Its means at `steps`, at which all of its runs were looked at."""
     if not looked:
         return None
-    steps = _spread(sorted(set.intersection(*(set(found) for found in looked))), most)
     values: Values = {}
     for key in {key: None for found in looked for step in steps for key in found[step]}:
         place = place_of(key)
