@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from combinations import combined, distinct_norms
 from written_out import linear_of, rotated, same
 
+from transformer_norms import forward_probes
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import options
 from transformer_norms.forward_probes import softmax_reads
@@ -305,6 +306,25 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
     seen = torch.arange(TIME)[:, None] >= torch.arange(TIME)
     torch.testing.assert_close(logits[..., seen].double(), exact[..., seen], rtol=1e-6, atol=1e-6)
     assert (logits[..., ~seen] == float("-inf")).all()
+
+
+@pytest.mark.parametrize("typed", [[], ["architecture.attention_cap=2"]])
+def test_a_long_context_is_read_some_queries_at_a_time(typed, monkeypatch):
+    whole = trainer_of(*typed)
+    assert whole.train_step() is None
+    sizes, few = [], SEQUENCES * HEADS * TIME * 4  # queries, where there are six
+
+    def counted(*given):
+        logits = softmax_reads(*given)
+        sizes.append(logits.numel())
+        return logits
+
+    monkeypatch.setattr(forward_probes, "LOGITS", few)
+    monkeypatch.setattr(forward_probes, "softmax_reads", counted)
+    parts = trainer_of(*typed)
+    assert parts.train_step() is None
+    assert sorted(sizes) == sorted([few, few // 2] * DEPTH)
+    assert parts.probed == whole.probed
 
 
 EVERY = [{"placement": placement} for placement in options("placement")]

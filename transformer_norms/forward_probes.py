@@ -19,6 +19,7 @@ from transformer_norms.measures import Place, key_of
 from transformer_norms.model import Transformer
 
 Readings = dict[str, Tensor]  # numbers by key, still where they were computed
+LOGITS = 1 << 24  # at a time: all those of a long context take more memory than its training
 
 # What the branch of a sub-layer is added to, of (sub-layer, what it was given, the block's input).
 ADDED_TO: dict[type[nn.Module], Callable[[SubLayer, Tensor, Any], Tensor]] = {
@@ -99,18 +100,22 @@ def _watch_attention(stack: ExitStack, readings: Readings, i: int, block: Any) -
     attend = attention.attend
 
     def attended(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        logits = softmax_reads(attend, q, k)
-        readings[key_of(Place("attention_logit", "", i))] = logits.amax()
-        entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
-        readings[key_of(Place("attention_entropy", "", i))] = entropy.mean()
+        largest, entropy = [], []
+        some = max(1, LOGITS // (k.numel() // k.shape[-1]))  # queries
+        for first in range(0, q.shape[2], some):
+            logits = softmax_reads(attend, q[:, :, first : first + some], k, first)
+            largest.append(logits.amax())
+            entropy.append(torch.special.entr(logits.softmax(-1)).sum(-1))
+        readings[key_of(Place("attention_logit", "", i))] = torch.stack(largest).amax()
+        readings[key_of(Place("attention_entropy", "", i))] = torch.cat(entropy, -1).mean()
         return attend(q, k, v, **how)
 
     stack.enter_context(_replaced(attention, "attend", attended))
 
 
-def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor) -> Tensor:
-    """The logits of causal attention by `attend`, scaled and capped, in float32 at least; those of
-    the future are -inf."""
+def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor, first: int = 0) -> Tensor:
+    """The logits of causal attention by `attend`, scaled and capped, in float32 at least, of
+    queries from token `first` on; those of the future are -inf."""
     scale = 1 / sqrt(q.shape[-1])
     if isinstance(attend, partial):
         scale, attend = attend.keywords["scale"], attend.func
@@ -120,7 +125,7 @@ def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor) -> Tensor:
         logits = q.to(dtype) @ k.to(dtype).mT * scale
     if isinstance(attend, Capped):
         logits = attend.cap * torch.tanh(logits / attend.cap)
-    future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1 + first)
     return logits.masked_fill(future, float("-inf"))
 
 
