@@ -73,3 +73,17 @@ def test_work_without_news_is_seen_to_go_on(at_once, capsys):
         live("learning byte pairs", 0, 0)
         time.sleep(0.1)
     assert capsys.readouterr().err.count("learning byte pairs\n") > 1
+
+
+def test_a_terminal_that_has_gone_ends_no_work(at_once, monkeypatch):
+    terminal = on_terminal(monkeypatch)
+
+    def gone(text):
+        raise OSError(5, "Input/output error")
+
+    with Live(stays=True) as live:
+        work(live)
+        assert "reading runs" in terminal.getvalue()
+        monkeypatch.setattr(terminal, "write", gone)
+        work(live)
+    assert sys.stderr is terminal

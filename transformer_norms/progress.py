@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 QUIET = 2.0  # seconds before anything is shown
 PLAIN_EVERY = 15.0  # seconds between lines where nobody watches a terminal
 _LOOK_EVERY = 0.1
+_GONE = suppress(OSError, ValueError)  # what is written to whoever listened and has gone
 
 Item = TypeVar("Item")
 # What is done, with places for how much of it and of how much: "reading runs {:.0f}/{:.0f}".
@@ -63,8 +64,10 @@ class Live:
         self.over.set()
         self.thread.join()
         if self.bar:
-            self._draw(self.bar)
-            self.bar.stop()
+            with _GONE:
+                self._draw(self.bar)
+            with _GONE:
+                self.bar.stop()
 
     def __call__(self, what: str, done: float, total: float, more: str = "") -> None:
         if what != self.what:
@@ -76,13 +79,16 @@ class Live:
             now = time.monotonic()
             if not self.what or now - self.entered < QUIET:
                 continue
-            if self.is_terminal:
-                self.bar = self.bar or _bar(transient=not self.stays)
-                self._draw(self.bar)
-            elif self.spoken is None or now - self.spoken > PLAIN_EVERY:
-                self.spoken = now
-                with suppress(OSError, ValueError):  # whoever listened has gone
-                    say("  ".join(filter(None, [self._words(), self.more, self._left(now)])))
+            with _GONE:
+                self._show(now)
+
+    def _show(self, now: float) -> None:
+        if self.is_terminal:
+            self.bar = self.bar or _bar(transient=not self.stays)
+            self._draw(self.bar)
+        elif self.spoken is None or now - self.spoken > PLAIN_EVERY:
+            self.spoken = now
+            say("  ".join(filter(None, [self._words(), self.more, self._left(now)])))
 
     def _words(self) -> str:
         return self.what.format(self.done, self.total)
