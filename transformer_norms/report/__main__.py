@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--watch", action="store_true",
-        help=f"write it anew every {EVERY} seconds as runs go on, until all have ended or Ctrl-C",
+        help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
     return answered(partial(_answer, parser, arguments))
 
@@ -61,9 +61,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
     from transformer_norms.report.table import summary_lines
 
-    if typed.watch:
-        watch(write, typed.folders)
-    path, found = write()
+    path, found = watch(write, typed.folders) if typed.watch else write()
     print("\n".join(summary_lines(found)), file=sys.stderr)
     print(json.dumps({"report": str(path), **found.study.count()}), flush=True)
     return 0

@@ -97,9 +97,17 @@ class Study:
     @property
     def unfinished(self) -> bool:
         """Whether runs are missing, or a variant waits for its results to be planned."""
-        return self.count()["missing"] > 0 or any(
-            variant.trials and not variant.results and not variant.lost for variant in self.variants
-        )
+        return self.count()["missing"] > 0 or self._waits
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something is unfinished that has not failed: only a person tries that again."""
+        states = {m.status for m in self.runs if m.stage in ("result", "tune") and not m.ended}
+        return bool(states - {"failed"}) or (self._waits and not states)
+
+    @property
+    def _waits(self) -> bool:
+        return any(v.trials and not v.results and not v.lost for v in self.variants)
 
 
 def finite(value: Any) -> bool:

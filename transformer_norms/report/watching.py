@@ -6,33 +6,42 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformer_norms.report.findings import Findings
 
 EVERY = 10  # seconds
 _READ = ("summary.json", "metrics.jsonl")
 
+Write = Callable[..., tuple[Path, "Findings"]]
 
-def watch(write: Callable[..., tuple[Path, Any]], folders: Sequence[Path]) -> None:
+
+def watch(write: Write, folders: Sequence[Path]) -> tuple[Path, "Findings"]:
     """Writes the report, and again within EVERY seconds of a change, until every run that was
-    planned has ended, or Ctrl-C. `write` takes the seconds after which a browser looks again."""
+    planned has ended or failed, or Ctrl-C; what was written last. `write` takes the seconds after
+    which a browser looks again."""
     with suppress(OSError):
         os.nice(10)  # the runs come first
-    before: object = None
+    before = _looks(folders)
+    # Ctrl-C in the first is no end of watching: what it imports may be half there.
+    path, found = _written(write)
     with suppress(KeyboardInterrupt):
-        while True:
-            now = _looks(folders)
-            if now != before:
-                path, found = write(refresh=EVERY)
-                count, before = found.study.count(), now
-                ended = count["finished"] + count["diverged"]
-                print(
-                    f"{time.strftime('%H:%M:%S')}  {path}: {ended} of {count['runs']} runs ended",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                if not found.study.unfinished:
-                    return
+        while found.study.goes_on:
             time.sleep(EVERY)
+            if (now := _looks(folders)) != before:
+                before = now
+                path, found = _written(write)
+    return write() if found.study.unfinished else (path, found)
+
+
+def _written(write: Write) -> tuple[Path, "Findings"]:
+    path, found = write(refresh=EVERY)
+    count = found.study.count()
+    ended = count["finished"] + count["diverged"]
+    clock = time.strftime("%H:%M:%S")
+    print(f"{clock}  {path}: {ended} of {count['runs']} runs ended", file=sys.stderr, flush=True)
+    return path, found
 
 
 def _looks(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
