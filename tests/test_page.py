@@ -328,6 +328,19 @@ def test_ctrl_c_in_the_first_report_ends_the_command(tmp_path, monkeypatch):
         watching.watch(interrupted, [tmp_path])
 
 
+def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
+    from transformer_norms.report.page.probes import probes
+
+    make_study(tmp_path, {"pre": {0: 2.3}})
+    study = read_study([tmp_path])
+    row = {"step": 1, "probe/a<b/c&d/0": 1.0}
+    shown = probes(study, {member.folder: [row] for member in study.runs})
+    (measure,), (variant,) = shown["measures"], shown["variants"]
+    (part,) = measure["parts"]
+    assert measure["title"] == "a&lt;b"
+    assert variant["values"][measure["name"]][part] == {"0": [1.0]}
+
+
 def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypatch):
     from transformer_norms.report import page
 

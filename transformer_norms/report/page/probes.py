@@ -39,11 +39,11 @@ def _measure(name: str, variants: Sequence[dict[str, Any] | None]) -> dict[str, 
     about = MEASURES.get(name, Measure(name, ""))
     parts = {part: None for v in variants if v for part in v["values"].get(name, {})}
     return {
-        "name": label_text(name),
+        "name": name,
         "title": label_text(about.title),
         "meaning": about.meaning,
         "log": about.log,
-        "parts": [label_text(part) for part in sorted(parts)],
+        "parts": sorted(parts),
     }
 
 
