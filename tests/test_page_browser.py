@@ -281,7 +281,7 @@ def test_what_is_shown_by_block_is_of_the_step_that_is_named(uneven, opened):
         step = int(page.locator("[name=shown]").text_content())
         for trace in data(page, "profile"):
             assert {y for y in trace["y"][1:] if y is not None} <= {step}
-            seen.add((trace["text"], step > 140))
+            seen.add((trace["name"], step > 140))
     assert seen >= {("pre", False), ("pre", True), ("post", False)}
     assert ("post", True) not in seen
 

@@ -9,7 +9,8 @@ from wandb_stand_in import StandIn, metrics, set_status, stand_in, study, write
 
 from transformer_norms import files, tracking
 from transformer_norms.measures import Place
-from transformer_norms.mirror import charts
+from transformer_norms.mirror import charts, report
+from transformer_norms.mirror.report import ReportMirror
 from transformer_norms.mirror.run import RunMirror
 from transformer_norms.mirror.syncing import mirror_once
 from transformer_norms.sweep.mirrors import Mirrors
@@ -124,3 +125,19 @@ def test_a_chart_for_each_measure_and_part_has_a_line_for_each_block() -> None:
     for title in ("stream, rms", "gradient, norm mlp.down", "gradient, norm mlp.up", "unheard_of"):
         assert text.count(f"<!-- {title} -->") == 1
     assert charts.drawn([{"step": 1, "tokens": 1}]) == ""
+
+
+def test_a_report_counts_each_run_that_counts_once_and_a_run_is_no_study(
+    study: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    write(metrics, range(1, 3))
+    rows = ["a,result,finished,1e5", "a,tune,finished,1e5", "b,result,diverged,22"]
+    rows += ["c,unplanned,finished,3"]
+    (study / "results.csv").write_text("\n".join(["run,stage,status,identity", *rows]) + "\n")
+    one = ReportMirror(study, "offline")
+    assert one._ending() == ("finished", {"runs": 2, "finished": 1, "diverged": 1})
+    table = report._table(report._rows(study / "results.csv"))
+    assert table.get_column("identity") == ["1e5", "1e5", "22", "3"]
+    (study / "run" / "results.csv").write_text("run,stage,status\n")
+    sync(study / "run")
+    assert len({options["id"] for options in stand_in.started}) == 1

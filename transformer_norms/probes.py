@@ -6,7 +6,7 @@ gradients or anything drawn, and what else is measured is only read.
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -77,8 +77,8 @@ class Probe:
 
     def gradients(self) -> None:
         """After the backward pass and before clipping."""
-        of = [_grad(weight) for weight in self.matrices.values()]
-        self._read("gradient_norm", torch._foreach_norm(of))
+        of = {p: w.grad for p, w in self.matrices.items() if w.grad is not None}
+        self._read("gradient_norm", of, torch._foreach_norm(list(of.values())))
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -88,20 +88,16 @@ class Probe:
         norms = torch._foreach_norm(change)
         yield
         torch._foreach_sub_(change, weights)
-        self._read("update_over_weight", torch._foreach_div(torch._foreach_norm(change), norms))
+        ratios = torch._foreach_div(torch._foreach_norm(change), norms)
+        self._read("update_over_weight", self.matrices, ratios)
 
-    def _read(self, measure: str, values: Any) -> None:
-        for path, value in zip(self.matrices, values, strict=True):
+    def _read(self, measure: str, paths: Iterable[str], values: Any) -> None:
+        for path, value in zip(paths, values, strict=True):
             self.readings[key_of(place(measure, path))] = value
 
     def values(self) -> Values:
         numbers = torch.stack([value.double() for value in self.readings.values()]).tolist()
         return {key: rounded(x) for key, x in zip(self.readings, numbers, strict=True)}
-
-
-def _grad(weight: nn.Parameter) -> Tensor:
-    assert weight.grad is not None
-    return weight.grad
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -40,15 +40,37 @@ def say(line: str) -> None:
     print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr, flush=True)
 
 
+class Told(NamedTuple):
+    """How far something is; `first` was done when it began, at `begun`."""
+
+    what: str
+    done: float
+    total: float
+    more: str
+    first: float
+    begun: float
+
+    @property
+    def words(self) -> str:
+        return self.what.format(self.done, self.total)
+
+    def rest(self, now: float) -> str:
+        """What else there is to say: the time left, if it goes on as it went."""
+        if self.done <= self.first or not self.total:
+            return self.more
+        rate = (now - self.begun) / (self.done - self.first)
+        left = f"{clock(rate * max(0.0, self.total - self.done))} left"
+        return f"{self.more}  {left}" if self.more else left
+
+
 class Live:
     """`with` it, and call it with what is done, how much, of how much (0: nobody knows), and more
     to be said of it. `stays`: whether the last live line does."""
 
     def __init__(self, stays: bool = False) -> None:
         self.stays = stays
-        self.what, self.done, self.total, self.more = "", 0.0, 0.0, ""
-        self.first = 0.0  # what was done when this began, at `begun`
-        self.begun = self.entered = time.monotonic()
+        self.entered = time.monotonic()
+        self.told = Told("", 0.0, 0.0, "", 0.0, self.entered)
         self.spoken: float | None = None
         self.bar: Progress | None = None
         self.is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -70,14 +92,15 @@ class Live:
                 self.bar.stop()
 
     def __call__(self, what: str, done: float, total: float, more: str = "") -> None:
-        if what != self.what:
-            self.first, self.begun = done, time.monotonic()
-        self.what, self.done, self.total, self.more = what, done, total, more
+        first, begun = self.told.first, self.told.begun
+        if what != self.told.what:
+            first, begun = done, time.monotonic()
+        self.told = Told(what, done, total, more, first, begun)  # at once, since a thread reads it
 
     def _watch(self) -> None:
         while not self.over.wait(_LOOK_EVERY):
             now = time.monotonic()
-            if not self.what or now - self.entered < QUIET:
+            if not self.told.what or now - self.entered < QUIET:
                 continue
             with _GONE:
                 self._show(now)
@@ -88,23 +111,14 @@ class Live:
             self._draw(self.bar)
         elif self.spoken is None or now - self.spoken > PLAIN_EVERY:
             self.spoken = now
-            say("  ".join(filter(None, [self._words(), self.more, self._left(now)])))
-
-    def _words(self) -> str:
-        return self.what.format(self.done, self.total)
-
-    def _left(self, now: float) -> str:
-        """If it goes on as it went."""
-        if self.done <= self.first or not self.total:
-            return ""
-        rate = (now - self.begun) / (self.done - self.first)
-        return f"{clock(rate * max(0.0, self.total - self.done))} left"
+            told = self.told
+            say("  ".join(filter(None, [told.words, told.rest(now)])))
 
     def _draw(self, bar: "Progress") -> None:
-        more = "  ".join(filter(None, [self.more, self._left(time.monotonic())]))
-        task = bar.tasks[0]
-        task.total = self.total or None  # which `update` would take for no news
-        bar.update(task.id, description=self._words(), completed=self.done, more=more, refresh=True)
+        told, task = self.told, bar.tasks[0]
+        task.total = told.total or None  # which `update` would take for no news
+        more = told.rest(time.monotonic())
+        bar.update(task.id, description=told.words, completed=told.done, more=more, refresh=True)
 
 
 def _bar(transient: bool) -> "Progress":

@@ -121,7 +121,8 @@ def sync(folders: list[Path], mode: str) -> int:
     except ImportError as error:
         print(f"W&B cannot be imported: {error}", file=sys.stderr)
         return 1
-    studies = [folder.resolve() for folder in folders if report_files(folder)]
+    named = [folder.resolve() for folder in folders if report_files(folder)]
+    studies = [folder for folder in named if folder not in runs]  # a run may have a report in it
     failed = 0
     for place in [*runs, *studies]:
         try:

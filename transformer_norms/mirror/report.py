@@ -12,6 +12,8 @@ import wandb
 from transformer_norms.mirror.description import questions
 from transformer_norms.mirror.parts import Mirrored
 
+_COUNTED = ("result", "tune")  # stages
+_NAMES = "study run variant identity commit data_fingerprint batch_chain".split()
 _FILES = ("report.html", "curves.png", "results.csv")
 
 
@@ -48,7 +50,8 @@ class ReportMirror(Mirrored):
         counts: dict[str, Any] = {}
         with suppress(OSError, ValueError, KeyError):
             rows = _rows(self.study / "results.csv")
-            counts = {"runs": len(rows), **Counter(row["status"] for row in rows)}
+            runs = {row["run"]: row["status"] for row in rows if row["stage"] in _COUNTED}
+            counts = {"runs": len(runs), **Counter(runs.values())}
         return "finished", counts
 
     def done(self) -> str:
@@ -68,7 +71,7 @@ def _digest(files: list[Path]) -> str:
 
 def _shown(file: Path) -> Any:
     if file.suffix == ".html":
-        return wandb.Html(file.read_text(), inject=False, data_is_not_path=True)
+        return wandb.Html(file.read_text(encoding="utf-8"), inject=False, data_is_not_path=True)
     return wandb.Image(str(file)) if file.suffix == ".png" else _table(_rows(file))
 
 
@@ -80,7 +83,12 @@ def _rows(file: Path) -> list[dict[str, str]]:
 def _table(rows: list[dict[str, str]]) -> Any:
     """Columns of numbers where all that stands in them is numbers; an empty cell is none."""
     columns: list[str | int] = list(rows[0]) if rows else []
-    cells = [_typed([row[str(column)] for row in rows]) for column in columns]
+    cells = [
+        [row[str(c)] or None for row in rows]
+        if c in _NAMES  # of which some are all digits
+        else _typed([row[str(c)] for row in rows])
+        for c in columns
+    ]
     data = [list(row) for row in zip(*cells, strict=True)]
     return wandb.Table(columns=columns, data=data)
 

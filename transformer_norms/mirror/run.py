@@ -93,7 +93,7 @@ class RunMirror(Mirrored):
             return False
         pages: dict[str, str] = {}
         if "curve" not in self.state["attached"] and curve.is_file():
-            pages["curve"] = curve.read_text()
+            pages["curve"] = curve.read_text(encoding="utf-8")
         if "probes" not in self.state["attached"]:
             pages["probes"] = drawn(Tail(self._tail.path).rows())
         if things := {f"view/{name}": _html(text) for name, text in pages.items() if text}:

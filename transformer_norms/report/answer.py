@@ -63,7 +63,7 @@ def _by(findings: Findings, variant: Variant) -> str:
         own = findings.outcomes[variant.name]
         other = findings.outcomes[variant.baseline or variant.name]
         if not own.diverged:
-            return f"its baseline in {share_in_words(other.divergence)}"
+            return f"(not itself; {variant.baseline} in {share_in_words(other.divergence)})"
         return f"in {share_in_words(own.divergence)}"
     if compared.difference is None or compared.verdict == "identical":
         return ""

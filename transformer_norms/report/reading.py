@@ -17,7 +17,7 @@ from transformer_norms.files import read_json, read_metrics
 from transformer_norms.report.summary import Summary
 
 Config = dict[str, Any]
-_CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 27, 20  # bytes, but for the depth
+_CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 29, 20  # bytes, but for the depth
 # What is read of a config by name, besides its identity.
 _READ = (
     "choices words seed model.context data.split data.val_tokens tokenizer.type trainer.steps "

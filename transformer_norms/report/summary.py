@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]  # whose squares are, too
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 _RECORDED = ConfigDict(extra="ignore", strict=True)
 

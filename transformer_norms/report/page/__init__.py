@@ -28,11 +28,12 @@ from transformer_norms.report.page.runs import runs_table
 from transformer_norms.report.page.setup import setup
 from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.study import Study
-from transformer_norms.report.table import LOSSES, Table, audit_table, table
+from transformer_norms.report.table import LOSSES, Table, audit_table, number, table
 from transformer_norms.report.tuning import audit_lines, audits
 
 _HERE = Path(__file__).parent
 _PROBES = "trainer.probe_every"
+_SHORT = 14  # characters of a name beside a narrow chart
 _SCRIPTS = ("theme.js", "charts.js", "diagnostics.js", "page.js")
 
 
@@ -102,6 +103,7 @@ def _data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     study = findings.study
     return {
         "names": [label_text(variant.name) for variant in study.variants],
+        "short": [label_text(variant.name[:_SHORT]) for variant in study.variants],
         "loss": LOSSES[findings.loss],
         "curves": curves(findings, rows),
         "finals": _finals(findings),
@@ -191,7 +193,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_printable,
     )
-    environment.filters["nats"] = lambda value: "" if value is None else f"{value:.4f}"
+    environment.filters["nats"] = number
     environment.filters["signed"] = lambda value: "" if value is None else f"{value:+.4f}"
     environment.filters |= {"style": _style, "transposed": _transposed, "unescaped": html.unescape}
     environment.globals["forest_size"] = (WIDTH, HEIGHT)

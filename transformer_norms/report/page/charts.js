@@ -73,13 +73,12 @@ function drawFinals() {
       marker: { symbol: "x", size: 9, color: colour(place) }, name: study.names[place], hovertemplate: "%{fullData.name} diverged<extra></extra>", cliponaxis: false,
     });
   });
-  const names = rows.map((place) => study.names[place]);
   const narrow = document.getElementById("finals").clientWidth < NARROW;
   show("finals", traces, {
     height: 90 + 34 * Math.max(1, rows.length),
     xaxis: axis(`final ${study.loss}, nats per token`, { range: [from, to] }),
     xaxis2: { overlaying: "x", range: [0, 1], visible: false, fixedrange: true },
-    yaxis: axis("", { tickvals: rows.map((_, row) => row), ticktext: narrow ? names.map((name) => name.slice(0, 14)) : names, range: [rows.length - 0.4, -0.6] }),
+    yaxis: axis("", { tickvals: rows.map((_, row) => row), ticktext: rows.map((place) => (narrow ? study.short : study.names)[place]), range: [rows.length - 0.4, -0.6] }),
   });
 }
 

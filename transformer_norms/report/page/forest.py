@@ -14,12 +14,13 @@ _FAR = 4  # times the median of what variants need: what lies beyond is at the e
 
 @dataclass(frozen=True)
 class Forest:
-    """x positions of a row: where zero lies, the band not worth naming, the interval, the mean, a
-    dot for each seed with its words. `beyond`: whether the interval goes on to the left, right."""
+    """x positions of a row: where zero lies, the band not worth naming, the interval, the mean (not
+    of pairs that diverged), a dot for each seed with its words. `beyond`: whether the interval goes
+    on to the left, right."""
 
     zero: float
     band: tuple[float, float]
-    mean: float
+    mean: float | None
     interval: tuple[float, float] | None
     beyond: tuple[bool, bool]
     seeds: list[tuple[float, str]]
@@ -66,7 +67,7 @@ def forest(findings: Findings, variant: Variant, on: Scale) -> Forest | None:
     return Forest(
         on(0),
         (on(-effect), on(effect)),
-        on(compared.difference),
+        None if compared.verdict == "diverged" else on(compared.difference),
         (on(low), on(high)) if there else None,
         (there and low < -limit, there and high > limit),
         [(on(d), f"seed {s}: {d:+.4f}") for s, d in _differences(findings, variant).items()],

@@ -137,7 +137,7 @@ def _values_of(variants: Iterable[Variant], axis: str) -> list[str]:
 
 
 def _text(variant: Variant, axis: str) -> str:
-    return str(variant.values.get(axis, "none"))
+    return str(variant.values.get(axis, "not set"))
 
 
 def _label(variant: Variant, axes: Sequence[str]) -> str:
