@@ -16,24 +16,21 @@ from transformer_norms.report import notes
 from transformer_norms.report.answer import answer
 from transformer_norms.report.comparable import confounds
 from transformer_norms.report.drawing import COLOURS, DASHES
-from transformer_norms.report.escape import label_text, printable
+from transformer_norms.report.escape import printable
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.losses import Rows
-from transformer_norms.report.page.curves import curves
+from transformer_norms.report.page.charts import charts
 from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.page.forest import HEIGHT, WIDTH, forest, scale
-from transformer_norms.report.page.grids import maps, number_axes
-from transformer_norms.report.page.probes import probes
+from transformer_norms.report.page.grids import maps
 from transformer_norms.report.page.runs import runs_table
 from transformer_norms.report.page.setup import setup
-from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.study import Study
 from transformer_norms.report.table import LOSSES, Table, audit_table, number, table
-from transformer_norms.report.tuning import audit_lines, audits
+from transformer_norms.report.tuning import audit_lines
 
 _HERE = Path(__file__).parent
 _PROBES = "trainer.probe_every"
-_SHORT = 14  # characters of a name beside a narrow chart
 _SCRIPTS = ("theme.js", "charts.js", "diagnostics.js", "page.js")
 
 
@@ -41,7 +38,7 @@ def page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = No
     """`rows` of metrics by run folder; `refresh`: seconds after which a browser looks again."""
     study = findings.study
     script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    data = _data(findings, rows)
+    data = charts(findings, rows)
     on = scale(findings)
     compared = [v for v in study.variants if v.name in findings.comparisons]
     text = (
@@ -96,68 +93,6 @@ def _results(columns: Table) -> Table:
     left_out = {"diverged": calm, "median": calm, "missing": whole, "correlation": True}
     order = ["variant", "verdict", *columns]
     return {name: columns[name] for name in order if name in columns and not left_out.get(name)}
-
-
-def _data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
-    """What the charts show. Names in it are ready for plotly."""
-    study = findings.study
-    return {
-        "names": [label_text(variant.name) for variant in study.variants],
-        "short": [label_text(variant.name[:_SHORT]) for variant in study.variants],
-        "loss": LOSSES[findings.loss],
-        "curves": curves(findings, rows),
-        "finals": _finals(findings),
-        "rates": _rates(study),
-        "axes": number_axes(findings),
-        "probes": probes(study, rows),
-    }
-
-
-def _finals(findings: Findings) -> list[dict[str, Any]]:
-    """Where every seed ended; a run that diverged has no loss here."""
-    found = []
-    for variant in findings.study.variants:
-        own = findings.outcomes[variant.name]
-        names = {member.seed: member.folder.name for member in variant.results}
-        ended = {seed: own.losses[seed] for seed in sorted(own.losses.keys() - own.diverged)}
-        losses = list(ended.values())
-        found.append(
-            {
-                "losses": losses,
-                "texts": [label_text(f"seed {seed}: {names[seed]}") for seed in ended],
-                "mean": sum(losses) / len(losses) if losses else None,
-                "half": half_interval(losses),
-                "diverged": len(own.diverged),
-            }
-        )
-    return found
-
-
-def _rates(study: Study) -> dict[str, Any] | None:
-    """The mean loss of each variant at each value that was tried."""
-    found = audits(study)
-    if not found or study.rate is None:
-        return None
-    places = {variant.name: place for place, variant in enumerate(study.variants)}
-    lines = []
-    for audit in found:
-        chosen = (audit.variant.tuned.best if audit.variant.tuned else None) or {}
-        points = {r: loss for r, loss in audit.losses.items() if r not in audit.lost}
-        lines.append(
-            {
-                "variant": places[audit.variant.name],
-                "rates": list(points),
-                "losses": list(points.values()),
-                "diverged": sorted(audit.diverged),
-                "best": chosen.get(study.rate),
-            }
-        )
-    return {
-        "key": label_text(study.rate),
-        "ticks": sorted(study.tune[study.rate]),
-        "log": min(study.tune[study.rate]) > 0,
-        "lines": lines,
-    }
 
 
 def _policy(*scripts: str) -> str:

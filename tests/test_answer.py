@@ -1,0 +1,132 @@
+"""What a page says first, and that it says no more than the numbers carry."""
+
+import pytest
+from run_folders import PRE, config_of, edit, make_record, make_run, make_study, planned
+
+from transformer_norms.report import notes
+from transformer_norms.report.answer import answer
+from transformer_norms.report.comparable import confounds
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.sweep.record import Tuned
+
+pytestmark = pytest.mark.area("trust")
+
+
+def test_a_better_variant_is_the_lead(tmp_path):
+    better = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+    make_study(tmp_path, {"pre": PRE, "sandwich": better, "peri": {s: PRE[s] + 0.3 for s in PRE}})
+    found = findings(read_study([tmp_path]))
+    said = answer(found)
+    assert said.lead.startswith("sandwich is better than pre by 0.02")
+    assert [(g.verdict, [v.name for v, _ in g.said]) for g in said.groups][0] == (
+        "better", ["sandwich"]
+    )  # fmt: skip
+    assert "Each variant is compared with its baseline, and not with the others." in said.notes
+
+
+def test_a_lower_mean_is_named_with_what_it_does_not_carry(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "sandwich": {0: 2.2, 1: 2.33, 2: 2.29}})
+    (note, *_) = answer(findings(read_study([tmp_path]))).notes
+    p = findings(read_study([tmp_path])).comparisons["sandwich"].p_holm
+    assert note == (
+        "The lowest mean is that of sandwich, which these seeds do not show to be better: "
+        f"p {p:.2g} after Holm's correction."
+    )
+
+
+def test_an_unfinished_study_says_so_first(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "post": PRE})
+    for run in list(tmp_path.glob("post*"))[:2]:
+        edit(run, status="running")
+    assert answer(findings(read_study([tmp_path]))).unfinished == (
+        "Not finished: 2 of 6 runs have no result."
+    )
+
+
+def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "post": {**PRE, 1: 6.25}})
+    (line,) = notes.unusual(findings(read_study([tmp_path])))
+    assert "post-s1" in line
+    assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
+
+
+def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
+    runs = []
+    for placement, rate in (("pre", 1e-3), ("deepnorm", 1e-2)):
+        config = config_of([f"placement={placement}"], 0, optimizer__lr=rate)
+        runs.append(planned(config, {"placement": placement}, "result", {"optimizer.lr": rate}))
+        make_run(tmp_path, config, 2.3)
+    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
+    found = findings(read_study([tmp_path]))
+    deepnorm = found.study.variant("deepnorm")
+    assert confounds(found.study, deepnorm)[0] == "final_norm"
+    assert "init" in confounds(found.study, deepnorm)
+    assert not any("optimizer.lr" in text for text in found.differences["deepnorm"])
+
+
+def lost_study(study, *placements):
+    """Each tuned at two rates; post diverged at both, and so has no results planned."""
+    runs, chosen = [], []
+    for placement in placements:
+        variant, best = {"placement": placement}, {"optimizer.lr": 1e-2}
+        lost = placement == "post"
+        for rate in (1e-3, 1e-2):
+            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
+            status = "diverged" if lost else "finished"
+            make_run(study, config, None if lost else 2.5, status=status)
+        chosen.append(Tuned(variant, None if lost else best, []))
+        for seed, loss in ({} if lost else PRE).items():
+            config = config_of([f"placement={placement}"], seed, optimizer__lr=1e-2)
+            runs.append(planned(config, variant, "result", best))
+            make_run(study, config, loss)
+    facts = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [100], "tuned": chosen}
+    return make_record(study, runs, **facts)
+
+
+def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
+    lost_study(tmp_path, "pre", "post", "peri")
+    said = answer(findings(read_study([tmp_path])))
+    (lost,) = [group for group in said.groups if group.verdict == "diverged"]
+    assert [(v.name, by) for v, by in lost.said] == [("post", "at every value tried")]
+    assert [group.verdict for group in said.groups] == ["diverged", "identical"]
+
+
+def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(tmp_path):
+    lost_study(tmp_path, "pre", "post")
+    said = answer(findings(read_study([tmp_path])))
+    assert said.lead == "post diverged at every value tried (2 runs)."
+    assert [group.verdict for group in said.groups] == ["diverged"]
+
+
+def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
+    config = config_of(["placement=pre"], 100, optimizer__lr=1e-3)
+    make_run(tmp_path, config, 2.5)
+    runs = [planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": 1e-3})]
+    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
+    said = answer(findings(read_study([tmp_path])))
+    assert said.unfinished
+    assert said.lead == "1 variant ran; nothing is compared."
+
+
+def test_seeds_that_carry_a_difference_too_small_to_name_are_not_called_too_few(tmp_path):
+    """Told from zero, smaller than the effect, and its interval reaches beyond that."""
+    small = {seed: PRE[seed] - 0.0045 + (0.0003, -0.0004, 0.0001)[seed] for seed in PRE}
+    make_study(tmp_path, {"pre": PRE, "sandwich": small})
+    found = findings(read_study([tmp_path]))
+    assert found.comparisons["sandwich"].verdict == "not distinguishable"
+    assert found.comparisons["sandwich"].p_holm < 0.05
+    (note,) = answer(found).notes
+    assert note.endswith(
+        "is that of sandwich, less than the 0.005 worth naming below its baseline's."
+    )
+
+
+def test_a_mean_is_not_called_the_lowest_where_another_is_lower(tmp_path):
+    base = {seed: 2.3 + seed / 100 for seed in range(5)}
+    scattered = {s: x - (0.03, -0.02, 0.01, -0.015, 0.0)[s] for s, x in base.items()}
+    steady = {s: x - 0.003 + (1e-4, -1e-4, 2e-4, 0, -2e-4)[s] for s, x in base.items()}
+    make_study(tmp_path, {"pre": base, "peri": scattered, "post": steady})
+    notes = answer(findings(read_study([tmp_path]))).notes
+    assert notes[0].startswith("The lowest mean is that of post")

@@ -1,0 +1,59 @@
+"""A report that is kept fresh: until when, and what it leaves."""
+
+import pytest
+from run_folders import edit, make_study
+
+from transformer_norms.report import watching
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+
+pytestmark = pytest.mark.area("trust")
+
+
+def watched(study, monkeypatch, *lasts):
+    """What a watch of a study with one run under way writes, and how often it waits, where that
+    run's status becomes the next of `lasts` after every third wait."""
+    make_study(study, {"pre": {0: 2.3}, "post": {0: 2.4}})
+    run = next(study.glob("post*"))
+    edit(run, status="running")
+    waited, wrote, lasts = [], [], list(lasts)
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) % 3 == 0:
+            last = lasts.pop(0)
+            if last is KeyboardInterrupt:
+                raise last
+            edit(run, status=last)
+
+    def write(refresh=None):
+        wrote.append(refresh)
+        return study, findings(read_study([study]))
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    path, found = watching.watch(write, [study])
+    assert (path, found.study.count()["runs"]) == (study, 2)
+    return wrote, len(waited)
+
+
+def test_watching_ends_when_every_run_has(tmp_path, monkeypatch):
+    assert watched(tmp_path, monkeypatch, "finished") == ([10, 10], 3)
+
+
+def test_watching_ends_where_all_that_is_left_has_failed(tmp_path, monkeypatch):
+    """And what it leaves is no page that is loaded again and again."""
+    assert watched(tmp_path, monkeypatch, "preempted", "failed") == ([10, 10, 10, None], 6)
+
+
+def test_ctrl_c_ends_watching_with_a_report(tmp_path, monkeypatch):
+    assert watched(tmp_path, monkeypatch, KeyboardInterrupt) == ([10, None], 3)
+
+
+def test_ctrl_c_in_the_first_report_ends_the_command(tmp_path, monkeypatch):
+    def interrupted(refresh=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    with pytest.raises(KeyboardInterrupt):  # all that it imports may be half there
+        watching.watch(interrupted, [tmp_path])
