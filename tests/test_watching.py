@@ -4,6 +4,7 @@ import pytest
 from run_folders import edit, make_study
 
 from transformer_norms.report import watching
+from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
@@ -54,6 +55,35 @@ def test_ctrl_c_in_the_first_report_ends_the_command(tmp_path, monkeypatch):
     def interrupted(refresh=None):
         raise KeyboardInterrupt
 
+    make_study(tmp_path, {"pre": {0: 2.3}})
     monkeypatch.setattr(watching.os, "nice", lambda more: more)
     with pytest.raises(KeyboardInterrupt):  # all that it imports may be half there
         watching.watch(interrupted, [tmp_path])
+
+
+def test_a_study_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch, capsys):
+    study, waited = tmp_path / "study", []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 2:
+            make_study(study, {"pre": {0: 2.3}, "post": {0: 2.4}})
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    _, found = watching.watch(lambda refresh: (study, findings(read_study([study]))), [study])
+    assert found.study.count()["finished"] == 2
+    assert waited == [10, 10]
+    assert capsys.readouterr().err.count(f"waiting for {study}") == 1
+
+
+def test_ctrl_c_while_waiting_is_a_line_and_no_traceback(tmp_path, monkeypatch, capsys):
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.time, "sleep", interrupted)
+    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    assert main(["--watch", str(tmp_path / "nowhere")]) == 130
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 2

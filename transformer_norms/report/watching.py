@@ -23,7 +23,10 @@ def watch(write: Write, folders: Sequence[Path]) -> tuple[Path, "Findings"]:
     which a browser looks again."""
     with suppress(OSError):
         os.nice(10)  # the runs come first
-    before = _looks(folders)
+    if not _looks(folders):  # a sweep that was begun a moment ago looks at its jobs first
+        print(f"waiting for {folders[0]}", file=sys.stderr, flush=True)
+    while not (before := _looks(folders)):
+        time.sleep(EVERY)
     # Ctrl-C in the first is no end of watching: what it imports may be half there.
     path, found = _written(write)
     with suppress(KeyboardInterrupt):
