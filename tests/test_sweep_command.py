@@ -133,7 +133,8 @@ def workers_at_work(study):
         summary["process"]["pid"]
         for name, summary in summaries(study).items()
         if summary["status"] == "running"
-        and Path("runs", study, name, "metrics.jsonl").stat().st_size
+        and (rows := Path("runs", study, name, "metrics.jsonl")).is_file()
+        and rows.stat().st_size
     }
 
 
