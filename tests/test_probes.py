@@ -301,7 +301,7 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, HEADS, TIME, 8, generator=generator).bfloat16() for _ in "qk")
     with torch.autocast("cpu", torch.bfloat16):
-        logits = softmax_reads(F.scaled_dot_product_attention, q, k)
+        logits = softmax_reads(F.scaled_dot_product_attention, q, k, torch.arange(TIME))
     exact = torch.einsum("bhtd,bhsd->bhts", q.double(), k.double()) / math.sqrt(8)
     seen = torch.arange(TIME)[:, None] >= torch.arange(TIME)
     torch.testing.assert_close(logits[..., seen].double(), exact[..., seen], rtol=1e-6, atol=1e-6)
@@ -309,22 +309,35 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
 
 
 @pytest.mark.parametrize("typed", [[], ["architecture.attention_cap=2"]])
-def test_a_long_context_is_read_some_queries_at_a_time(typed, monkeypatch):
-    whole = trainer_of(*typed)
-    assert whole.train_step() is None
-    sizes, few = [], SEQUENCES * HEADS * TIME * 4  # queries, where there are six
+def test_of_a_long_context_queries_at_even_distances_are_read_and_all_their_keys(
+    typed, monkeypatch
+):
+    whole, read = trainer_of(*typed), {}
 
-    def counted(*given):
-        logits = softmax_reads(*given)
-        sizes.append(logits.numel())
-        return logits
+    def reading(into):
+        def recorded(*given):
+            into.append(softmax_reads(*given))
+            return into[-1]
 
-    monkeypatch.setattr(forward_probes, "LOGITS", few)
-    monkeypatch.setattr(forward_probes, "softmax_reads", counted)
-    parts = trainer_of(*typed)
-    assert parts.train_step() is None
-    assert sorted(sizes) == sorted([few, few // 2] * DEPTH)
-    assert parts.probed == whole.probed
+        return recorded
+
+    for queries in (TIME, 3):  # all six, and the first, one in the middle and the last
+        monkeypatch.setattr(forward_probes, "QUERIES", queries)
+        monkeypatch.setattr(forward_probes, "softmax_reads", reading(read.setdefault(queries, [])))
+        trainer = copy.deepcopy(whole)
+        assert trainer.train_step() is None
+        for block, logits in enumerate(read[queries]):
+            weights = logits.softmax(-1)
+            entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean()
+            assert trainer.probed[f"probe/attention_entropy/{block}"] == pytest.approx(
+                entropy.item(), rel=1e-4
+            )
+            assert trainer.probed[f"probe/attention_logit/{block}"] == pytest.approx(
+                logits.max().item(), rel=1e-4
+            )
+    for every, some in zip(read[TIME], read[3], strict=True):
+        assert some.shape == (SEQUENCES, HEADS, 3, TIME)
+        torch.testing.assert_close(some, every[:, :, [0, 2, 5]], rtol=1e-12, atol=1e-12)
 
 
 EVERY = [{"placement": placement} for placement in options("placement")]

@@ -19,7 +19,7 @@ from transformer_norms.measures import Place, key_of
 from transformer_norms.model import Transformer
 
 Readings = dict[str, Tensor]  # numbers by key, still where they were computed
-LOGITS = 1 << 24  # at a time: all those of a long context take more memory than its training
+QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
 
 # What the branch of a sub-layer is added to, of (sub-layer, what it was given, the block's input).
 ADDED_TO: dict[type[nn.Module], Callable[[SubLayer, Tensor, Any], Tensor]] = {
@@ -100,22 +100,28 @@ def _watch_attention(stack: ExitStack, readings: Readings, i: int, block: Any) -
     attend = attention.attend
 
     def attended(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        largest, entropy = [], []
-        some = max(1, LOGITS // (k.numel() // k.shape[-1]))  # queries
-        for first in range(0, q.shape[2], some):
-            logits = softmax_reads(attend, q[:, :, first : first + some], k, first)
-            largest.append(logits.amax())
-            entropy.append(torch.special.entr(logits.softmax(-1)).sum(-1))
-        readings[key_of(Place("attention_logit", "", i))] = torch.stack(largest).amax()
-        readings[key_of(Place("attention_entropy", "", i))] = torch.cat(entropy, -1).mean()
+        logits = softmax_reads(attend, q, k, spread(q.shape[2]))
+        entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+        readings[key_of(Place("attention_logit", "", i))] = logits.amax()
+        readings[key_of(Place("attention_entropy", "", i))] = entropy.mean()
         return attend(q, k, v, **how)
 
     stack.enter_context(_replaced(attention, "attend", attended))
 
 
-def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor, first: int = 0) -> Tensor:
-    """The logits of causal attention by `attend`, scaled and capped, in float32 at least, of
-    queries from token `first` on; those of the future are -inf."""
+def spread(time: int) -> Tensor:
+    """The queries that are read: all, or QUERIES at even distances, the first and the last among
+    them."""
+    if time <= QUERIES:
+        return torch.arange(time)
+    return torch.linspace(0, time - 1, QUERIES, dtype=torch.float64).round().long()
+
+
+def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor, at: Tensor) -> Tensor:
+    """The logits of causal attention by `attend`, scaled and capped, in float32 at least, of the
+    queries `at` those tokens; those of the future are -inf."""
+    at = at.to(q.device)
+    q = q[:, :, at]
     scale = 1 / sqrt(q.shape[-1])
     if isinstance(attend, partial):
         scale, attend = attend.keywords["scale"], attend.func
@@ -125,7 +131,7 @@ def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor, first: int =
         logits = q.to(dtype) @ k.to(dtype).mT * scale
     if isinstance(attend, Capped):
         logits = attend.cap * torch.tanh(logits / attend.cap)
-    future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1 + first)
+    future = torch.arange(k.shape[2], device=k.device) > at[:, None]
     return logits.masked_fill(future, float("-inf"))
 
 

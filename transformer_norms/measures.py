@@ -60,12 +60,14 @@ MEASURES = {
     ),
     "attention_entropy": Measure(
         "attention, entropy",
-        "of a query's attention weights, in nats, mean over heads and queries; 0 where all of it "
-        "goes to one token, mean(ln t) where it is spread evenly over the t tokens so far",
+        "of a query's attention weights, in nats, mean over heads and (at most 256) queries; 0 "
+        "where all of it goes to one token, mean(ln t) where it is spread evenly over the t tokens "
+        "so far",
     ),
     "attention_logit": Measure(
         "attention, largest logit",
-        "the largest number that a softmax of attention reads, over heads, queries and keys",
+        "the largest number that a softmax of attention reads, over heads, (at most 256) queries "
+        "and keys",
     ),
     "gain_spread": Measure(
         "gains, spread", "standard deviation over features of a norm's learned gains"

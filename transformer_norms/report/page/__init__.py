@@ -101,7 +101,7 @@ def _policy(*scripts: str) -> str:
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts]
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:;"
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline';"
         " base-uri 'none'; form-action 'none'"
     )
 
