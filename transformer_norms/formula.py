@@ -37,12 +37,7 @@ class Formula:
             raise ValueError(f"'{self.text}' is no formula") from None
         for node in ast.walk(self._tree):
             _refuse_unknown(node, self.text)
-
-    @property
-    def names(self) -> set[str]:
-        calls = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
-        names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name)]
-        return {node.id for node in names if id(node) not in calls}
+        self.names = _names(self._tree)  # once: a deep model asks each formula once a weight
 
     def __call__(self, values: Mapping[str, float]) -> float:
         unknown = sorted(self.names - values.keys())
@@ -56,6 +51,13 @@ class Formula:
         if isinstance(result, complex) or not math.isfinite(result):
             raise ValueError(f"'{self.text}' has no finite value here")
         return result
+
+
+def _names(tree: ast.AST) -> frozenset[str]:
+    """Those of numbers: what is called is none."""
+    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return frozenset(node.id for node in names if id(node) not in calls)
 
 
 def _refuse_unknown(node: ast.AST, text: str) -> None:
