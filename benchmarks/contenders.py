@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, plain
@@ -74,6 +73,8 @@ class Theirs:
     def __init__(
         self, size: Size, batches: Batches, like: torch.optim.Optimizer, activation: str
     ) -> None:
+        from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds
+
         config = GPT2Config(
             vocab_size=size.vocabulary,
             n_layer=size.depth,
@@ -142,7 +143,7 @@ def shaken(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def copied(source: nn.Module, target: GPT2LMHeadModel) -> None:
+def copied(source: nn.Module, target: nn.Module) -> None:
     """Our GPT-2's weights in theirs, whose Conv1D holds [in, out] and q, k, v side by side."""
     from_ours, theirs = dict(source.named_parameters()), dict(target.named_parameters())
     names = {"wte.weight": "embedding.weight", "wpe.weight": "position.position.weight"}
