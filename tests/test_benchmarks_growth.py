@@ -36,6 +36,12 @@ def test_exponents_are_of_the_larger_half_checkpointed_as_the_largest_is():
     ]
     found = growth.exponents(rows)
     assert found == pytest.approx({"exponent": 1.5, "exponent_of_memory": 1.0})
+    rows = [
+        {"value": n, "checkpointed": False, "median": n**2 if n > 4 else 9, "above": 7}
+        for n in (1, 2, 4, 8, 16, 32)
+    ]
+    found = growth.exponents(rows)
+    assert found == pytest.approx({"exponent": 2.0, "exponent_of_memory": 0.0})
 
 
 def test_a_point_is_measured_in_a_process_of_its_own():
