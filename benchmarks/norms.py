@@ -5,7 +5,6 @@ numbers, rounds interleaved; what was measured is written whole.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
-from step import ROTATION, Steps, interleaved, ratios, steps_a_round, surroundings
+from rounds import Steps, check, interleaved, ratios, steps_a_round, write
 from torch import Tensor, nn
 
 from transformer_norms.config import plain
+from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 
@@ -29,11 +29,10 @@ Function = Callable[[Tensor], Tensor]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     typed = parser().parse_args(arguments)
-    if typed.rounds < ROTATION:
-        print(f"--rounds {typed.rounds}: at least {ROTATION} are needed", file=sys.stderr)
-        return 2
-    if typed.out and not typed.out.parent.is_dir():
-        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
+    try:
+        check(typed)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
         return 2
     torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 100  # norms of one class share their forward
@@ -41,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind in ("eager", "compiled") if typed.compile else ("eager",):
         results[kind] = measure(kind == "compiled", typed)
         print("\n".join(table(kind, results[kind])), flush=True)
-    if typed.out:
-        record = surroundings() | {"tokens": typed.tokens, "width": typed.width, **results}
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write(typed.out, {"tokens": typed.tokens, "width": typed.width, **results})
     return 0
 
 

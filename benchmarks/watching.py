@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from contenders import Size, ours
+from contenders import Size, ours, trained
 from omegaconf import OmegaConf
-from step import Steps, each_size, interleaved, ratios, steps_a_round
+from rounds import Steps, each_size, interleaved, ratios, steps_a_round
 
 from transformer_norms.config import compose
 from transformer_norms.files import MetricsFile, write_json
@@ -102,12 +102,7 @@ class Mirrored:
 
 def trainer_of(size: Size, overrides: list[str], every: int) -> Trainer:
     typed = [text for text in overrides if not text.startswith("trainer.probe_every=")]
-    return ours(size, [*typed, f"trainer.probe_every={every}"], size.batches())
-
-
-def trained(trainer: Trainer) -> None:
-    reason = trainer.train_step()
-    assert reason is None, reason
+    return ours(size, typed, size.batches(), probe_every=every)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
