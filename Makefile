@@ -1,6 +1,7 @@
 # make demo: set up, train the default model on the built-in corpus, show what came of it
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
+# make benchmark: time all that benchmarks/ times, and write it there (half an hour on a quiet machine)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
@@ -40,7 +41,11 @@ format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 benchmark: setup
-	@$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json
+	$(BIN)/python benchmarks/norms.py --compile --seconds 15 --out benchmarks/norms.json
+	$(BIN)/python benchmarks/variants.py --seconds 1 --out benchmarks/variants.json
+	$(BIN)/python benchmarks/sweep.py --steps 60 --out benchmarks/sweep.json
+	$(BIN)/python benchmarks/watching.py --seconds 25 --out benchmarks/watching.json
 
 clean:
 	rm -rf .venv

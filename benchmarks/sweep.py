@@ -1,7 +1,7 @@
 """The share of a sweep's time that goes into training steps and evaluations, by launcher; and the
 runs an hour. Each launcher runs the same sweep, as the command that a user types, in a new folder.
 
-    python benchmarks/sweep.py [--launchers basic,pool] [--out FILE] [KEY=VALUE...]
+    python benchmarks/sweep.py [--launchers basic,pool] [--steps N] [--out FILE] [KEY=VALUE...]
 """
 
 import argparse
@@ -12,38 +12,45 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rounds import check_out, write
+
 from transformer_norms import machine
+from transformer_norms.config import check_names
+from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
-# Twenty runs of some 40 seconds on two cores.
-SWEEP = "sweep=noise trainer.steps=1000 data=stories tokenizer=byte tracking=none".split()
+SWEEP = "sweep=noise data=stories tokenizer=byte tracking=none".split()
+STEPS = 1000  # some 40 seconds a run on two cores, and there are twenty
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What a sweep spends besides training.")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="change the sweep")
     parser.add_argument("--launchers", default="basic,pool", help="one after another")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     typed = parser.parse_intermixed_args(arguments)
-    results = []
-    for launcher in typed.launchers.split(","):
-        results.append(measure(launcher, [*SWEEP, *typed.overrides]))
-        print(line(results[-1]), flush=True)
-    if typed.out:
-        record = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": machine.device("cpu"),
-            "versions": machine.versions(),
-            **machine.commit(),
-            "launchers": results,
-        }
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    launchers, sweep = typed.launchers.split(","), [*SWEEP, f"trainer.steps={typed.steps}"]
+    try:
+        check_out(typed.out)
+        check_names([f"launcher={launcher}" for launcher in launchers])
+        results = [shown(measure(launcher, [*sweep, *typed.overrides])) for launcher in launchers]
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        return error.returncode  # the command itself has said why
+    write(typed.out, {**machine.commit(), "launchers": results})
     return 0
+
+
+def shown(result: dict[str, Any]) -> dict[str, Any]:
+    print(line(result), flush=True)
+    return result
 
 
 def measure(launcher: str, sweep: list[str]) -> dict[str, Any]:
