@@ -17,8 +17,9 @@ UNKNOWN = ("mm", "linear", "matmul", "conv", "attention", "addmv")
 
 
 def recorded(step: Callable[[], Any]) -> "Products":
-    """The products that `step` makes."""
-    with Products() as products:
+    """The products that `step` makes, uncompiled: what is first called under a dispatch mode would
+    stay eager for good."""
+    with torch.compiler.set_stance("force_eager"), Products() as products:
         step()
     return products
 

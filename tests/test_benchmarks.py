@@ -77,6 +77,20 @@ def test_a_replay_computes_what_the_step_computed():
     assert torch.equal(kept[0], a @ b)
 
 
+def test_what_was_recorded_can_be_compiled_afterwards():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    product = torch.compile(torch.nn.Linear(4, 5), backend=backend)
+    assert recorded(lambda: product(torch.ones(3, 4))).flop == 2 * 3 * 4 * 5
+    assert not graphs
+    product(torch.ones(3, 4))
+    assert len(graphs) == 1
+
+
 def test_contenders_learn_and_multiply_alike():
     size = Size.read("1-64-8-2-17")  # two heads: x-transformers projects a single one no more
     gpt2, others = built(size)
