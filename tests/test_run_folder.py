@@ -407,16 +407,15 @@ def test_a_held_run_says_who_holds_it(stop_at):
 
 
 def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
-    from transformer_norms.trainer import Trainer
+    from transformer_norms.loss import CrossEntropy
 
-    original = Trainer.loss
+    original, steps = CrossEntropy.backward, iter(range(1, 100))
 
-    def loss(self, batch, reduction="mean"):
-        value = original(self, batch, reduction)
-        return value * float("nan") if self.step == 12 and self.model.training else value
+    def backward(self, batch, parts):
+        return original(self, batch, parts) * (float("nan") if next(steps) == 13 else 1)
 
     with monkeypatch.context() as planted:
-        planted.setattr(Trainer, "loss", loss)
+        planted.setattr(CrossEntropy, "backward", backward)
         diverged = go()
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "nan at step 13" in diverged["diverged"]

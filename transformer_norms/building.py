@@ -14,6 +14,7 @@ from transformer_norms.norms import nothing
 from transformer_norms.optimizer import OPTIMIZERS
 from transformer_norms.position import POSITIONS, rotary_bases
 from transformer_norms.probes import Probes
+from transformer_norms.recomputation import recomputed
 from transformer_norms.schedule import SCHEDULES
 from transformer_norms.trainer import Trainer, Windows
 
@@ -86,6 +87,8 @@ def build_trainer(
     if keys["compile"]:
         for block in model.blocks:  # one region a block: the time to compile knows no depth
             block.compile()
+    if keys["activation_checkpointing"]:
+        model.through = recomputed
     own = {key: value for key, value in schedule.items() if key != "type"}
     return Trainer(
         model,

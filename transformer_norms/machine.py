@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_norms.model import straight
 from transformer_norms.trainer import Trainer
 
 
@@ -70,9 +71,11 @@ def flops(trainer: Trainer, context: int) -> float:
     Counts what torch's counter counts: matrix products and attention. Recomputation and the
     optimizer are left out.
     """
-    tokens = trainer.batches(0)[:1, : context + 1]
+    tokens, model = trainer.batches(0)[:1, : context + 1], trainer.model
+    through, model.through = model.through, straight
     with FlopCounterMode(display=False) as counter:
         trainer.loss(tokens).backward()
+    model.through = through
     for parameter in trainer.parameters:
         parameter.grad = None
     return counter.get_total_flops() / context

@@ -14,6 +14,11 @@ from transformer_norms.norms import nothing
 from transformer_norms.position import NoPosition
 
 Tokens = Int[Tensor, "batch time"]
+States = Float[Tensor, "*batch width"]
+
+
+def straight(block: nn.Module, *given: Any) -> Any:
+    return block(*given)
 
 
 class Transformer(nn.Module):
@@ -23,10 +28,11 @@ class Transformer(nn.Module):
     A tied head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or
     nothing, and so does `rows`, for each row of E and of the head as they are read (fixnorm).
     `enter` is what blocks of several streams want before the first; `constrain` is applied to the
-    model at the start and after every optimizer step.
+    model at the start and after every optimizer step. `through` runs a block.
     """
 
     config: Mapping[str, Any] = {}  # what `build_model` built it from
+    through: Callable[..., Any] = staticmethod(straight)
 
     def __init__(
         self,
@@ -62,6 +68,10 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: Tokens, cache: Sequence[Cache] | None = None
     ) -> Float[Tensor, "batch time vocab"]:
+        return self.logits(self.states(tokens, cache))
+
+    def states(self, tokens: Tokens, cache: Sequence[Cache] | None = None) -> States:
+        """What the head reads."""
         start, time = cache[0].length if cache else 0, tokens.shape[1]
         if start + time > self.context:
             raise ValueError(f"{start + time} tokens are more than the context of {self.context}")
@@ -71,11 +81,14 @@ class Transformer(nn.Module):
         x = self.enter(self.dropout(self.embed(self.position(self.scale(x), start))))
         angles = self.position.angles(start, time)
         for i, block in enumerate(self.blocks):
-            x = block(x, angles, cache[i] if cache else None)
+            x = self.through(block, x, angles, cache[i] if cache else None)
+        return self.final(x)
+
+    def logits(self, states: States) -> Float[Tensor, "*batch vocab"]:
         weight, bias = self.embedding.weight, None
         if self.head is not None:
             weight, bias = self.head.weight, self.head.bias
-        return self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight), bias)))
+        return self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]

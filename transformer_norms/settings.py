@@ -137,6 +137,7 @@ class TrainerKeys:
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal["fp32", "bf16", "fp64"]
     compile: Flag
+    activation_checkpointing: Flag
     threads: Auto | Annotated[Positive, Field(le=4096)]
     eval_every: Count
     log_every: Positive

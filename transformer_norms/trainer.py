@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Int
 from torch import Tensor, nn
 
 from transformer_norms.divergence import Divergence
+from transformer_norms.loss import Batch, CrossEntropy
+from transformer_norms.model import Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.stopping import Stopping
 
-Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap
 Windows = Callable[[], Iterable[Batch]]
 
 
@@ -27,7 +26,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Transformer,
         batches: Callable[[int], Batch],
         validation: Windows,
         optimizers: list[torch.optim.Optimizer],
@@ -51,7 +50,8 @@ class Trainer:
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
         self.parameters, self.constrain = list(model.parameters()), constrain
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
-        self.precision, self.device, self.seed = precision, device, seed
+        self.device, self.seed = device, seed
+        self.loss = CrossEntropy(model, device=device, precision=precision)
         self.eval_every, self.log_every = eval_every, log_every
         self.checkpoint_every, self.probes = checkpoint_every, probes
         self.divergence = Divergence(warmup)
@@ -97,15 +97,14 @@ class Trainer:
         self._seed()
         total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.accumulation):
-            loss = self.loss(part) / self.accumulation
-            loss.backward()
-            total += loss.detach()
+            total += self.loss.backward(part, self.accumulation)
         probe.gradients()
-        clip = self.clip if self.clip > 0 else float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip)
+        norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
         loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
         reason = self.divergence.step(self.step + 1, loss_here, norm_here)
         if reason is None:
+            if 0 < self.clip < 1.001 * norm_here:  # else every gradient would be multiplied by one
+                nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
             with probe.update():
                 for optimizer in self.optimizers:
                     optimizer.step()
@@ -119,14 +118,6 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return reason
-
-    def loss(self, batch: Batch, reduction: str = "mean") -> Tensor:
-        """Cross-entropy in nats per token, in float32 at least."""
-        batch = batch.to(self.device, non_blocking=True)
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
-            logits = self.model(batch[:, :-1])
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction=reduction)
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
         """Writes the row of this step where one is due. False where a signal cut it short."""
@@ -165,7 +156,7 @@ class Trainer:
             if stopping is not None and stopping.asked:
                 self.model.train()
                 return None
-            nats += self.loss(window, "sum").double()
+            nats += self.loss.sum(window).double()
             tokens += window[:, 1:].numel()
         self.model.train()
         summed = nats.item()

@@ -1,0 +1,122 @@
+"""What takes less memory or time than the plain way gives what the plain way gives."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_trainer import losses, trainer_of
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from transformer_norms import loss as loss_module
+from transformer_norms import machine
+
+pytestmark = pytest.mark.area("speed")
+VOCABULARY, TOKENS = 31, 4 * 16
+
+
+def in_pieces_of(tokens, monkeypatch):
+    monkeypatch.setattr(loss_module, "LOGITS", tokens * VOCABULARY + VOCABULARY - 1)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that anything inside computes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5, TOKENS])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["architecture.tied=true"],
+        ["architecture.tied=false", "architecture.bias=true", "architecture.logit_cap=3"],
+        ["embed=fixnorm", "architecture.logit_scale=0.5"],
+        ["placement=residual_dual", "trainer.accumulation=2"],
+    ],
+)
+def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, pieces, monkeypatch):
+    trainer = trainer_of("trainer.precision=fp64", *typed)
+    in_pieces_of(-(-TOKENS // pieces), monkeypatch)
+    batch, parts = trainer.batches(0), trainer.accumulation
+    logits = trainer.model(batch[:, :-1])
+    whole = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    wanted = torch.autograd.grad(whole, trainer.parameters)
+    assert trainer.loss(batch).item() == pytest.approx(whole.item(), rel=1e-13)
+    assert trainer.loss.sum(batch).item() == pytest.approx(TOKENS * whole.item(), rel=1e-13)
+    total = sum(trainer.loss.backward(part, parts).item() for part in batch.chunk(parts))
+    assert total == pytest.approx(whole.item(), rel=1e-13)
+    for parameter, gradient in zip(trainer.parameters, wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
+
+
+def test_a_batchs_logits_never_exist_at_once(monkeypatch):
+    sizes = {}
+    for tokens in (TOKENS, 5):
+        trainer = trainer_of(
+            "model.width=4", "model.heads=1", "model.mlp_width=4", "optimizer=adamw"
+        )
+        in_pieces_of(tokens, monkeypatch)
+        with Largest() as largest:
+            losses(trainer, 1)
+            trainer.evaluate([trainer.batches(0)])
+        sizes[tokens] = largest.numbers
+    assert sizes[TOKENS] == TOKENS * VOCABULARY
+    assert sizes[5] == TOKENS * 4  # the stream
+
+
+RECOMPUTED = [
+    ["norm=layernorm", "placement=post"],
+    ["norm=batchnorm", "norm.allow_noncausal=true"],
+    ["placement=residual_dual", "trainer.accumulation=2"],
+    ["model.dropout=0.2", "trainer.precision=bf16"],
+    ["placement=parallel"],
+]
+
+
+@pytest.mark.parametrize("typed", RECOMPUTED)
+def test_activation_checkpointing_changes_no_digit(typed):
+    plain, checkpointed = (
+        trainer_of(f"trainer.activation_checkpointing={on}", *typed) for on in ("false", "true")
+    )
+    assert losses(plain, 4) == losses(checkpointed, 4)
+    kept, again = plain.tensors(), checkpointed.tensors()
+    for part in kept:
+        for name, tensor in kept[part].items():
+            assert torch.equal(tensor, again[part][name]), name
+
+
+def test_activation_checkpointing_keeps_for_each_further_block_its_input_alone():
+    def kept(depth, on):
+        trainer = trainer_of(f"model.depth={depth}", f"trainer.activation_checkpointing={on}")
+        found, sizes = {p.data_ptr() for p in trainer.parameters}, []
+
+        def keep(tensor):
+            if tensor.data_ptr() not in found:
+                found.add(tensor.data_ptr())
+                sizes.append(tensor.numel())
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = trainer.loss(trainer.batches(0))
+        assert loss.grad_fn is not None
+        return sum(sizes)
+
+    width = trainer_of().model.embedding.weight.shape[1]
+    assert kept(6, "true") - kept(5, "true") <= TOKENS * width
+    assert kept(6, "false") - kept(5, "false") > 10 * TOKENS * width
+
+
+def test_flops_are_those_of_training_without_what_is_computed_twice():
+    plain, checkpointed = (
+        trainer_of(f"trainer.activation_checkpointing={on}") for on in ("false", "true")
+    )
+    assert machine.flops(checkpointed, 16) == machine.flops(plain, 16)
+    losses(checkpointed, 1)
+    assert checkpointed.model.through is not None

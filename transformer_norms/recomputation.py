@@ -1,0 +1,34 @@
+"""Activation checkpointing: less memory for more time.
+
+Chen et al. 2016, arXiv:1604.06174.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def recomputed(block: nn.Module, *given: Any) -> Any:
+    """The block's output. Of all within, only what it was given is kept for the backward pass,
+    which runs the block again, dropout and all: no digit of a gradient changes."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _unmoved(block)
+
+    return checkpoint(block, *given, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _unmoved(block: nn.Module) -> Iterator[None]:
+    """Running averages stay where the first pass left them."""
+    before = [buffer.clone() for buffer in block.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(block.buffers(), before, strict=True):
+                buffer.copy_(value)
