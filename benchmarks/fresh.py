@@ -48,7 +48,8 @@ def measured(point: Point) -> dict[str, Any]:
 
 def in_here(point: Point) -> dict[str, Any]:
     import torch
-    from contenders import Size, Theirs, ours
+    from contenders import Size, ours
+    from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
 
     overrides = ["trainer.probe_every=0", *point.overrides]
 
@@ -56,7 +57,8 @@ def in_here(point: Point) -> dict[str, Any]:
         batches = size.batches()
         if point.model == OURS:
             return ours(size, overrides, batches).train_step
-        return Theirs(size, batches, like.optimizers[0], "gelu_new").train_step
+        model = transformers_gpt2(size, ACTIVATIONS[0])
+        return LeanGPT2(model, batches, like.optimizers[0]).train_step
 
     # What is imported late, threads and their buffers are no part of what a model takes.
     tiny = Size(1, 32, 8, 1, 65)

@@ -7,7 +7,6 @@ whole. Linux.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from math import log
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from contenders import Size
 from fresh import CHECKPOINTING, Point, measured
-from step import surroundings
+from rounds import check_out, write
 
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
@@ -58,10 +57,8 @@ AXES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     typed = parser().parse_intermixed_args(arguments)
-    if typed.out and not typed.out.parent.is_dir():
-        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
-        return 2
     try:
+        check_out(typed.out)
         points = {name: asked(name, getattr(typed, name), typed.overrides) for name in AXES}
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -77,9 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
-    if typed.out:
-        record = surroundings() | {"overrides": typed.overrides, **results}
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write(typed.out, {"overrides": typed.overrides, **results})
     return 0
 
 

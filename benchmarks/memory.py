@@ -7,7 +7,6 @@ own, rounds interleaved; what was measured is written whole. Linux.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 from contenders import Size
 from fresh import CHECKPOINTING, THEIRS, Point, measured
-from step import SIZES, surroundings
+from rounds import check_out, write
+from step import SIZES
 
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
@@ -37,10 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if typed.rounds < 2:
         print(f"--rounds {typed.rounds}: at least 2 are needed", file=sys.stderr)
         return 2
-    if typed.out and not typed.out.parent.is_dir():
-        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
-        return 2
     try:
+        check_out(typed.out)
         points = asked(typed)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -54,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     rows = [row(name, found[i :: len(points)]) for i, (name, _) in enumerate(points)]
     print("\n".join(table(rows)))
-    if typed.out:
-        record = surroundings() | {"overrides": typed.overrides, "rows": rows}
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write(typed.out, {"overrides": typed.overrides, "rows": rows})
     return 0
 
 

@@ -80,8 +80,8 @@ def peers(
     """All that can be built here, by name. What cannot is left out, with a line on stderr."""
     like, built = gpt2.optimizers[0], {}
     builders: dict[str, Callable[[], Lean]] = {
-        LEAN: lambda: LeanGPT2(transformers_gpt2(size, activation, gpt2), batches, like),
-        DOCUMENTED: lambda: AsDocumented(transformers_gpt2(size, activation, gpt2), batches, like),
+        LEAN: lambda: LeanGPT2(the_same(size, activation, gpt2), batches, like),
+        DOCUMENTED: lambda: AsDocumented(the_same(size, activation, gpt2), batches, like),
         LITGPT: lambda: Lean(litgpt_gpt(size), batches, like),
         X_TRANSFORMERS: lambda: Lean(x_transformer(size), batches, like),
     }
@@ -111,8 +111,14 @@ def compiled_gpt2(lean: Lean) -> Lean:
     return lean
 
 
-def transformers_gpt2(size: Size, activation: str, gpt2: Trainer) -> nn.Module:
+def the_same(size: Size, activation: str, gpt2: Trainer) -> nn.Module:
     """With the weights of ours."""
+    model = transformers_gpt2(size, activation)
+    copied(gpt2.model, model)
+    return model
+
+
+def transformers_gpt2(size: Size, activation: str) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -129,9 +135,7 @@ def transformers_gpt2(size: Size, activation: str, gpt2: Trainer) -> nn.Module:
         bos_token_id=None,  # GPT-2's own lies beyond this vocabulary
         eos_token_id=None,
     )
-    model = GPT2LMHeadModel(config)
-    copied(gpt2.model, model)
-    return model
+    return GPT2LMHeadModel(config)
 
 
 def litgpt_gpt(size: Size) -> nn.Module:

@@ -7,7 +7,6 @@ interleaved; what was measured is written whole.
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from step import Times, ratios, surroundings
+from rounds import Times, check_out, ratios, write
 
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
@@ -43,13 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if typed.rounds < 2:
         print(f"--rounds {typed.rounds}: at least 2 are needed", file=sys.stderr)
         return 2
-    if typed.out and not typed.out.parent.is_dir():
-        print(f"--out {typed.out}: there is no folder {typed.out.parent}", file=sys.stderr)
-        return 2
     try:
+        check_out(typed.out)
         compose([*RUN, *typed.overrides])
         with tempfile.TemporaryDirectory() as folder:
-            times = rounds(rows(Path(folder), typed), typed.rounds)
+            times = by_turns(rows(Path(folder), typed), typed.rounds)
     except (ConfigError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -59,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "of_torch": {name: median(ratios(times, name, TORCH)) for name in times},
     }
     print("\n".join(table(result)))
-    if typed.out:
-        record = surroundings() | {"run": RUN, "overrides": typed.overrides, **result}
-        typed.out.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write(typed.out, {"run": RUN, "overrides": typed.overrides, **result})
     return 0
 
 
@@ -94,7 +89,7 @@ def rows(folder: Path, typed: argparse.Namespace) -> Rows:
     return timed
 
 
-def rounds(rows: Rows, count: int) -> Times:
+def by_turns(rows: Rows, count: int) -> Times:
     """One time of each a round, another first in each; before them one of each that fills caches
     and is not kept."""
     names: list[str] = list(rows)

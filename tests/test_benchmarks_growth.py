@@ -99,7 +99,7 @@ def test_each_round_of_starting_begins_with_another_row_after_one_that_is_not_ke
     def row(name):
         return lambda: called.append(name) or float(len(called))
 
-    times = startup.rounds({name: row(name) for name in "abc"}, 4)
+    times = startup.by_turns({name: row(name) for name in "abc"}, 4)
     assert "".join(called) == "abc" + "abc" + "bca" + "cab" + "abc"
     assert times == {"a": [4, 9, 11, 13], "b": [5, 7, 12, 14], "c": [6, 8, 10, 15]}
 
