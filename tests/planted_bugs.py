@@ -119,12 +119,12 @@ BUGS = """
 # logits are divided by sqrt(d) | saved.py | parity
 - "attention_scale": "1/sqrt(dh)"
 + "attention_scale": "1/sqrt(d)"
-# under a cap the logits are not divided by sqrt(dh) | attention.py | block_equations
-- (1 / sqrt(q.shape[-1]) if scale is None else scale)
-+ (1 if scale is None else scale)
-# the cap lifts what is masked to -cap | attention.py | parity
-- float("-inf")
-+ -self.cap
+# under a cap the logits are not divided by sqrt(dh) | capped.py | block_equations
+- 1 / sqrt(q.shape[-1]) if scale is None else scale
++ 1 if scale is None else scale
+# the cap lifts what is masked to -cap | capped.py | parity
+- bounded.shape[1:], float("-inf")
++ bounded.shape[1:], -cap
 # k's norm is forgotten | attention.py | parity
 - k = self.turn(self.k,
 + k = self.turn(nothing,

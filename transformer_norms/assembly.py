@@ -9,8 +9,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from transformer_norms.attention import ORDERS, AllHeads, Attention, Capped, PerHead
+from transformer_norms.attention import ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.block import TOPOLOGIES, SubLayer
+from transformer_norms.capped import Capped
 from transformer_norms.coefficient import REST_OF_B, FromBlock, Rest, Scaled, coefficient
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.initialization import biased

@@ -1,11 +1,9 @@
 """Causal self-attention, with a site for a norm wherever one was ever put."""
 
 from collections.abc import Callable, Collection, Sequence
-from math import sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -97,36 +95,6 @@ def rotate_first(
 # Whether q and k meet their norms before their rotation or after: the same for a norm without a
 # gain for each dimension, since a rotation keeps lengths.
 ORDERS = {"before": norm_first, "after": rotate_first}
-
-
-class Capped:
-    """Attention whose logits s are bounded: cap * tanh(s / cap), before the mask      Gemma 2
-
-    Takes the arguments of `scaled_dot_product_attention`, whose fused kernels know no cap.
-    """
-
-    def __init__(self, cap: float) -> None:
-        self.cap = cap
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        attn_mask: Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None = None,
-    ) -> Tensor:
-        logits = q @ k.transpose(-1, -2) * (1 / sqrt(q.shape[-1]) if scale is None else scale)
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        logits = self.cap * torch.tanh(logits.to(dtype) / self.cap)
-        if is_causal:
-            attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        if attn_mask is not None:
-            logits = logits.masked_fill(~attn_mask, float("-inf"))
-        weights = F.dropout(logits.softmax(-1).to(v.dtype), dropout_p)
-        return weights @ v
 
 
 class AllHeads(nn.Module):

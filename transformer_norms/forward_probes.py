@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_norms.attention import Attention, Capped
+from transformer_norms.attention import Attention
 from transformer_norms.block import DualBlock, ParallelBlock, SerialBlock, SubLayer
+from transformer_norms.capped import Capped
 from transformer_norms.measures import Place, key_of
 from transformer_norms.model import Transformer
 

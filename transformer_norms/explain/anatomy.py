@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from transformer_norms.attention import Attention, Capped
+from transformer_norms.attention import Attention
 from transformer_norms.block import DualBlock, ParallelBlock, SubLayer
+from transformer_norms.capped import Capped
 from transformer_norms.coefficient import FromBlock
 from transformer_norms.explain.reading import Factor, Reader, Standing, Values
 from transformer_norms.explain.sites import widths_inside

@@ -1,0 +1,105 @@
+"""Capped attention, each way that computes it, against its formula and autograd's gradient."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformer_norms import capped, flex
+
+CAP, SCALE, TIME = 1.3, 0.7, 9
+WAYS = ("written_out", "fused")
+
+
+def formula(q, k, v, cap=CAP, scale=SCALE):
+    logits = cap * torch.tanh(torch.einsum("bhid,bhjd->bhij", q, k) * scale / cap)
+    seen = torch.arange(k.shape[2]) <= torch.arange(q.shape[2])[:, None]
+    weights = torch.where(seen, logits, float("-inf")).exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def of_heads(dtype, count=3):
+    generator = torch.Generator().manual_seed(5)
+    shape = (2, 3, TIME, 16)
+    drawn = [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(count)]
+    return [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in drawn]
+
+
+@pytest.fixture
+def eager_flex(monkeypatch):
+    """Flex attention's own reference, which could have a gradient on a CPU but refuses it."""
+    monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_capped_attention_and_its_gradients_are_the_formulas(way, dtype, bound, eager_flex):
+    attend = {"written_out": capped.written_out, "fused": flex.fused}[way]
+    *inputs, grad = of_heads(dtype, count=4)
+    found, expected = attend(*inputs, CAP, SCALE), formula(*inputs)
+    torch.testing.assert_close(found, expected, rtol=0, atol=bound)
+    gradients = (torch.autograd.grad(y, inputs, grad.detach()) for y in (found, expected))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=bound)
+
+
+def test_under_autocast_only_the_products_are_rounded_to_bfloat16():
+    inputs = of_heads(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = capped.written_out(*inputs, CAP, SCALE)
+    assert found.dtype == torch.bfloat16
+    gradients = (torch.autograd.grad(y.float().sum(), inputs) for y in (found, formula(*inputs)))
+    torch.testing.assert_close(found.float(), formula(*inputs), rtol=0, atol=0.05)
+    for one, other in zip(*gradients, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=0, atol=0.05)
+
+
+def test_a_gradient_of_the_gradient_is_refused():
+    inputs = of_heads(torch.float64)
+    y = capped.written_out(*inputs, CAP, SCALE)
+    first = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first[0].sum().backward()
+
+
+def test_under_a_mask_attention_is_the_same_formula():
+    q, k, v = of_heads(torch.float64)
+    seen = torch.ones(TIME, TIME, dtype=torch.bool).tril()
+    found = capped.Capped(CAP)(q, k, v, seen, 0.0, False, SCALE)
+    torch.testing.assert_close(found, formula(q, k, v), rtol=0, atol=1e-13)
+
+
+def test_dropout_leaves_out_weights_and_enlarges_the_others():
+    q, k, v = of_heads(torch.float64)
+    torch.manual_seed(0)
+    first = capped.Capped(CAP)(q, k, v, None, 0.75, True, SCALE)[:, :, 0]  # sees itself alone
+    kept = first.ne(0).any(-1, keepdim=True)
+    assert kept.any()
+    assert not kept.all()
+    assert torch.equal(first, torch.where(kept, 4 * v[:, :, 0], 0))
+
+
+def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes():
+    def way(device, head_dim, dtype):
+        with FakeTensorMode():
+            q = torch.empty(1, 1, 4, head_dim, device=device, dtype=dtype)
+        return capped.causal(q)
+
+    assert way("cuda", 16, torch.float32) is way("cuda", 64, torch.bfloat16) is flex.fused
+    assert way("cpu", 16, torch.float32) is capped.written_out
+    assert way("cuda", 8, torch.float32) is capped.written_out
+    assert way("cuda", 16, torch.float64) is capped.written_out
+
+
+def test_where_flops_are_counted_no_kernel_hides_them():
+    with FakeTensorMode():
+        q = torch.empty(2, 3, TIME, 16, device="cuda")
+    with FlopCounterMode(display=False):
+        assert capped.causal(q) is capped.written_out
+    with FlopCounterMode(display=False) as counter:
+        capped.written_out(*of_heads(torch.float32), CAP, SCALE).sum().backward()
+    assert counter.get_total_flops() == 6 * 2 * (2 * 3 * TIME * TIME * 16)  # 2 forward, 4 backward
