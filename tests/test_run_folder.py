@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, compose, load, run, runs, train
+from transformer_norms import ConfigError, compose, load, machine, run, runs, train
 from transformer_norms.building import build_model, build_trainer, plain
 from transformer_norms.checkpoint import NoUsableCheckpoint, newest
 from transformer_norms.data import InputError
@@ -105,6 +105,15 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit():
     assert one["status"] == "finished"
     assert same(one["folder"], other["folder"])
     assert one["batch_chain"] == other["batch_chain"]
+
+
+def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypatch):
+    assert go("study=unknown")["model_flops_utilisation"] is None
+    monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
+    monkeypatch.setitem(machine.PEAKS, "toy", {"fp32": 1e9})
+    run = go("study=toy")
+    a_second = run["flops"] / run["tokens"] * run["tokens_per_second"]
+    assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)
 
 
 def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placement():

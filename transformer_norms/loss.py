@@ -51,7 +51,7 @@ class CrossEntropy:
 
     def _states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the head reads, [tokens, width], and the token that follows each."""
-        batch = batch.to(self.device, non_blocking=True)
+        batch = moved(batch, self.device)
         with self._autocast():
             return self.model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 
@@ -70,3 +70,9 @@ class CrossEntropy:
     @staticmethod
     def _dtype(tensor: Tensor) -> torch.dtype:
         return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def moved(batch: Batch, device: str) -> Batch:
+    """From memory that does not page, or a GPU would be waited for before each copy."""
+    batch = batch.pin_memory() if device == "cuda" else batch
+    return batch.to(device, non_blocking=True)

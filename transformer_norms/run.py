@@ -124,6 +124,7 @@ class Run:
             "parameters": parameters,
             "flops": None,
             "tokens_per_second": None,
+            "model_flops_utilisation": None,
             "peak_memory": None,
             "choices": self.config["choices"],
             "identity": self.plan.hash,
@@ -197,12 +198,19 @@ class Run:
                 tested = record.validated("test", measured)
                 more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
         if more["status"] in ENDED:
-            more["flops"] = machine.flops(trainer, self.config["model"]["context"]) * trainer.tokens
+            more |= self._work(trainer, record.summary["device"])
         record.summarize(trainer, **more)
         record.progress(trainer)
         if more["status"] in ENDED:
             self._draw()
         return record.summary
+
+    def _work(self, trainer: Trainer, device: str) -> dict[str, float | None]:
+        """What the run computed, and how well its device was used by that."""
+        flops = machine.flops(trainer, self.config["model"]["context"]) * trainer.tokens
+        peak = machine.peak(device, trainer.precision)
+        used = machine.utilisation(flops, trainer.seconds, peak)
+        return {"flops": flops, "model_flops_utilisation": used}
 
     def _draw(self) -> None:
         try:

@@ -1,0 +1,55 @@
+"""What a device could compute, and how much of that a run made use of."""
+
+import pytest
+import torch
+
+from transformer_norms import machine
+
+NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
+    "NVIDIA A100-SXM4-80GB": (312e12, 19.5e12),
+    "NVIDIA A100-PCIE-40GB": (312e12, 19.5e12),
+    "NVIDIA A100 80GB PCIe": (312e12, 19.5e12),
+    "NVIDIA H100 80GB HBM3": (989e12, 67e12),
+    "NVIDIA H100 PCIe": (756e12, 51e12),
+    "NVIDIA H200": (989e12, 67e12),
+    "NVIDIA L4": (121e12, 30.3e12),
+    "NVIDIA L40S": (362e12, 91.6e12),
+    "NVIDIA A10": (125e12, 31.2e12),
+    "NVIDIA GeForce RTX 3090": (71e12, 35.6e12),
+    "NVIDIA GeForce RTX 4090": (165e12, 82.6e12),
+    "Tesla V100-SXM2-16GB": (None, 15.7e12),
+    "Tesla V100-PCIE-32GB": (None, 14e12),
+    "Tesla T4": (None, 8.1e12),
+}
+# Of other figures than the one whose name theirs begins with, or of none that is known here.
+UNKNOWN = """NVIDIA A10G|NVIDIA L40|NVIDIA H100 NVL|NVIDIA H200 NVL|NVIDIA GH200 480GB
+NVIDIA GeForce RTX 3090 Ti|NVIDIA GeForce RTX 4090 D|NVIDIA GeForce RTX 4090 Laptop GPU
+NVIDIA A100-SXM4-40GB MIG 1g.5gb|AMD Instinct MI300X|Intel(R) Xeon(R) Processor, 2 cores"""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_devices_peak_is_its_data_sheets(name):
+    assert (machine.peak(name, "bf16"), machine.peak(name, "fp32")) == NAMED[name]
+    assert machine.peak(name, "fp64") is None
+
+
+@pytest.mark.parametrize("name", [name for line in UNKNOWN.split("\n") for name in line.split("|")])
+def test_of_a_device_that_is_not_known_no_peak_is_guessed(name):
+    assert machine.peak(name, "bf16") is None is machine.peak(name, "fp32")
+
+
+def test_products_in_tf32_have_no_peak_of_float32(monkeypatch):
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert machine.peak("NVIDIA A100-SXM4-80GB", "fp32") is None
+    assert machine.peak("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+
+
+def test_nothing_here_turns_tf32_on():
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_utilisation_is_flops_by_the_second_over_the_peak():
+    # 6 * 124e6 FLOPs a token, 200,000 tokens in 2 seconds: 74.4e12 a second of 312e12
+    assert machine.utilisation(6 * 124e6 * 200_000, 2.0, 312e12) == 0.2385
+    assert machine.utilisation(1e12, 2.0, None) is None
+    assert machine.utilisation(1e12, 0.0, 312e12) is None
