@@ -17,7 +17,7 @@ from transformer_norms import command
 from transformer_norms import run as running
 from transformer_norms.files import StorageError
 from transformer_norms.stopping import Stopping
-from transformer_norms.sweep import board, drive
+from transformer_norms.sweep import board, drive, pool
 from transformer_norms.sweep.drive import planned
 from transformer_norms.sweep.job import job
 from transformer_norms.sweep.record import read_record
@@ -430,3 +430,22 @@ def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):
     sweep(capsys, "norm=layernorm,rmsnorm")
     kept = list(Path("runs").rglob("optimizer.safetensors"))
     assert ["layernorm" in str(file) for file in kept] == [True]
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "given"),
+    [
+        (None, 2, ["0", "1", "0"]),
+        (None, 1, ["0", "0", "0"]),
+        ("3, 5", 2, ["3", "5", "3"]),
+        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what stands before -1
+        ("", 0, ["", "", ""]),
+    ],
+)
+def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
+    for number, name in enumerate(given):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        pool._take_gpu(number, gpus)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == name

@@ -20,7 +20,8 @@ def fused(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:
 
 @cache
 def compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    """A worker of a sweep may have runs of many shapes and caps, each compiled once."""
+    return torch.compile(flex_attention, recompile_limit=64)
 
 
 @cache

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformer_norms.model import straight
 from transformer_norms.trainer import Trainer
 
-
 # FLOP/s of the data sheets, of dense matrix products, in float32 without TF32. By what follows
 # "NVIDIA " or "Tesla " in the device's name: a variant of another name has other figures.
 PEAKS = {
@@ -88,6 +87,14 @@ def peak_memory(kind: str) -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def forget_memory(kind: str) -> None:
+    """For a run in a process that had others before it: a GPU's tensors are counted anew, and what
+    is free again is there for other processes. What a process held at most stays with it."""
+    if kind == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def flops(trainer: Trainer, context: int) -> float:

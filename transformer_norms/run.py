@@ -174,6 +174,7 @@ class Run:
         keys, context = self.config["trainer"], self.config["model"]["context"]
         batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
         validation = self._windows(tokens.val, live, "validation")
+        machine.forget_memory(keys["device"])
         trainer = build_trainer(self.config, model, batches, validation)
         self._restore(trainer, record)
         for line in self.warnings:

@@ -169,11 +169,12 @@ def _take_cores(number: int, workers: int) -> None:
 
 
 def _take_gpu(number: int, gpus: int) -> None:
-    """One of the GPUs that this command may use, turn by turn."""
+    """One of the GPUs that this command may use, turn by turn: with more workers than GPUs several
+    have the same. CUDA ends a list of them at the first that is not there."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
     if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[number % gpus].strip()
 
 
 def _leave(parent: int) -> None:
