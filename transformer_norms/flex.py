@@ -21,7 +21,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:
 @cache
 def compiled() -> Callable[..., Any]:
     """A worker of a sweep may have runs of many shapes and caps, each compiled once."""
-    return torch.compile(flex_attention, recompile_limit=64)
+    return torch.compile(flex_attention, recompile_limit=64)  # type: ignore[call-overload]
 
 
 @cache

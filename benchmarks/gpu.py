@@ -1,0 +1,168 @@
+"""What a GPU makes of all this: the training step of GPT-2's size beside transformers', each norm's
+kernels beside a copy, and how many processes one device can feed.
+
+    python benchmarks/gpu.py [--batch N] [--device cpu] [--out FILE] [KEY=VALUE...]
+"""
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bandwidth
+import torch
+from contenders import Size, Theirs
+from side_by_side import WARM, side_by_side, synchronized, trainer_of
+from step import Steps, interleaved, surroundings
+from torch import Tensor
+
+from transformer_norms import machine
+from transformer_norms.errors import ConfigError
+
+BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=base, and a run of a sweep
+OURS, THEIRS = "ours", "transformers"
+NORMS, PLACEMENTS = "layernorm,rmsnorm", "pre,post,hybrid,sandwich,normformer"
+FAST = {"trainer.precision": "bf16", "trainer.compile": "true"}  # unless typed
+
+
+class OnDevice(Theirs):
+    """transformers' GPT-2 with fused attention, under autocast as ours is, compiled where ours is;
+    its gelu is one operator."""
+
+    def __init__(self, size: Size, like: Any, device: str, compiled: bool) -> None:
+        super().__init__(size, size.batches(), like.optimizers[0], "gelu_pytorch_tanh")
+        self.device, self.precision = device, like.precision
+        self.model.set_attn_implementation("sdpa")
+        self.model.to(device)
+        if compiled:
+            self.model.compile()
+
+    def loss(self, batch: Tensor) -> Tensor:
+        batch = batch.to(self.device)
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
+            return super().loss(batch)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    typed = parser().parse_intermixed_args(arguments)
+    try:
+        check(typed)
+        size, small = Size.read(typed.size), Size.read(typed.small)
+        result = measure(typed, replace(size, batch=typed.batch or size.batch), small)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if typed.out:
+        typed.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return 0
+
+
+def check(typed: argparse.Namespace) -> None:
+    if typed.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: there is no GPU here; --device cpu shows what is run")
+    if typed.out and not typed.out.parent.is_dir():
+        raise ConfigError(f"--out {typed.out}: there is no folder {typed.out.parent}")
+    if typed.rounds < 1 or typed.batch < 0:
+        raise ConfigError("--rounds and --batch: a number above 0")
+    if not all(text.isdecimal() and int(text) for text in typed.processes.split(",")):
+        raise ConfigError(f"--processes {typed.processes}: numbers above 0 as in 1,2,4")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="What a GPU makes of all this.")
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="of every run; else bf16 and compiled")
+    add("--device", default="cuda", choices=("cuda", "cpu"))
+    add("--size", default=BASE, metavar="DEPTH-WIDTH-CONTEXT-BATCH-VOCABULARY")
+    add("--batch", type=int, default=0, metavar="N", help="sequences a step, for the size's own")
+    add("--norms", default=NORMS, metavar="A,B")
+    add("--placements", default=PLACEMENTS, metavar="A,B")
+    add("--processes", default="1,2,4", metavar="N,M", help="side by side on the one device")
+    add("--small", default=SMALL, metavar="SIZE", help="the size of the runs side by side")
+    add("--rounds", type=int, default=20, help="at most this many of each measurement")
+    add("--seconds", type=float, default=20.0, help="of each measurement, about")
+    add("--out", type=Path, metavar="FILE.json", help="all that was measured, machine, versions")
+    return parser
+
+
+def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any]:
+    chosen = {text.partition("=")[0] for text in typed.overrides}
+    fast = [f"{key}={value}" for key, value in FAST.items() if key not in chosen]
+    overrides = [*typed.overrides, *fast]
+    variants = [
+        f"norm={norm} placement={placement}"
+        for norm in typed.norms.split(",")
+        for placement in typed.placements.split(",")
+    ]
+    found: dict[str, Any] = {**surroundings(), "device": machine.device(typed.device)}
+    found |= {"size": str(size), "small": str(small), "overrides": overrides, "steps": {}}
+    print(f"{found['device']}; {size}, {' '.join(overrides)}\n{HEADER}", flush=True)
+    for variant in variants:
+        found["steps"][variant] = steps(variant, size, overrides, typed)
+        print(step_line(variant, found["steps"][variant]), flush=True)
+        gc.collect()  # before the next model takes its memory
+    compiled = "trainer.compile=true" in overrides
+    tokens = size.batch * size.context
+    found["norms"] = bandwidth.kernels(
+        tokens, size.width, typed.device, compiled, typed.rounds, typed.seconds
+    )
+    print("\n".join(bandwidth.table(found["norms"])), flush=True)
+    found["processes"] = []
+    print(f"\nprocesses side by side, {small}", flush=True)
+    for count in map(int, typed.processes.split(",")):
+        more = side_by_side(count, small, typed.device, overrides, typed.seconds)
+        found["processes"].append(more)
+        print(process_line(more, found["processes"][0]), flush=True)
+    return found
+
+
+def steps(
+    variant: str, size: Size, overrides: list[str], typed: argparse.Namespace
+) -> dict[str, Any]:
+    """One variant of preset=gpt2 and transformers' GPT-2 by turns, seconds a step by round."""
+    ours = trainer_of(size, typed.device, ["preset=gpt2", *variant.split(), *overrides])
+    theirs = OnDevice(size, ours, typed.device, "trainer.compile=true" in overrides)
+    both: Steps = {
+        OURS: synchronized(ours.train_step, typed.device),
+        THEIRS: synchronized(theirs.train_step, typed.device),
+    }
+    for step in both.values():
+        for _ in range(WARM):
+            step()
+    times = interleaved(both, 1, typed.rounds, typed.seconds)
+    flops = machine.flops(ours, size.context)
+    taken, tokens = median(times[OURS]), size.batch * size.context
+    peak = machine.peak(machine.device(typed.device), ours.precision)
+    return {
+        "seconds": times,
+        "flops_a_token": flops,
+        "tokens_a_second": {name: tokens / median(values) for name, values in times.items()},
+        "utilisation": machine.utilisation(flops * tokens, taken, peak),
+        "of_theirs": median(a / b for a, b in zip(times[OURS], times[THEIRS], strict=True)),
+    }
+
+
+HEADER = f"{'':40}{'tokens/s':>10}{'theirs':>10}{'MFU':>7}{'of theirs':>11}"
+
+
+def step_line(variant: str, result: dict[str, Any]) -> str:
+    """`of theirs` is of the time of a step."""
+    rates, share = result["tokens_a_second"], result["utilisation"]
+    used = "" if share is None else f"{share:.1%}"
+    numbers = f"{rates[OURS]:10,.0f}{rates[THEIRS]:10,.0f}{used:>7}{result['of_theirs']:11.3f}"
+    return f"{variant:40}{numbers}"
+
+
+def process_line(result: dict[str, Any], first: dict[str, Any]) -> str:
+    gain = result["steps_a_second"] / first["steps_a_second"]
+    rate = f"{result['steps_a_second']:10,.1f} steps/s in all"
+    return f"{result['processes']:4}{rate}, {gain:.2f} of those of {first['processes']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
