@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from norms import norms, pass_of
+from rounds import Steps, interleaved
 from side_by_side import synchronized
-from step import Steps, interleaved
 
 COPY = "copy"
 CALLS = 20  # in one go: to wait for the device takes as long as a small kernel

@@ -6,7 +6,6 @@ kernels beside a copy, and how many processes one device can feed.
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,13 +15,16 @@ from typing import Any
 
 import bandwidth
 import torch
-from contenders import Size, Theirs
-from side_by_side import WARM, side_by_side, synchronized, trainer_of
-from step import Steps, interleaved, surroundings
+from contenders import Size
+from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
+from rounds import WARM, Steps, check_out, interleaved, write
+from side_by_side import side_by_side, synchronized, trainer_of
 from torch import Tensor
 
 from transformer_norms import machine
 from transformer_norms.errors import ConfigError
+from transformer_norms.flops import flops_per_token, peak, utilisation
+from transformer_norms.trainer import Trainer
 
 BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=base, and a run of a sweep
 OURS, THEIRS = "ours", "transformers"
@@ -30,16 +32,17 @@ NORMS, PLACEMENTS = "layernorm,rmsnorm", "pre,post,hybrid,sandwich,normformer"
 FAST = {"trainer.precision": "bf16", "trainer.compile": "true"}  # unless typed
 
 
-class OnDevice(Theirs):
+class OnDevice(LeanGPT2):
     """transformers' GPT-2 with fused attention, under autocast as ours is, compiled where ours is;
     its gelu is one operator."""
 
-    def __init__(self, size: Size, like: Any, device: str, compiled: bool) -> None:
-        super().__init__(size, size.batches(), like.optimizers[0], "gelu_pytorch_tanh")
-        self.device, self.precision = device, like.precision
+    def __init__(self, size: Size, like: Trainer, device: str) -> None:
+        model = transformers_gpt2(size, ACTIVATIONS[1]).to(device)
+        super().__init__(model, size.batches(), like.optimizers[0])
+        keys = like.model.config["trainer"]
+        self.device, self.precision = device, keys["precision"]
         self.model.set_attn_implementation("sdpa")
-        self.model.to(device)
-        if compiled:
+        if keys["compile"]:
             self.model.compile()
 
     def loss(self, batch: Tensor) -> Tensor:
@@ -57,16 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    if typed.out:
-        typed.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write(typed.out, result)
     return 0
 
 
 def check(typed: argparse.Namespace) -> None:
     if typed.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: there is no GPU here; --device cpu shows what is run")
-    if typed.out and not typed.out.parent.is_dir():
-        raise ConfigError(f"--out {typed.out}: there is no folder {typed.out.parent}")
+    check_out(typed.out)
     if typed.rounds < 1 or typed.batch < 0:
         raise ConfigError("--rounds and --batch: a number above 0")
     if not all(text.isdecimal() and int(text) for text in typed.processes.split(",")):
@@ -99,7 +100,7 @@ def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any
         for norm in typed.norms.split(",")
         for placement in typed.placements.split(",")
     ]
-    found: dict[str, Any] = {**surroundings(), "device": machine.device(typed.device)}
+    found: dict[str, Any] = {"device": machine.device(typed.device)}
     found |= {"size": str(size), "small": str(small), "overrides": overrides, "steps": {}}
     print(f"{found['device']}; {size}, {' '.join(overrides)}\n{HEADER}", flush=True)
     for variant in variants:
@@ -126,7 +127,7 @@ def steps(
 ) -> dict[str, Any]:
     """One variant of preset=gpt2 and transformers' GPT-2 by turns, seconds a step by round."""
     ours = trainer_of(size, typed.device, ["preset=gpt2", *variant.split(), *overrides])
-    theirs = OnDevice(size, ours, typed.device, "trainer.compile=true" in overrides)
+    theirs = OnDevice(size, ours, typed.device)
     both: Steps = {
         OURS: synchronized(ours.train_step, typed.device),
         THEIRS: synchronized(theirs.train_step, typed.device),
@@ -135,14 +136,14 @@ def steps(
         for _ in range(WARM):
             step()
     times = interleaved(both, 1, typed.rounds, typed.seconds)
-    flops = machine.flops(ours, size.context)
+    flops = flops_per_token(ours, size.context)
     taken, tokens = median(times[OURS]), size.batch * size.context
-    peak = machine.peak(machine.device(typed.device), ours.precision)
+    top = peak(machine.device(typed.device), ours.model.config["trainer"]["precision"])
     return {
         "seconds": times,
         "flops_a_token": flops,
         "tokens_a_second": {name: tokens / median(values) for name, values in times.items()},
-        "utilisation": machine.utilisation(flops * tokens, taken, peak),
+        "utilisation": utilisation(flops * tokens, taken, top),
         "of_theirs": median(a / b for a, b in zip(times[OURS], times[THEIRS], strict=True)),
     }
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from contenders import CLIP, Size
+from rounds import WARM
 
 from transformer_norms import machine
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, plain
 from transformer_norms.trainer import Trainer
 
-WARM = 5  # steps before any is timed: kernels are compiled and chosen, memory is taken
 
 
 def trainer_of(size: Size, device: str, overrides: list[str]) -> Trainer:

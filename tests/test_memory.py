@@ -8,7 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_norms import loss as loss_module
-from transformer_norms import machine
+from transformer_norms.flops import flops_per_token
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY, TOKENS = 31, 4 * 16
@@ -117,6 +117,6 @@ def test_flops_are_those_of_training_without_what_is_computed_twice():
     plain, checkpointed = (
         trainer_of(f"trainer.activation_checkpointing={on}") for on in ("false", "true")
     )
-    assert machine.flops(checkpointed, 16) == machine.flops(plain, 16)
+    assert flops_per_token(checkpointed, 16) == flops_per_token(plain, 16)
     losses(checkpointed, 1)
     assert checkpointed.model.through is not None

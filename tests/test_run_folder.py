@@ -15,6 +15,7 @@ from transformer_norms.checkpoint import NoUsableCheckpoint, newest
 from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy
+from transformer_norms.flops import PEAKS
 from transformer_norms.folder import held
 from transformer_norms.identity import code, differing
 from transformer_norms.record import Record
@@ -110,7 +111,7 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit():
 def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypatch):
     assert go("study=unknown")["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
-    monkeypatch.setitem(machine.PEAKS, "toy", {"fp32": 1e9})
+    monkeypatch.setitem(PEAKS, "toy", {"fp32": 1e9})
     run = go("study=toy")
     a_second = run["flops"] / run["tokens"] * run["tokens_per_second"]
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)

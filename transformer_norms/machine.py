@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import resource
 import subprocess
 import sys
@@ -11,34 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from transformer_norms.model import straight
-from transformer_norms.trainer import Trainer
-
-# FLOP/s of the data sheets, of dense matrix products, in float32 without TF32. By what follows
-# "NVIDIA " or "Tesla " in the device's name: a variant of another name has other figures.
-PEAKS = {
-    # NVIDIA A100 data sheet
-    r"A100-(SXM4|PCIE)-\d+GB|A100 80GB PCIe": {"bf16": 312e12, "fp32": 19.5e12},
-    # NVIDIA H100 data sheet; its bf16 figures, as H200's, L4's and L40S's, hold for sparse products
-    r"H100 80GB HBM3": {"bf16": 989e12, "fp32": 67e12},
-    r"H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
-    # NVIDIA H200 data sheet, SXM
-    r"H200": {"bf16": 989e12, "fp32": 67e12},
-    # NVIDIA L4, L40S and A10 data sheets
-    r"L4": {"bf16": 121e12, "fp32": 30.3e12},
-    r"L40S": {"bf16": 362e12, "fp32": 91.6e12},
-    r"A10": {"bf16": 125e12, "fp32": 31.2e12},
-    # NVIDIA Ampere GA102 and Ada white papers, bf16 with float32 accumulation
-    r"GeForce RTX 3090": {"bf16": 71e12, "fp32": 35.6e12},
-    r"GeForce RTX 4090": {"bf16": 165e12, "fp32": 82.6e12},
-    # NVIDIA V100 and T4 data sheets; neither has bf16
-    r"V100-SXM2-\d+GB": {"fp32": 15.7e12},
-    r"V100-PCIE-\d+GB": {"fp32": 14e12},
-    r"T4": {"fp32": 8.1e12},
-}
-
 
 def cores() -> int:
     """The processors that this process may use."""
@@ -95,34 +66,3 @@ def forget_memory(kind: str) -> None:
     if kind == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def flops(trainer: Trainer, context: int) -> float:
-    """FLOPs a token of one training pass, forward and backward, counted on one sequence.
-
-    Counts what torch's counter counts: matrix products and attention. Recomputation and the
-    optimizer are left out.
-    """
-    tokens, model = trainer.batches(0)[:1, : context + 1], trainer.model
-    through, model.through = model.through, straight
-    with FlopCounterMode(display=False) as counter:
-        trainer.loss(tokens).backward()
-    model.through = through
-    for parameter in trainer.parameters:
-        parameter.grad = None
-    return counter.get_total_flops() / context
-
-
-def peak(device: str, precision: str) -> float | None:
-    """FLOP/s of the device of that name at most; None where no data sheet is known here, as of a
-    CPU, and where float32 products are not float32's."""
-    if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
-        return None
-    name = re.sub(r"^(NVIDIA|Tesla) ", "", device)
-    known = (peaks for names, peaks in PEAKS.items() if re.fullmatch(names, name))
-    return next(known, {}).get(precision)
-
-
-def utilisation(flops: float, seconds: float, peak: float | None) -> float | None:
-    """The share of what the device could have computed that went into the model's FLOPs."""
-    return round(flops / seconds / peak, 4) if peak and seconds > 0 else None

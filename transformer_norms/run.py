@@ -19,6 +19,7 @@ from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import StorageError, preflight, storage, write_bytes, write_json
+from transformer_norms.flops import work
 from transformer_norms.folder import ENDED, held, shown, summary_of, this_process
 from transformer_norms.model import Transformer
 from transformer_norms.plan import Plan
@@ -199,19 +200,12 @@ class Run:
                 tested = record.validated("test", measured)
                 more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
         if more["status"] in ENDED:
-            more |= self._work(trainer, record.summary["device"])
+            more |= work(trainer, context, record.summary["device"], keys["precision"])
         record.summarize(trainer, **more)
         record.progress(trainer)
         if more["status"] in ENDED:
             self._draw()
         return record.summary
-
-    def _work(self, trainer: Trainer, device: str) -> dict[str, float | None]:
-        """What the run computed, and how well its device was used by that."""
-        flops = machine.flops(trainer, self.config["model"]["context"]) * trainer.tokens
-        peak = machine.peak(device, trainer.precision)
-        used = machine.utilisation(flops, trainer.seconds, peak)
-        return {"flops": flops, "model_flops_utilisation": used}
 
     def _draw(self) -> None:
         try:

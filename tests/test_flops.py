@@ -1,9 +1,12 @@
 """What a device could compute, and how much of that a run made use of."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from transformer_norms import machine
+from transformer_norms.flops import flops_per_token, peak, utilisation
+from transformer_norms.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
     "NVIDIA A100-SXM4-80GB": (312e12, 19.5e12),
@@ -29,19 +32,19 @@ NVIDIA A100-SXM4-40GB MIG 1g.5gb|AMD Instinct MI300X|Intel(R) Xeon(R) Processor,
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_devices_peak_is_its_data_sheets(name):
-    assert (machine.peak(name, "bf16"), machine.peak(name, "fp32")) == NAMED[name]
-    assert machine.peak(name, "fp64") is None
+    assert (peak(name, "bf16"), peak(name, "fp32")) == NAMED[name]
+    assert peak(name, "fp64") is None
 
 
 @pytest.mark.parametrize("name", [name for line in UNKNOWN.split("\n") for name in line.split("|")])
 def test_of_a_device_that_is_not_known_no_peak_is_guessed(name):
-    assert machine.peak(name, "bf16") is None is machine.peak(name, "fp32")
+    assert peak(name, "bf16") is None is peak(name, "fp32")
 
 
 def test_products_in_tf32_have_no_peak_of_float32(monkeypatch):
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert machine.peak("NVIDIA A100-SXM4-80GB", "fp32") is None
-    assert machine.peak("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert peak("NVIDIA A100-SXM4-80GB", "fp32") is None
+    assert peak("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
 
 
 def test_nothing_here_turns_tf32_on():
@@ -50,6 +53,25 @@ def test_nothing_here_turns_tf32_on():
 
 def test_utilisation_is_flops_by_the_second_over_the_peak():
     # 6 * 124e6 FLOPs a token, 200,000 tokens in 2 seconds: 74.4e12 a second of 312e12
-    assert machine.utilisation(6 * 124e6 * 200_000, 2.0, 312e12) == 0.2385
-    assert machine.utilisation(1e12, 2.0, None) is None
-    assert machine.utilisation(1e12, 0.0, 312e12) is None
+    assert utilisation(6 * 124e6 * 200_000, 2.0, 312e12) == 0.2385
+    assert utilisation(1e12, 2.0, None) is None
+    assert utilisation(1e12, 0.0, 312e12) is None
+
+
+def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    weight = torch.ones(2, 3, requires_grad=True)
+    product = torch.compile(lambda x: x @ weight, backend=backend)
+    trainer = object.__new__(Trainer)
+    trainer.parameters, trainer.model = [weight], SimpleNamespace(through=None)
+    trainer.batches = lambda step: torch.ones(1, 5).long()
+    trainer.loss = lambda tokens: product(torch.ones(4, 2)).sum()
+    assert flops_per_token(trainer, 4) == 2 * (2 * 4 * 2 * 3) / 4  # forward, and by the weight
+    assert not graphs
+    product(torch.ones(4, 2))
+    assert graphs
