@@ -37,11 +37,11 @@ class OnDevice(LeanGPT2):
     its gelu is one operator."""
 
     def __init__(self, size: Size, like: Trainer, device: str) -> None:
-        model = transformers_gpt2(size, ACTIVATIONS[1]).to(device)
-        super().__init__(model, size.batches(), like.optimizers[0])
+        model: Any = transformers_gpt2(size, ACTIVATIONS[1])
+        model.set_attn_implementation("sdpa")
+        super().__init__(model.to(device), size.batches(), like.optimizers[0])
         keys = like.model.config["trainer"]
         self.device, self.precision = device, keys["precision"]
-        self.model.set_attn_implementation("sdpa")
         if keys["compile"]:
             self.model.compile()
 

@@ -15,7 +15,6 @@ from transformer_norms.config import compose, plain
 from transformer_norms.trainer import Trainer
 
 
-
 def trainer_of(size: Size, device: str, overrides: list[str]) -> Trainer:
     """A run's own Trainer, fed from memory, its probes left out. It has more steps to make than
     are timed, so that no schedule ends."""

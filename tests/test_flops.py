@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_trainer import trainer_of
 
-from transformer_norms.flops import flops_per_token, peak, utilisation
+from transformer_norms.flops import ATTENTION, flops_per_token, peak, utilisation
 from transformer_norms.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
@@ -75,3 +76,23 @@ def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
     assert not graphs
     product(torch.ones(4, 2))
     assert graphs
+
+
+@pytest.mark.parametrize("placement", ["pre", "qk_cap"])
+def test_flops_are_two_for_each_weight_and_pair_of_tokens_forward_and_four_backward(placement):
+    """Fused attention or not."""
+    width, mlp, context, vocabulary, depth = 64, 256, 16, 31, 2
+    typed = [f"model.{key}={value}" for key, value in (("width", width), ("depth", depth))]
+    trainer = trainer_of(*typed, f"placement={placement}", "norm=layernorm", "model.mlp_width=256")
+    weights = depth * (4 * width * width + 2 * width * mlp) + width * vocabulary
+    pairs = depth * 2 * context * width  # of one token, q k^T and the weights times v
+    assert flops_per_token(trainer, context) == 3 * 2 * (weights + pairs)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
+    q, v, grad = (2, 3, 8, 4), (2, 3, 8, 4), (2, 3, 8, 4)
+    aten, name = torch.ops.aten, f"_scaled_dot_product_{kernel}_attention"
+    assert ATTENTION[getattr(aten, name)](q, q, v) == 2 * 2 * (2 * 3 * 8 * 8 * 4)
+    backward = ATTENTION[getattr(aten, f"{name}_backward")]
+    assert backward(grad, q, q, v, out_shape=()) == 4 * 2 * (2 * 3 * 8 * 8 * 4)

@@ -34,6 +34,7 @@ _NOT_TRAINING = (
     "loading",
     "command",
     "progress",
+    "flops",
     "measures",
     "probes",
     "forward_probes",

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+
 def cores() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
