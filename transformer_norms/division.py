@@ -3,6 +3,7 @@
 Outside of norms/, since several norms are made of it.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,9 @@ class Length:
 
     def inverse(self, square: Tensor) -> Tensor:
         """1 / length, from the sum of squares."""
-        return (square.clamp(min=self.floor) / self.count + self.eps).rsqrt()
+        square = square.clamp(min=self.floor) if self.floor else square
+        square = square if self.count == 1 else square / self.count
+        return (square + self.eps if self.eps else square).rsqrt()
 
 
 def root_mean_square(first: int, eps: float) -> Length:
@@ -61,23 +64,22 @@ class _Divide(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
-        first = x[..., : length.first]
-        square = torch.linalg.vector_norm(first, dim=-1, keepdim=True).square_()
-        ctx.save_for_backward(x, gain, square)
-        ctx.length = length
+        square = torch.linalg.vector_norm(_first(x, length), dim=-1, keepdim=True).square_()
         inverse = length.inverse(square)
+        free = square >= length.floor if length.floor else None  # not clamped
+        ctx.save_for_backward(x, gain, inverse, free)
+        ctx.length = length
         if gain is None or gain.numel() == 1:
             return x * (inverse if gain is None else inverse * gain)
         return (x * inverse).mul_(gain)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, gain, square = ctx.saved_tensors
+        x, gain, inverse, free = ctx.saved_tensors
         length, width = ctx.length, x.shape[-1]
         if torch.is_grad_enabled():
             dx, dgain = by_autograd(partial(_formula, length), (x, gain), grad)
             return dx, dgain, None
-        inverse = length.inverse(square)
         product = grad * x  # whose memory dx takes over: fresh memory costs more than arithmetic
         if gain is None or gain.numel() == 1:
             along, scale, dgain = product.sum(-1, keepdim=True), inverse, None
@@ -87,10 +89,21 @@ class _Divide(torch.autograd.Function):
             dx = torch.mul(grad, scale, out=product)
         else:
             tokens = product.reshape(-1, width)
-            with torch.autocast(x.device.type, enabled=False):  # these are matrix products
+            with _exact(x.device.type):
                 dgain = inverse.reshape(-1) @ tokens
-                along = (tokens @ gain).view_as(square)
+                along = (tokens @ gain).view_as(inverse)
             dx = torch.mul(grad, gain, out=product).mul_(inverse)
-        slope = along * inverse * inverse * inverse * (square >= length.floor)
-        dx[..., : length.first].addcmul_(x[..., : length.first], slope, value=-1 / length.count)
+        slope = along.mul_(inverse).mul_(inverse).mul_(inverse)
+        slope = slope if free is None else slope * free
+        _first(dx, length).addcmul_(_first(x, length), slope, value=-1 / length.count)
         return dx, dgain, None
+
+
+def _first(x: Tensor, length: Length) -> Tensor:
+    return x if length.first == x.shape[-1] else x[..., : length.first]
+
+
+def _exact(device: str) -> AbstractContextManager[Any]:
+    """Autocast would take sums of products for matrix products."""
+    autocast = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if autocast else nullcontext()
