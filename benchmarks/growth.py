@@ -152,7 +152,7 @@ def table(name: str, result: Row) -> list[str]:
     """Under 80 columns."""
     lines = [
         f"\n{name}: {AXES[name].about}",
-        f"{'':11}{'build ms':>9}{'first ms':>10}{'ms a step':>11}{'quartiles':>19}"
+        f"{'':11}{'build ms':>9}{'first ms':>10}{'ms a step':>11}{'quartiles':>18} "
         f"{'us a ' + AXES[name].unit:>10}{'MiB':>8}",
     ]
     for row in result["rows"]:
