@@ -44,7 +44,10 @@ benchmark: setup
 	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json
 	$(BIN)/python benchmarks/norms.py --compile --seconds 15 --out benchmarks/norms.json
 	$(BIN)/python benchmarks/variants.py --seconds 1 --out benchmarks/variants.json
-	$(BIN)/python benchmarks/sweep.py --steps 60 --out benchmarks/sweep.json
+	$(BIN)/python benchmarks/startup.py --out benchmarks/startup.json
+	$(BIN)/python benchmarks/memory.py --out benchmarks/memory.json
+	$(BIN)/python benchmarks/growth.py --out benchmarks/growth.json
+	$(BIN)/python benchmarks/sweep.py --steps 40 --out benchmarks/sweep.json
 	$(BIN)/python benchmarks/watching.py --seconds 25 --out benchmarks/watching.json
 
 clean:
