@@ -1,7 +1,7 @@
 # make demo: set up, train the default model on the built-in corpus, show what came of it
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
-# make benchmark: time all that benchmarks/ times, and write it there (half an hour on a quiet machine)
+# make benchmark: all that benchmarks/ measures without a GPU, written there (half an hour, quiet)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash

@@ -52,10 +52,18 @@ class Size:
         return lambda step: few[step % len(few)]
 
 
-def ours(size: Size, overrides: list[str], batches: Batches, probe_every: int = 0) -> Trainer:
-    """A run's own Trainer, fed from memory, its probes off: they would add to the first step."""
-    fixed = [f"trainer.clip={CLIP}", "trainer.device=cpu", f"trainer.batch_size={size.batch}"]
-    fixed.append(f"trainer.probe_every={probe_every}")
+def ours(
+    size: Size,
+    overrides: list[str],
+    batches: Batches,
+    *,
+    probe_every: int = 0,
+    device: str = "cpu",
+) -> Trainer:
+    """A run's own Trainer, fed from memory, its probes off: they would add to the first step. It
+    has more steps to make than are timed, so that no schedule ends."""
+    fixed = [f"trainer.clip={CLIP}", f"trainer.device={device}", "trainer.steps=10000000"]
+    fixed += [f"trainer.batch_size={size.batch}", f"trainer.probe_every={probe_every}"]
     config = plain(compose([*size.overrides(), *fixed, *overrides]))
     keys = config["trainer"]
     torch.set_num_threads(cores() if keys["threads"] == "auto" else keys["threads"])

@@ -51,7 +51,7 @@ def in_here(point: Point) -> dict[str, Any]:
     from contenders import Size, ours
     from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
 
-    overrides = ["trainer.probe_every=0", *point.overrides]
+    overrides = list(point.overrides)
 
     def begun(size: Size) -> Callable[[], Any]:
         batches = size.batches()

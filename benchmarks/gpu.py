@@ -6,6 +6,7 @@ kernels beside a copy, and how many processes one device can feed.
 
 import argparse
 import gc
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +16,14 @@ from typing import Any
 
 import bandwidth
 import torch
-from contenders import Size
+from contenders import Size, ours
 from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
 from rounds import WARM, Steps, check_out, interleaved, write
-from side_by_side import side_by_side, synchronized, trainer_of
+from side_by_side import side_by_side, synchronized
 from torch import Tensor
 
 from transformer_norms import machine
+from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.flops import flops_per_token, peak, utilisation
 from transformer_norms.trainer import Trainer
@@ -60,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     write(typed.out, result)
     return 0
 
@@ -68,8 +73,8 @@ def check(typed: argparse.Namespace) -> None:
     if typed.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: there is no GPU here; --device cpu shows what is run")
     check_out(typed.out)
-    if typed.rounds < 1 or typed.batch < 0:
-        raise ConfigError("--rounds and --batch: a number above 0")
+    if typed.rounds < 1 or typed.batch < 0 or not 0 < typed.seconds < math.inf:
+        raise ConfigError("--rounds, --seconds and --batch: a number above 0")
     if not all(text.isdecimal() and int(text) for text in typed.processes.split(",")):
         raise ConfigError(f"--processes {typed.processes}: numbers above 0 as in 1,2,4")
 
@@ -96,10 +101,13 @@ def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any
     fast = [f"{key}={value}" for key, value in FAST.items() if key not in chosen]
     overrides = [*typed.overrides, *fast]
     variants = [
-        f"norm={norm} placement={placement}"
+        f"preset=gpt2 norm={norm} placement={placement}"
         for norm in typed.norms.split(",")
         for placement in typed.placements.split(",")
     ]
+    for of, variant in [*((size, variant) for variant in variants), (small, "")]:
+        keys = compose([*of.overrides(), *variant.split(), *overrides])["trainer"]
+    compiled = keys["compile"]
     found: dict[str, Any] = {"device": machine.device(typed.device)}
     found |= {"size": str(size), "small": str(small), "overrides": overrides, "steps": {}}
     print(f"{found['device']}; {size}, {' '.join(overrides)}\n{HEADER}", flush=True)
@@ -107,7 +115,8 @@ def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any
         found["steps"][variant] = steps(variant, size, overrides, typed)
         print(step_line(variant, found["steps"][variant]), flush=True)
         gc.collect()  # before the next model takes its memory
-    compiled = "trainer.compile=true" in overrides
+        machine.forget_memory(typed.device)
+        torch.compiler.reset()  # of one class, as the rivals are, few are compiled
     tokens = size.batch * size.context
     found["norms"] = bandwidth.kernels(
         tokens, size.width, typed.device, compiled, typed.rounds, typed.seconds
@@ -126,19 +135,19 @@ def steps(
     variant: str, size: Size, overrides: list[str], typed: argparse.Namespace
 ) -> dict[str, Any]:
     """One variant of preset=gpt2 and transformers' GPT-2 by turns, seconds a step by round."""
-    ours = trainer_of(size, typed.device, ["preset=gpt2", *variant.split(), *overrides])
-    theirs = OnDevice(size, ours, typed.device)
+    own = ours(size, [*variant.split(), *overrides], size.batches(), device=typed.device)
+    theirs = OnDevice(size, own, typed.device)
     both: Steps = {
-        OURS: synchronized(ours.train_step, typed.device),
+        OURS: synchronized(own.train_step, typed.device),
         THEIRS: synchronized(theirs.train_step, typed.device),
     }
     for step in both.values():
         for _ in range(WARM):
             step()
     times = interleaved(both, 1, typed.rounds, typed.seconds)
-    flops = flops_per_token(ours, size.context)
+    flops = flops_per_token(own, size.context)
     taken, tokens = median(times[OURS]), size.batch * size.context
-    top = peak(machine.device(typed.device), ours.model.config["trainer"]["precision"])
+    top = peak(machine.device(typed.device), own.model.config["trainer"]["precision"])
     return {
         "seconds": times,
         "flops_a_token": flops,
@@ -156,7 +165,7 @@ def step_line(variant: str, result: dict[str, Any]) -> str:
     rates, share = result["tokens_a_second"], result["utilisation"]
     used = "" if share is None else f"{share:.1%}"
     numbers = f"{rates[OURS]:10,.0f}{rates[THEIRS]:10,.0f}{used:>7}{result['of_theirs']:11.3f}"
-    return f"{variant:40}{numbers}"
+    return f"{variant.removeprefix('preset=gpt2 '):40}{numbers}"
 
 
 def process_line(result: dict[str, Any], first: dict[str, Any]) -> str:

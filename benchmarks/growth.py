@@ -143,7 +143,7 @@ def exponents(rows: list[Row]) -> dict[str, float | None]:
 
 def exponent(values: Sequence[float], measured: Sequence[float]) -> float | None:
     """p of the least-squares c * value ** p on logarithms; None of fewer than two values."""
-    if len(values) < 2:
+    if len(values) < 2 or min(measured) <= 0:
         return None
     return linear_regression([log(x) for x in values], [log(y) for y in measured]).slope
 

@@ -1,4 +1,4 @@
-"""A trainer on any device, and processes that train side by side on one."""
+"""Processes that train side by side on one device."""
 
 import multiprocessing
 import time
@@ -6,25 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from contenders import CLIP, Size
+from contenders import Size, ours
 from rounds import WARM
 
 from transformer_norms import machine
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import compose, plain
-from transformer_norms.trainer import Trainer
 
-
-def trainer_of(size: Size, device: str, overrides: list[str]) -> Trainer:
-    """A run's own Trainer, fed from memory, its probes left out. It has more steps to make than
-    are timed, so that no schedule ends."""
-    fixed = [f"trainer.clip={CLIP}", f"trainer.device={device}", "trainer.probe_every=0"]
-    fixed += [f"trainer.batch_size={size.batch}", "trainer.steps=10000000"]
-    config = plain(compose([*size.overrides(), *fixed, *overrides]))
-    model = build_model(config, size.vocabulary)
-    trainer = build_trainer(config, model, size.batches(), lambda: ())
-    trainer.divergence.warmup = trainer.steps  # random tokens cannot be learned: no divergence here
-    return trainer
+PATIENCE = 600.0  # seconds, for all to have compiled
 
 
 def synchronized(step: Callable[[], Any], device: str) -> Callable[[], Any]:
@@ -54,7 +41,8 @@ def side_by_side(
     for process in processes:
         process.join()
     codes = [process.exitcode for process in processes]
-    assert not any(codes), f"of {count} processes one failed: exit codes {codes}"
+    if any(codes):
+        raise RuntimeError(f"of {count} processes one failed: exit codes {codes}")
     each = [answers.get() for _ in processes]
     rate = sum(steps / taken for steps, taken in each)
     return {"processes": count, "each": each, "steps_a_second": rate}
@@ -70,12 +58,13 @@ def _train(
     answers: Any,
 ) -> None:
     """In a process of its own, with the threads that a worker of `launcher=pool` has."""
-    torch.set_num_threads(max(1, machine.cores() // count))
     try:
-        whole = synchronized(trainer_of(size, device, overrides).train_step, device)
+        threads = f"trainer.threads={max(1, machine.cores() // count)}"
+        trainer = ours(size, [*overrides, threads], size.batches(), device=device)
+        whole = synchronized(trainer.train_step, device)
         for _ in range(WARM):
             whole()
-        ready.wait()
+        ready.wait(PATIENCE)
     except BaseException:
         ready.abort()  # else the others would wait for this one
         raise

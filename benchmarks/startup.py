@@ -47,9 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compose([*RUN, *typed.overrides])
         with tempfile.TemporaryDirectory() as folder:
             times = by_turns(rows(Path(folder), typed), typed.rounds)
-    except (ConfigError, RuntimeError) as error:
+    except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     result = {
         "seconds": times,
         "median": {name: median(values) for name, values in times.items()},

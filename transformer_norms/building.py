@@ -86,7 +86,7 @@ def build_trainer(
     model = model.to(keys["device"])
     if keys["compile"]:
         for block in model.blocks:  # one region a block: the time to compile knows no depth
-            block.compile()
+            block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
     if keys["activation_checkpointing"]:
         model.through = recomputed
     own = {key: value for key, value in schedule.items() if key != "type"}

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.model import straight
 from transformer_norms.trainer import Trainer
 
 # FLOP/s of the data sheets, of dense matrix products, in float32 without TF32. By what follows
@@ -34,41 +33,34 @@ PEAKS = {
 
 
 def _attention(q: Any, k: Any, v: Any, *rest: Any, **more: Any) -> int:
-    """q k^T and the weights times v, over all pairs of tokens"""
+    """q k^T and the weights times v, over all pairs of tokens, by shapes"""
     batch, heads, queries, head_dim = q
     return 2 * batch * heads * queries * k[2] * (head_dim + v[3])
 
 
-def _attention_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any, **more: Any) -> int:
-    """Two products for each of the forward's; what a kernel computes again is left out."""
-    return 2 * _attention(q, k, v)
-
-
-# By shapes, for every fused kernel alike: torch's counter knows no processor's.
-_KERNELS = "_flash_attention _flash_attention_for_cpu _efficient_attention _cudnn_attention".split()
+# For every fused kernel alike: torch's counter knows no processor's.
+_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention".split()
 ATTENTION: dict[Any, Any] = {
-    getattr(torch.ops.aten, f"_scaled_dot_product{kernel}{way}"): count
-    for kernel in _KERNELS
-    for way, count in (("", _attention), ("_backward", _attention_backward))
+    getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}"): _attention for kernel in _KERNELS
 }
 
 
 def flops_per_token(trainer: Trainer, context: int) -> float:
     """Of one training pass, forward and backward, counted on one sequence.
 
-    Counts matrix products, those of attention over all pairs of tokens. What is computed again in
-    the backward pass and the optimizer are left out.
+    Matrix products are counted in the forward pass, those of attention over all pairs of tokens;
+    the gradient of a product is two of its size. What is computed again in the backward pass and
+    the optimizer are left out.
     """
-    tokens, model = trainer.batches(0)[:1, : context + 1], trainer.model
-    through, model.through = model.through, straight
+    tokens = trainer.batches(0)[:1, : context + 1]
+    trainer.model.eval()
     # A compiled block that meets the counter's mode is never compiled again in this process.
     eager = torch.compiler.set_stance("force_eager")
-    with eager, FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
-        trainer.loss(tokens).backward()
-    model.through = through
-    for parameter in trainer.parameters:
-        parameter.grad = None
-    return counter.get_total_flops() / context
+    counter = FlopCounterMode(display=False, custom_mapping=ATTENTION)
+    with torch.no_grad(), eager, counter:
+        trainer.loss.sum(tokens)
+    trainer.model.train()
+    return 3 * counter.get_total_flops() / context
 
 
 def peak(device: str, precision: str) -> float | None:

@@ -17,7 +17,7 @@ LOGITS = 1 << 25
 class CrossEntropy:
     """Nats per token of `model`, in float32 at least; `precision=bf16` runs it under autocast.
 
-    Pieces are equal and as few as have LOGITS logits each: the whole batch of a small vocabulary.
+    Pieces are equal to a token, and as few as have LOGITS logits: all of a small vocabulary is one.
     """
 
     def __init__(self, model: Transformer, *, device: str, precision: str) -> None:
@@ -56,8 +56,9 @@ class CrossEntropy:
             return self.model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 
     def _pieces(self, states: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        count = -(-len(targets) * self.model.vocab_size // LOGITS)
-        return list(zip(states.chunk(count), targets.chunk(count), strict=True))
+        count = min(len(targets), -(-len(targets) * self.model.vocab_size // LOGITS))
+        pieces = states.tensor_split(count), targets.tensor_split(count)
+        return list(zip(*pieces, strict=True))
 
     def _nats(self, states: Tensor, targets: Tensor) -> Tensor:
         with self._autocast():

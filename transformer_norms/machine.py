@@ -1,5 +1,6 @@
 """What a run ran on and with, for its record."""
 
+import gc
 import os
 import platform
 import resource
@@ -65,5 +66,6 @@ def forget_memory(kind: str) -> None:
     """For a run in a process that had others before it: a GPU's tensors are counted anew, and what
     is free again is there for other processes. What a process held at most stays with it."""
     if kind == "cuda":
+        gc.collect()  # a compiled model is part of a cycle
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

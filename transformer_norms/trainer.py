@@ -103,7 +103,7 @@ class Trainer:
         loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
         reason = self.divergence.step(self.step + 1, loss_here, norm_here)
         if reason is None:
-            if 0 < self.clip < 1.001 * norm_here:  # else every gradient would be multiplied by one
+            if 0 < self.clip < 1.001 * norm_here + 1e-6:  # else all would be multiplied by one
                 nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
             with probe.update():
                 for optimizer in self.optimizers:
