@@ -197,8 +197,7 @@ def test_two_drivers_on_one_study_do_each_job_once():
         code, answer, err = ended(driver)
         assert (code, answer["finished"], answer["missing"]) == (0, 2, 0), err
     used = Counter(Path("used.txt").read_text().split())
-    # Five norms in each of 60 steps, and once more where FLOPs are counted.
-    assert used == {"0": 61 * 5, "1": 61 * 5}
+    assert used == {"0": 60 * 5, "1": 60 * 5}  # five norms in each of 60 steps
     assert all(len(rows) == 6 for _, rows in results("main").values())
 
 
