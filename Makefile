@@ -42,7 +42,7 @@ format: setup
 
 benchmark: setup
 	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json
-	$(BIN)/python benchmarks/norms.py --compile --seconds 15 --out benchmarks/norms.json
+	$(BIN)/python benchmarks/norms.py --compile --seconds 4 --out benchmarks/norms.json
 	$(BIN)/python benchmarks/variants.py --seconds 1 --out benchmarks/variants.json
 	$(BIN)/python benchmarks/startup.py --out benchmarks/startup.json
 	$(BIN)/python benchmarks/memory.py --out benchmarks/memory.json

@@ -216,6 +216,8 @@ def test_every_option_is_a_variant_of_one_axis():
         (variants, "--only none --out nowhere/x.json", "there is no folder nowhere"),
         (watching, "--out .", "--out .: is a folder"),
         (norms, "--rounds 1", "--rounds 1: at least 5"),
+        (norms, "--widths 128,0", "numbers above 0"),
+        (norms, "--dtypes float23", "float32"),
         (sweep, "--launchers basic,pol", "did you mean 'pool'?"),
     ],
 )
