@@ -13,7 +13,8 @@ from transformer_norms.trainer import Trainer
 PEAKS = {
     # NVIDIA A100 data sheet
     r"A100-(SXM4|PCIE)-\d+GB|A100 80GB PCIe": {"bf16": 312e12, "fp32": 19.5e12},
-    # NVIDIA H100 data sheet; of bf16, as for H200, L4 and L40S, half of what it gives for sparse ones
+    # NVIDIA H100 data sheet, whose bf16 is of sparse products: half of it, as for H200,
+    # L4 and L40S
     r"H100 80GB HBM3": {"bf16": 989e12, "fp32": 67e12},
     r"H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
     # NVIDIA H200 data sheet, SXM
