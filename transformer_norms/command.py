@@ -4,13 +4,14 @@
 checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command again
 """
 
+import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformer_norms.config import (
     check_hydras,
@@ -29,6 +30,13 @@ HYDRA_FLAGS = frozenset(
     "--version".split()
 )
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the other commands: its errors are a line, as those of the config."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (--help says more)")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from transformer_norms.command import answered
+from transformer_norms.command import Parser, answered
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.overrides import parse
@@ -16,13 +16,6 @@ from transformer_norms.overrides import parse
 # can tell, and pairs that are learned as many as typed.
 VOCABULARIES = {"byte": 256, "gpt2": 50257, "cl100k": 100277}
 UNKNOWN = 256
-
-
-class Parser(argparse.ArgumentParser):
-    """Whose errors are a line, as those of the config."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn
 
-from transformer_norms.command import answered
+from transformer_norms.command import Parser, answered
 from transformer_norms.errors import ConfigError
 from transformer_norms.overrides import parse
 from transformer_norms.report import write_report
@@ -23,13 +22,6 @@ else runs that differ only in their seed are one variant. Runs that differ in da
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
 is JSON.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Whose errors are a line, as those of the config."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (--help says more)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
