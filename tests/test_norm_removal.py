@@ -1,0 +1,281 @@
+"""From a trained model to one without norms: what is frozen, what is folded, and the control."""
+
+import copy
+import csv
+import json
+
+import pytest
+import torch
+from combinations import combined
+from omegaconf import OmegaConf
+
+from transformer_norms import build_model, compose, load, train
+from transformer_norms.analysis.norm_removal.__main__ import main
+from transformer_norms.analysis.norm_removal.cost import as_csv, read
+from transformer_norms.analysis.norm_removal.folding import folded, normless
+from transformer_norms.analysis.norm_removal.freezing import (
+    FrozenNorm,
+    Lengths,
+    one_length,
+    places,
+)
+from transformer_norms.analysis.norm_removal.showing import figure
+from transformer_norms.analysis.norm_removal.tuning import Timetable, tune
+from transformer_norms.building import build_trainer
+from transformer_norms.norms import NORMS
+
+pytestmark = pytest.mark.area("scale")
+
+SIZES = "model=tiny model.width=24 model.heads=3 model.depth=2 model.context=8".split()
+KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
+
+
+def tokens_of(step=0, rows=3, time=8):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randint(13, (rows, time + 1), generator=generator)
+
+
+def lively(config, vocab_size=13):
+    """A model whose gains and biases are no ones and zeros."""
+    model, generator = build_model(config, vocab_size), torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if not name.endswith("weight"):
+            with torch.no_grad():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) / 4)
+    return model
+
+
+def frozen(model, batches=3):
+    """All norms frozen, after a few forward passes."""
+    lengths = Lengths(model.train())
+    with torch.no_grad():
+        for step in range(batches):
+            model(tokens_of(step)[:, :-1])
+    for place in places(model):
+        lengths.freeze(place.path)
+    one_length(model)
+    return model.eval()
+
+
+# ------------------------------------------------------------------------------------- freezing
+
+
+def test_a_frozen_norm_is_its_formula_with_a_number_for_the_length():
+    x = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(2))
+    for norm, centre in (("layernorm", 1.0), ("rmsnorm", 0.0), ("layernorm_1p", 1.0)):
+        own = lively(compose([*SIZES, f"norm={norm}"])).final
+        gain = own.gain if own.gain is not None else 1 + own.offset
+        bias = 0 if own.bias is None else own.bias
+        divisor = torch.tensor([3.0, 0.7, 0.7, 0.7, 0.7])[:, None]
+        expected = gain * (x - centre * x.mean(-1, keepdim=True)) / divisor + bias
+        assert torch.allclose(FrozenNorm(own, 3.0, 0.7)(x), expected, atol=1e-6)
+
+
+def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_token_apart():
+    model = lively(compose([*SIZES, "norm=layernorm"])).train()
+    lengths, inputs = Lengths(model), []
+    model.final.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach()))
+    for step in range(3):
+        model(tokens_of(step)[:, :-1])
+    model.eval()
+    model(tokens_of(9)[:, :-1])  # an evaluation, which is not followed
+    eps = model.config["norm"]["eps"]
+    each = [((x - x.mean(-1, keepdim=True)).square().mean(-1) + eps).sqrt() for x in inputs[:3]]
+    for place, part in ((0, slice(0, 1)), (1, slice(1, None))):
+        one, two, three = (length[:, part].mean() for length in each)
+        expected = 0.9 * (0.9 * one + 0.1 * two) + 0.1 * three
+        assert lengths.average["final"][place] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_last():
+    timetable = Timetable(places(build_model(compose(SIZES), 13)), start=4, gap=3)
+    assert {step: place.path for step, place in timetable.steps.items()} == {
+        4: "blocks.0.mlp.pre",
+        7: "blocks.1.mlp.pre",
+        10: "blocks.0.attention.pre",
+        13: "blocks.1.attention.pre",
+        16: "final",
+    }
+    assert timetable.stages == {7: "mlp", 13: "attention", 16: "final", 19: "first token"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("placement=sandwich", "attention.out (RMSNorm), mlp.out (RMSNorm)"),
+        ("placement=post", "attention.post (RMSNorm)"),
+        ("qk_norm=head", "attention.q (RMSNorm), attention.k (RMSNorm)"),
+        ("embed=rmsnorm", "embed (RMSNorm)"),
+        ("embed=fixnorm", "rows (L2Norm)"),
+        ("norm=dyt", "mlp.pre (DyT)"),
+        ("norm=none", "there is no norm in it"),
+    ],
+)
+def test_a_norm_that_no_weight_can_take_in_is_named(typed, named):
+    with pytest.raises(ValueError, match=r"norm") as raised:
+        places(build_model(compose([*SIZES, typed]), 13))
+    assert named in str(raised.value)
+
+
+# -------------------------------------------------------------------------------------- folding
+
+FOLDED = [
+    "norm=layernorm",
+    "norm=rmsnorm",
+    "norm=rmsnorm_bias architecture.bias=true",
+    "norm=layernorm_1p mlp=swiglu",
+    "norm=layernorm_np architecture.tied=false",
+    "norm=rmsnorm placement=parallel",
+    "norm=layernorm placement=parallel_two_norms model.kv_heads=1",
+    "norm=layernorm placement=lns",
+    "norm=layernorm placement=layerscale embed=none architecture.logit_cap=5",
+    "preset=gpt2",
+]
+
+
+def saved(config, folder):
+    path = folder / "config.yaml"
+    path.write_text(OmegaConf.to_yaml(config))
+    return path
+
+
+@pytest.mark.parametrize("typed", FOLDED)
+def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_path):
+    config = compose([*SIZES, *typed.split()])
+    model = frozen(lively(config))
+    without = folded(model, normless(saved(config, tmp_path)))
+    assert not any(isinstance(module, (*KINDS, FrozenNorm)) for module in without.modules())
+    tokens = tokens_of(7)[:, :-1]
+    with torch.no_grad():
+        wanted = copy.deepcopy(model).double()(tokens)
+        assert (without(tokens) - wanted).abs().max() < 1e-12 * wanted.abs().max()
+        assert (wanted.std(-1) > 0.01).all()  # logits that say something
+
+
+def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
+    config = compose([*SIZES, "norm=layernorm"])
+    without = normless(saved(config, tmp_path))
+    built, without = build_model(without, 13), folded(frozen(lively(config)), without)
+    assert {n: p.shape for n, p in built.named_parameters()} == {
+        n: p.shape for n, p in without.named_parameters()
+    }
+
+
+# --------------------------------------------------------------------------------------- tuning
+
+
+def tuned(remove, steps=14, norm="layernorm"):
+    config = combined(
+        *SIZES, f"trainer.steps={steps}", "schedule.warmup=2", "trainer.probe_every=0", norm=norm
+    )
+    model = build_model(config, 13)
+    validation = [tokens_of(99)]
+    trainer = build_trainer(config, model, tokens_of, lambda: validation)
+    return tune(trainer, Timetable(places(model), 3, 1), remove, lambda step: None), trainer
+
+
+def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_norm():
+    control, trainer = tuned(remove=False)
+    config = trainer.model.config
+    alone = build_trainer(config, build_model(config, 13), tokens_of, lambda: [])
+    expected = []
+    for _ in range(14):
+        assert alone.train_step() is None
+        expected.append(alone.last_loss)
+    assert control.training == expected
+    removed, _ = tuned(remove=True)
+    assert removed.training[:3] == expected[:3]
+    assert all(a != b for a, b in zip(removed.training[3:], expected[3:], strict=True))
+    assert removed.validation["before"] == control.validation["before"]
+    assert [*removed.validation][:2] == ["before", "at once"]
+    assert [*control.validation] == "before|mlp|attention|final|first token|tuned".split("|")
+
+
+def test_what_is_tuned_at_the_end_is_affine_wherever_a_norm_was():
+    removed, _ = tuned(remove=True)
+    x, y = torch.randn(2, 1, 4, 24, generator=torch.Generator().manual_seed(3)).unbind(0)
+    norms = [m for m in removed.model.modules() if isinstance(m, FrozenNorm)]
+    assert len(norms) == 5
+    for norm in norms:
+        origin = norm(torch.zeros_like(x))
+        assert torch.allclose(norm(x + y) + origin, norm(x) + norm(y), atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a tiny trained run; the tests are in the folder above its `runs`."""
+    import os
+
+    before = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("removal"))
+    with open("text.txt", "w") as file:
+        file.write("the quick brown fox jumps over the lazy dog\n" * 200)
+    words = "data=text data.paths=text.txt data.split=tail tracking=none trainer.steps=12"
+    summary = train(
+        compose(
+            [*SIZES, *words.split(), "norm=layernorm", "schedule.warmup=2", "trainer.threads=1"]
+        )
+    )
+    yield summary["folder"]
+    os.chdir(before)
+
+
+TYPED = ["trainer.steps=30", "--gap", "2", "--start", "4"]
+
+
+def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, capsys, tmp_path):
+    assert main([run, *TYPED, "--out", str(tmp_path / "o"), "--save", str(tmp_path / "s")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert max(map(len, out[:-1])) <= 80
+    assert out[1].startswith("layernorm pre s0")
+    with open(tmp_path / "o/norm_removal.csv") as file:
+        stages = {row["stage"]: row for row in csv.DictReader(file)}
+    end = stages["tuned"]
+    gap = float(end["val_loss"]) - float(end["val_loss_control"])
+    assert f"layernorm pre: {gap:+.3f} nats above the control (1 seed)" in out
+    assert float(end["rounding"]) < 1e-13
+    assert {name: int(row["step"]) for name, row in stages.items()} == {
+        "before": 0, "at once": 4, "mlp": 6, "attention": 10, "final": 12, "first token": 14,
+        "tuned": 30,
+    }  # fmt: skip
+    files = json.loads(out[-1])["files"]
+    (saved,) = [path for path in files if "folded" in path]
+    model = load(saved)
+    assert not any(isinstance(module, KINDS) for module in model.modules())
+    assert OmegaConf.load(f"{saved}/config.yaml").norm.type == "none"
+
+
+def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
+    for name in ("one", "two"):
+        assert main([run, *TYPED, "--out", str(tmp_path / name)]) == 0
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == [f"norm_removal{end}" for end in (".csv", ".md", ".svg", "_curves.csv")]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    again = read(tmp_path / "one")
+    assert as_csv(again)["norm_removal.csv"] == (tmp_path / "one/norm_removal.csv").read_bytes()
+    assert figure(again) == (tmp_path / "one/norm_removal.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["nowhere"], "nowhere: is no run folder"),
+        (["RUN", "trainer.steps=9"], "trainer.steps=9: the last norm of"),
+        (["RUN", "trainer.stepz=9"], "did you mean 'trainer.steps'"),
+        (["RUN", "norm=rmsnorm"], "norm=rmsnorm: what can be typed here is of trainer, optim"),
+        (["RUN", "--gap", "0"], "--gap 0: at least 1"),
+        (["trainer.steps=30"], "name at least one RUN"),
+        (["RUN", "--gaps", "3"], "--gaps"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, capsys, tmp_path):
+    out = tmp_path / "out"
+    assert main([*(run if word == "RUN" else word for word in typed), "--out", str(out)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not out.exists()

@@ -1,0 +1,1 @@
+"""Questions beside training: python -m transformer_norms.analysis.NAME"""

@@ -1,0 +1,45 @@
+"""What the analyses share: tables for a terminal and for Markdown, and where files go."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage, write_bytes
+from transformer_norms.report.escape import markdown, printable
+
+COLUMNS = 80  # of a terminal
+Rows = Sequence[Sequence[str]]  # the first is the heading
+
+
+def grid(rows: Rows) -> str:
+    """For a terminal: the first column to the left, all others to the right; closer together where
+    they would not fit."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
+    lines = (
+        between.join(
+            cell.rjust(width) if n else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown_grid(rows: Rows) -> str:
+    heading, *rest = [[markdown(cell) for cell in row] for row in rows]
+    rule = ["---", *("---:" for _ in heading[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
+
+
+def written(folder: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Their paths. ConfigError where `folder` cannot be one."""
+    with storage(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(f"--out {folder}: is no folder: {error.strerror}") from None
+        for name, data in files.items():
+            write_bytes(folder / name, data)
+    return [str(folder / name) for name in files]
