@@ -1,12 +1,13 @@
 # make demo: set up, train the default model on the built-in corpus, show what came of it
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
+# make experiments-report: every table and figure of experiments/, from the runs committed there
 # make benchmark: all that benchmarks/ measures without a GPU, written there (half an hour, quiet)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: demo test check tables nightly benchmark setup format clean
+.PHONY: demo test check tables nightly experiments-report benchmark setup format clean
 
 setup: .venv/installed
 
@@ -39,6 +40,9 @@ tables: setup
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+experiments-report: setup
+	@$(BIN)/python experiments/results.py
 
 benchmark: setup
 	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json

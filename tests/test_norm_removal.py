@@ -3,6 +3,7 @@
 import copy
 import csv
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ from transformer_norms.analysis.norm_removal.freezing import (
     one_length,
     places,
 )
+from transformer_norms.analysis.norm_removal.removal import Subject
 from transformer_norms.analysis.norm_removal.showing import figure
 from transformer_norms.analysis.norm_removal.tuning import Timetable, tune
 from transformer_norms.building import build_trainer
+from transformer_norms.data.batches import Batches
 from transformer_norms.norms import NORMS
 
 pytestmark = pytest.mark.area("scale")
@@ -279,3 +282,13 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, cap
     assert said in err
     assert err.count("\n") == 1
     assert not out.exists()
+
+
+def test_tuning_reads_on_where_the_run_stopped(run):
+    subject = Subject(Path(run), ["trainer.steps=30"], 4, 2)
+    tokens = subject._tokens()
+    keys = subject.config
+    own = Batches(tokens.train, 8, keys.trainer.batch_size, keys.data.seed)
+    read = subject._trainer(subject.model, tokens).batches
+    assert all(torch.equal(read(step), own(12 + step)) for step in range(3))
+    assert subject.config.optimizer.lr == pytest.approx(compose(SIZES).optimizer.lr / 3)

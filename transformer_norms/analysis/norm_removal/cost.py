@@ -49,15 +49,10 @@ def cost_of(
     steps |= {AT_ONCE: timetable.start, TUNED: len(control.training)}
     return Cost(
         name, seed, {stage: steps.get(stage, 0) for stage in removed.validation},
-        removed.validation, control.validation, _rounded(removed.training),
-        _rounded(control.training), rounding,
+        removed.validation, control.validation, removed.training,
+        control.training, rounding,
         removed.diverged or control.diverged or "",
     )  # fmt: skip
-
-
-def _rounded(losses: Sequence[float]) -> list[float]:
-    """To what the file holds, so that a figure of it is the same figure."""
-    return [round(loss, 5) for loss in losses]
 
 
 def as_csv(costs: Sequence[Cost]) -> dict[str, bytes]:
