@@ -4,23 +4,9 @@ the chosen files' contents put in their place before the whole is resolved and v
 import copy
 from functools import cache
 
-from omegaconf import OmegaConf
-
-from transformer_norms.config import _fresh, compose, plain
-from transformer_norms.names import option_files
+from transformer_norms.config import _fresh, compose
 from transformer_norms.overrides import parse
 from transformer_norms.resolution import resolve
-
-
-def distinct_norms():
-    """The options of norm= without those that differ from another in eps alone."""
-    found = {}
-    for name, file in option_files("norm").items():
-        held = plain(OmegaConf.load(file))
-        key = str({key: value for key, value in held.items() if key not in ("eps", "source")})
-        if key not in found or len(name) < len(found[key]):
-            found[key] = name
-    return sorted(found.values())
 
 
 @cache

@@ -6,10 +6,11 @@ from functools import cache, partial
 import pytest
 import torch
 import written_out
-from combinations import combined, distinct_norms
+from combinations import combined
 from torch import nn
 from written_out import l2norm
 
+from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model
 from transformer_norms.causality import leak
 from transformer_norms.coefficient import Learned

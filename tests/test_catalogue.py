@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from combinations import combined, composed, distinct_norms
+from combinations import combined, composed
 
+from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, options, plain
 from transformer_norms.errors import ConfigError

@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from combinations import combined, distinct_norms
+from combinations import combined
 from written_out import linear_of, rotated, same
 
 from transformer_norms import forward_probes
+from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import options
 from transformer_norms.forward_probes import softmax_reads

@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import written_out
-from combinations import combined, distinct_norms
+from combinations import combined
 from torch import nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
+from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import options
 from transformer_norms.initialization import Embedding, Linear

@@ -1,0 +1,413 @@
+"""What norms are found to be invariant to: the papers' tables, norms written out, planted norms."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib.pyplot  # noqa: F401  here, and not on a test's time
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from transformer_norms.analysis.invariances.__main__ import main
+from transformer_norms.analysis.invariances.laws import LAWS, drawn_layer
+from transformer_norms.analysis.invariances.measuring import distinct_norms, measured
+from transformer_norms.analysis.invariances.page import files
+from transformer_norms.analysis.invariances.tables import number, terminal
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import option_files
+
+pytestmark = pytest.mark.area("scale")
+
+KEYS = [law.key for law in LAWS]
+
+# Ba et al. 2016, Table 1, and Zhang & Sennrich 2019, Table 1, have the columns
+#     W re-scaled, W re-centred, a row re-scaled, data re-scaled, data re-centred, a case re-scaled;
+# the other columns follow from the formulas, as do the norms below:
+#   W negated      z / length(z) turns its sign, and none of these is even: no.
+#   W + b 1^T      z_i + b_i (1^T x): neither a constant over neurons nor one over tokens: no.
+#   z + c 1        moves the mean over neurons (layernorm) and over tokens (batchnorm): yes there.
+#   odd            all but a bias, which is drawn at random, is: no where there is one.
+#   size           var / var and ms / ms are 1 for each token; batchnorm's only over tokens.
+#   later          batchnorm's mean over tokens holds the last one, its running averages do not.
+#   l2norm, scalenorm   rmsnorm but for one factor.
+#   prmsnorm       divides by a length, so scaling goes; its output's size is that of z beyond the
+#                  first coordinates. A row scaled grows, or changes all others: no.
+#   dyt, derf      one injective function of each coordinate, increasing or (gain < 0) decreasing:
+#                  whatever moves z moves y. A bias, drawn at random, makes them not odd.
+#   seednorm       z / rms(z) is rmsnorm's, but the factor gain + alpha tanh(beta^T z) of each
+#                  coordinate changes with all that changes beta^T z, and z -> -z turns the sign
+#                  of its second part alone.
+YES = {
+    "batchnorm": "weights_scaled row_scaled data_scaled data_shifted shifted later_evaluation",
+    "layernorm": "weights_scaled weights_recentred data_scaled token_scaled shifted size "
+    "later_training later_evaluation",
+    "rmsnorm": "weights_scaled data_scaled token_scaled odd size later_training later_evaluation",
+    "prmsnorm": "weights_scaled data_scaled token_scaled odd later_training later_evaluation",
+    "dyt": "later_training later_evaluation",
+    "none": "odd later_training later_evaluation",
+}
+YES |= {"l2norm": YES["rmsnorm"], "scalenorm": YES["rmsnorm"]}
+YES |= {"derf": YES["dyt"], "seednorm": YES["dyt"]}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = measured([f"norm={','.join(YES)}"])
+    return {row.name: row for row in found}
+
+
+@pytest.mark.parametrize("name", YES)
+def test_a_norm_is_invariant_to_what_the_papers_and_its_formula_say_and_to_nothing_else(name, rows):
+    held = {key for key, change in rows[name].changes.items() if change.holds}
+    assert list(rows[name].changes) == KEYS
+    assert held == set(YES[name].split())
+    for change in rows[name].changes.values():  # no verdict hangs on where the line is drawn
+        assert change.ideal < 1e-13 or change.ideal > 1e-2
+
+
+# Norms and transformations, written out
+
+
+def root_mean_square(z, dim):
+    return (z**2).mean(dim, keepdim=True)
+
+
+def literal(name, z, gain, bias, eps):
+    if name == "rmsnorm":
+        return gain * z / (root_mean_square(z, -1) + eps).sqrt()
+    dims = -1 if name == "layernorm" else (0, 1)
+    centred = z - z.mean(dims, keepdim=True)
+    return gain * centred / (root_mean_square(centred, dims) + eps).sqrt() + bias
+
+
+def literal_changes(name, eps):
+    """By the key of a law, with gain = 1 + half a draw and then bias = half a draw."""
+    layer, generator = drawn_layer(), torch.Generator().manual_seed(0)
+    x, w = layer.x, layer.weight
+    gain = 1 + 0.5 * torch.randn(64, generator=generator, dtype=torch.double)
+    bias = 0.5 * torch.randn(64, generator=generator, dtype=torch.double)
+
+    def of(z, gain=gain, bias=bias):
+        return literal(name, z, gain, bias, eps)
+
+    y = of(x @ w.T)
+
+    def moved(*others):
+        return max(float((of(z) - y).abs().max() / (y**2).mean() ** 0.5) for z in others)
+
+    one, rows, tokens = torch.ones(64, 1).double(), [], []
+    for delta in (1 / 3, 3):
+        row, token = torch.ones(64, 1).double(), torch.ones(4, 16, 1).double()
+        row[0], token[0, 0] = delta, delta
+        rows.append(x @ (row * w).T)
+        tokens.append((token * x) @ w.T)
+    later = torch.cat((x[:, :-1], layer.last[:, None]), 1)
+    leak = (of(later @ w.T) - y)[:, :-1].abs().max() / (y[:, :-1] ** 2).mean() ** 0.5
+    sizes = (of(x @ w.T, gain=1.0, bias=0.0) ** 2).mean(-1)
+    return {
+        "weights_scaled": moved(x @ (3 * w).T, x @ (w / 3).T),
+        "weights_negated": moved(x @ (-3 * w).T, x @ (w / -3).T),
+        "weights_recentred": moved(x @ (w + one @ layer.g[None]).T),
+        "weights_shifted": moved(x @ (w + layer.b[:, None] @ torch.ones(1, 48).double()).T),
+        "row_scaled": moved(*rows),
+        "data_scaled": moved((3 * x) @ w.T, (x / 3) @ w.T),
+        "data_shifted": moved((x + layer.c) @ w.T),
+        "token_scaled": moved(*tokens),
+        "shifted": moved(x @ w.T + 2),
+        "odd": float((-of(-x @ w.T) - y).abs().max() / (y**2).mean() ** 0.5),
+        "size": float((sizes / sizes.mean() - 1).abs().max()),
+        "later_training": float(leak),
+    }
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "layernorm", "rmsnorm"])
+def test_a_change_is_that_of_the_norm_and_the_transformation_written_out(name, rows):
+    row, sizes = rows[name], {"rmsnorm": 1e-6}
+    assert row.eps == sizes.get(name, 1e-5)
+    assert row.small_eps == 1e-30
+    for key, change in literal_changes(name, row.eps).items():
+        assert row.changes[key].own == pytest.approx(change, rel=1e-6, abs=1e-13), key
+    for key, change in literal_changes(name, 0).items():
+        assert row.changes[key].ideal == pytest.approx(change, rel=1e-6, abs=1e-13), key
+
+
+def test_eps_is_felt_as_the_first_order_says():
+    """y' / y = 1 + (eps / 2 r^2)(1 - 1 / delta^2), most for delta = 1/3: 4 eps / r^2 of y."""
+    rows = measured(["norm=rmsnorm", "norm.gain=none", "norm.eps=1e-6,1e-8"])
+    assert {row.eps: row.learned for row in rows} == {1e-6: "0", 1e-8: "0"}
+    assert all("rmsnorm" in row.name and f"eps={row.eps}" in row.name for row in rows)
+    layer = drawn_layer()
+    z = layer.x @ layer.weight.T
+    square = root_mean_square(z, -1)
+    expected = float((4 / square * (z / square.sqrt()).abs()).max())
+    for row in rows:
+        assert row.changes["weights_scaled"].own == pytest.approx(expected * row.eps, rel=1e-4)
+        assert row.changes["weights_scaled"].ideal < 1e-14
+
+
+def test_a_norm_without_eps_has_one_number_and_each_learns_what_its_formula_has(rows):
+    assert {name for name, row in rows.items() if row.eps is None} == {"dyt", "derf", "none"}
+    for row in rows.values():
+        assert all((change.own is None) == (row.eps is None) for change in row.changes.values())
+    learned = dict.fromkeys(("none", "l2norm"), "0") | {"scalenorm": "1", "dyt": "2d + 1"}
+    learned |= {"derf": "2d + 2", "seednorm": "3d", "rmsnorm": "d", "batchnorm": "2d"}
+    assert {name: rows[name].learned for name in learned} == learned
+    assert rows["l2norm"].mean_square == pytest.approx(1 / 64)
+    assert rows["scalenorm"].mean_square == pytest.approx(1)
+
+
+def test_by_default_every_norm_is_asked_but_those_that_differ_in_eps_alone():
+    chosen, kept = distinct_norms(), {}
+    for name, file in option_files("norm").items():
+        held = OmegaConf.to_container(OmegaConf.load(file))
+        kept[name] = str({k: v for k, v in held.items() if k not in ("eps", "source")})
+    assert {"layernorm", "rmsnorm", "batchnorm", "none"} <= set(chosen)
+    assert not {"layernorm_eps6", "rmsnorm_eps5", "rmsnorm_glm4"} & set(chosen)
+    assert len({kept[name] for name in chosen}) == len(chosen)
+    assert {kept[name] for name in chosen} == set(kept.values())
+
+
+# Planted
+
+MALICE = "<script>alert(1)</script> & <b>bold</b>"
+PLANTED = """
+import torch
+from torch import nn
+from transformer_norms.norms import NORMS
+
+@NORMS("greatest")
+class Greatest(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return x / x.abs().amax(-1, keepdim=True)
+
+@NORMS("overtime")
+class OverTime(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True)
+
+@NORMS("clamped")
+class Clamped(nn.Module):
+    '''Invariant to larger, not to smaller, for tokens that are long already.'''
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return x / x.norm(dim=-1, keepdim=True).clamp(min=4)
+
+@NORMS("nought")
+class Nought(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return 0 * x
+
+@NORMS("narrow")
+class Narrow(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+    def forward(self, x):
+        return x.float()
+"""
+PLUGINS = ("greatest", "overtime", "clamped", "nought", "narrow")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "configs" / "norm").mkdir(parents=True)
+    (folder / "planted.py").write_text(PLANTED)
+    for name in PLUGINS:
+        text = f"type: {name}\nformula: {json.dumps(MALICE)}\nsource: {json.dumps(MALICE)}\n"
+        (folder / "configs" / "norm" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def held(row):
+    return {key for key, change in row.changes.items() if change.holds}
+
+
+def test_a_planted_norm_gets_the_verdicts_of_its_formula(planted):
+    """max|x| scales with x and is the same for -x; greatest + c is not greatest; a token's mean
+    square is not fixed by its largest coordinate."""
+    greatest, over_time, clamped = measured(
+        [f"plugins={planted}", "norm=greatest,overtime,clamped"]
+    )
+    of_a_token = {"odd", "later_training", "later_evaluation"}
+    scales = {"weights_scaled", "data_scaled", "token_scaled"}
+    assert held(greatest) == scales | of_a_token
+    # A mean over each sequence is linear: odd, free of what is added to all tokens, and a leak.
+    assert held(over_time) == {"odd", "data_shifted", "shifted"}
+    for mode in ("training", "evaluation"):
+        assert over_time.changes[f"later_{mode}"].ideal > 0.1
+    assert held(clamped) == of_a_token | {"size"}  # all tokens are long
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nought", "zero or not finite"), ("narrow", "the dtype")]
+)
+def test_what_is_no_norm_is_refused_by_its_name(name, said, planted):
+    with pytest.raises(ConfigError, match=f"norm={name}: .*{said}"):
+        measured([f"plugins={planted}", f"norm={name}"])
+
+
+# What is written
+
+
+FEW = ("batchnorm", "layernorm", "rmsnorm", "l2norm", "dyt")
+
+
+class Source(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.cells = [], "", []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data.replace("\xa0", " ")
+
+
+@pytest.fixture(scope="module")
+def made(rows, planted):
+    """Of a few norms, since a figure takes its time for each."""
+    (mine,) = measured([f"plugins={planted}", "norm=greatest"])
+    return files([*(rows[name] for name in FEW), mine])
+
+
+def test_a_page_holds_every_norm_and_law_and_no_script_and_no_address(made):
+    text = made["invariances.html"].decode()
+    source = Source(text)
+    names = [tag for tag, _ in source.tags]
+    assert not {"script", "link", "img", "iframe", "object", "base", "b"} & set(names)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", text)
+    for _, attributes in source.tags:
+        assert not [key for key in attributes if key.startswith("on") or key == "src"]
+        assert attributes.get("href", "#").startswith("#")
+    policy = next(found["content"] for _, found in source.tags if "http-equiv" in found)
+    assert "default-src 'none'" in policy
+    assert "script-src" not in policy
+    for law in LAWS:
+        assert law.head in source.text
+        assert law.words in source.text
+        assert ("dt", {"id": law.key}) in source.tags
+    for name in [*FEW, "greatest"]:
+        assert source.text.count(name) >= 3
+    assert source.text.count(MALICE) == 2
+    assert names.count("details") == 3
+
+
+def test_every_cell_of_a_page_s_tables_says_its_answer_in_words(made, rows):
+    text = made["invariances.html"].decode()
+    cells = re.findall(r'<td class="(yes|no)">(yes|no)(?:<small>([^<]*)</small>)?', text)
+    assert {shade == said for shade, said, _ in cells} == {True}
+    numbered = [(said, shown) for _, said, shown in cells if shown]
+    expected = [
+        ("yes" if change.holds else "no", number(change.ideal))
+        for name in FEW
+        for change in rows[name].changes.values()
+    ]
+    assert numbered[: len(expected)] == expected
+    assert len(numbered) == len(expected) + len(LAWS)
+
+
+def test_the_spreadsheet_has_a_row_for_each_norm_and_law_in_full_precision(made, rows):
+    found = list(csv.DictReader(made["invariances.csv"].decode().splitlines()))
+    assert len(found) == (len(FEW) + 1) * len(LAWS)
+    for line in found:
+        if line["norm"] in rows:
+            change = rows[line["norm"]].changes[line["transformation"]]
+            assert line["verdict"] == ("yes" if change.holds else "no")
+            assert float(line["change_without_eps"]) == change.ideal
+            assert line["change_with_eps"] == ("" if change.own is None else str(change.own))
+
+
+def test_the_table_for_a_readme_puts_norms_with_the_same_answers_in_a_row(made):
+    lines = made["invariances.md"].decode().splitlines()
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    found = {line[0]: line[1:] for line in table[2:]}
+    assert "rmsnorm, l2norm" in found
+    assert found["batchnorm"] == "yes no no no yes yes yes no yes no no no yes".split()
+    ElementTree.fromstring(made["invariances.svg"])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (3.02e-4, "3e-4"), (4e-15, "4e-15"), (0.0891, "0.089"), (3.51, "3.5"), (123, "123")],
+)
+def test_a_number_is_shown_with_two_digits_at_most(value, shown):
+    assert number(value) == shown
+
+
+def test_the_terminal_has_eighty_columns_and_every_norm_and_law(rows):
+    lines = terminal(list(rows.values())).splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in YES:
+        assert sum(line.split()[:1] == [name] for line in lines) == 3
+    verdicts = next(line for line in lines if line.startswith("batchnorm"))
+    assert verdicts.split()[1:] == "yes no no no yes yes yes no yes no no".split()
+    assert all(sum(line.startswith(law.code) for line in lines) for law in LAWS[:-2])
+
+
+# The command
+
+
+def test_the_command_writes_the_same_bytes_twice_and_ends_with_their_names(tmp_path, capsys):
+    written = []
+    for name in ("a", "b"):
+        assert main(["norm=rmsnorm", "--out", str(tmp_path / name)]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert max(map(len, said[:-1])) <= 80
+        answer = json.loads(said[-1])
+        assert answer["norms"] == 1
+        written.append({Path(file).name: Path(file).read_bytes() for file in answer["files"]})
+    assert written[0] == written[1]
+    assert set(written[0]) == {f"invariances.{kind}" for kind in ("html", "svg", "csv", "md")}
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["norm=rmsnorm"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"norms": 1, "files": []}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["norm=rmsnrm"], ["norm=rmsnrm", "there are batchnorm", "did you mean 'rmsnorm'"]),
+        (["norm=rmsnorm", "norm.epss=1"], ["norm.epss", "did you mean 'norm.eps'"]),
+        (["norm=rmsnorm,dyt", "norm.eps=1e-3"], ["norm.eps", "no key"]),
+        (["norm=rmsnorm", "norm.eps=2"], ["norm.eps", "less than or equal to 1"]),
+        (["norm.eps=1e-3"], ["norm.eps=1e-3", "norm=NAME"]),
+        (["placement=post"], ["placement=post", "norm, norm.KEY, plugins"]),
+        (["plugin=mine"], ["plugin=mine", "did you mean 'plugins'"]),
+        (["plugins=nowhere"], ["plugins=nowhere", "no such folder"]),
+        (["rmsnorm"], ["rmsnorm", "norm, norm.KEY, plugins"]),
+        (["norm=rmsnorm", "--outt", "x"], ["--outt", "--help"]),
+        (["norm=rmsnorm", "--out", "file"], ["--out file", "is no folder"]),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line_and_nothing_is_written(
+    typed, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("kept")
+    assert main(typed) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert [part for part in said if part not in line] == []
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert Path("file").read_text() == "kept"

@@ -1,0 +1,42 @@
+"""What each norm, as built here, is invariant to: measured, not quoted."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from transformer_norms.analysis.invariances.measuring import measured
+from transformer_norms.analysis.invariances.page import files
+from transformer_norms.analysis.invariances.tables import terminal
+from transformer_norms.analysis.writing import written
+from transformer_norms.command import Parser, answered
+from transformer_norms.progress import Live
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="python -m transformer_norms.analysis.invariances", description=__doc__)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE",
+        help="norm=A,B, norm.KEY=VALUE and plugins=DIR, as train.py takes them (default: all norms"
+        " but those that differ from another in eps alone)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="a page, a figure and tables, written there"
+    )
+    return answered(partial(_answer, parser, arguments))
+
+
+def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    typed = parser.parse_args(arguments)
+    with Live() as tell:
+        rows = measured(typed.overrides, tell)
+    print(terminal(rows))
+    made = [] if typed.out is None else written(typed.out, files(rows))
+    print(json.dumps({"norms": len(rows), "files": made}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
