@@ -1,0 +1,304 @@
+"""Gradients and streams before training: Xiong's laws, numbers by hand, planted powers of depth,
+and the command."""
+
+import csv
+import json
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from combinations import combined
+from scipy import stats
+
+from transformer_norms.analysis.init_gradients.__main__ import main
+from transformer_norms.analysis.init_gradients.asking import setting
+from transformer_norms.analysis.init_gradients.law import law, proven, variants
+from transformer_norms.analysis.init_gradients.measuring import measured, tokens
+from transformer_norms.building import build_model
+
+pytestmark = pytest.mark.area("scale")
+
+DEEPEST = 16
+SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
+
+
+# -------------------------------------------------------------- Xiong et al. 2020, arXiv:2002.04745
+
+
+@cache
+def under_xiong():
+    """{placement: what was found of it}, at the width of 64"""
+    typed = ["placement=pre,post,sandwich,out", f"model.depth=2,8,{DEEPEST}", "seed=0,1"]
+    asked = setting(typed, xiong=True)
+    return {variant.name: variant for variant in variants(asked, measured(asked.variants))}
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected", "band"),
+    [
+        ("post", 0, 0.15),
+        ("pre", -0.5, 0.1),  # the paper's two: O(d sqrt(ln d)) and O(d sqrt(ln d / N))
+        ("sandwich", -0.43, 0.1),  # these two measured, not proven
+        ("out", -0.43, 0.1),
+    ],
+)
+def test_the_last_gradient_falls_with_depth_where_the_stream_grows(placement, expected, band):
+    found = under_xiong()[placement]
+    assert abs(found.law.slope - expected) < band
+    assert found.proven == (expected if placement in ("pre", "post") else None)
+
+
+def squares(placement):
+    """{block: the stream's mean square after it, by seed}"""
+    rows = under_xiong()[placement].model(DEEPEST)
+    return {b: [r.square for r in rows if r.block == b] for b in range(1, DEEPEST + 1)}
+
+
+def test_the_stream_of_pre_norm_grows_between_the_papers_bounds_at_every_depth():
+    """(1 + l/2) d <= E|x_l|^2 <= (1 + 3l/2) d"""
+    for after, found in squares("pre").items():
+        assert 1 + after / 2 <= sum(found) / len(found) <= 1 + 3 * after / 2
+
+
+def test_the_stream_of_post_norm_keeps_its_size():
+    assert all(found == pytest.approx([1, 1], rel=1e-4) for found in squares("post").values())
+
+
+@pytest.mark.parametrize(
+    ("words", "slope"),
+    [
+        ({"placement": "pre"}, -0.5),
+        ({"placement": "pre", "norm": "layernorm"}, -0.5),
+        ({"placement": "pre", "final_norm": "none"}, None),  # nothing divides by what grew
+        ({"placement": "pre", "norm": "dyt"}, None),
+        ({"placement": "post"}, 0),
+        ({"placement": "deepnorm"}, None),
+        ({"placement": "mixln"}, None),
+        ({"placement": "parallel"}, None),
+    ],
+)
+def test_a_slope_is_proven_for_what_is_pre_or_post_norm_and_for_nothing_else(words, slope):
+    assert proven(combined(**words)) == slope
+
+
+def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_brings():
+    asked = setting(["placement=deepnorm", "model.depth=1,2", "seed=0"], xiong=True)
+    model = build_model(asked.variants["deepnorm"][1], 64)
+    named = {name.removesuffix(".weight"): p for name, p in model.named_parameters()}
+    zero = {name for name, weight in named.items() if not weight.any()}
+    assert zero == {f"blocks.{i}.attention.f.{name}" for i in (0, 1) for name in ("query", "key")}
+    for name, weight in named.items():
+        if weight.ndim == 2 and name not in zero:
+            assert weight.shape == (64, 64)
+            wanted = 1 if name == "embedding" else 1 / 8  # 1/sqrt(d)
+            assert weight.std().item() == pytest.approx(wanted, rel=0.05)
+
+
+# --------------------------------------------------------------------------------------- by hand
+
+
+def norm(x):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def attention(w, x):
+    """Every token so far counts alike."""
+    counts = torch.arange(1, x.shape[1] + 1, dtype=torch.double)[:, None]
+    return (x @ w["attention.f.value"].T).cumsum(1) / counts @ w["attention.f.output"].T
+
+
+def mlp(w, x):
+    return (x @ w["mlp.f.up"].T).clamp(min=0) @ w["mlp.f.down"].T
+
+
+def pre(x, w):
+    x = x + attention(w, norm(x))
+    return x + mlp(w, norm(x))
+
+
+def post(x, w):
+    x = norm(x + attention(w, x))
+    return norm(x + mlp(w, x))
+
+
+def parallel(x, w):
+    return x + attention(w, norm(x)) + mlp(w, norm(x))
+
+
+def residual_dual(streams, w):
+    x, r = streams
+    for f in (attention, mlp):
+        u = f(w, x)
+        x, r = norm(x + u), r + u
+    return x, r
+
+
+# {placement: (its block, the streams it begins with, what the head reads)}
+BY_HAND = {
+    "pre": (pre, lambda x: x, norm),
+    "post": (post, lambda x: x, lambda x: x),
+    "parallel": (parallel, lambda x: x, norm),
+    "residual_dual": (residual_dual, lambda x: (x, x), lambda s: s[0] + norm(s[1])),
+}
+
+
+def loss_and_squares(placement, weights, batch, depth):
+    block, enter, leave = BY_HAND[placement]
+    streams, squares = enter(weights["embedding"][batch[:, :-1]]), []
+    for i in range(depth):
+        own = {
+            name.removeprefix(f"blocks.{i}."): weight
+            for name, weight in weights.items()
+            if name.startswith(f"blocks.{i}.")
+        }
+        streams = block(streams, own)
+        x = streams[0] if isinstance(streams, tuple) else streams
+        squares.append(x.square().mean().item())
+    logits = leave(streams) @ weights["head"].T
+    log_p = logits - logits.exp().sum(-1, keepdim=True).log()
+    return -log_p.gather(-1, batch[:, 1:, None]).mean().item(), squares
+
+
+def by_differences(placement, weights, batch, depth, name):
+    """The length of the gradient for one matrix."""
+    gradient, step = [], 1e-5
+    for place in range(weights[name].numel()):
+        ends = []
+        for sign in (1, -1):
+            moved = {key: weight.clone() for key, weight in weights.items()}
+            moved[name].view(-1)[place] += sign * step
+            ends.append(loss_and_squares(placement, moved, batch, depth)[0])
+        gradient.append((ends[0] - ends[1]) / (2 * step))
+    return math.hypot(*gradient)
+
+
+@pytest.mark.parametrize("placement", BY_HAND)
+def test_gradients_and_streams_of_one_and_two_blocks_are_those_of_the_formulas(placement):
+    asked = setting([f"placement={placement}", *SMALL], xiong=True)
+    rows = measured(asked.variants)
+    assert [(row.depth, row.block) for row in rows] == [(1, 1), (2, 1), (2, 2)]
+    for config in asked.variants[placement]:
+        depth = config["model"]["depth"]
+        named = build_model(config, 64).named_parameters()
+        weights = {name.removesuffix(".weight"): p.detach().double() for name, p in named}
+        _, expected = loss_and_squares(placement, weights, tokens(config), depth)
+        for row in (row for row in rows if row.depth == depth):
+            assert row.square == pytest.approx(expected[row.block - 1], rel=1e-12)
+            for part, found in (("mlp.f.down", row.down), ("attention.f.output", row.output)):
+                name = f"blocks.{row.block - 1}.{part}"
+                wanted = by_differences(placement, weights, tokens(config), depth, name)
+                assert found == pytest.approx(wanted, rel=1e-6)
+
+
+# --------------------------------------------------------------------------------- planted powers
+
+
+def test_a_planted_power_of_the_depth_is_found_and_its_interval_is_students():
+    depths, planted = (2, 3, 7, 20), {-0.5: 3.0, 0.25: 0.1, -1.75: 40.0}
+    found = law([{n: c * n**s for n in depths} for s, c in planted.items()])
+    assert found.slopes == pytest.approx(tuple(planted), abs=1e-12)
+    assert found.slope == pytest.approx(np.mean([*planted]), abs=1e-12)
+    spread = np.std([*planted], ddof=1) / math.sqrt(3)
+    assert found.half == pytest.approx(stats.t.ppf(0.975, 2) * spread, rel=1e-12)
+    assert found(5) == pytest.approx((3 * 0.1 * 40) ** (1 / 3) * 5**found.slope, rel=1e-12)
+    assert found.misfit == pytest.approx(1, abs=1e-12)
+
+
+def test_the_misfit_is_the_largest_factor_between_the_seeds_mean_and_the_line():
+    values = [{2: 0.5, 4: 0.1, 8: 0.9}, {2: 0.4, 4: 0.3, 8: 0.2}]
+    x = np.log([2, 4, 8])
+    y = np.mean([np.log([*own.values()]) for own in values], axis=0)
+    off = y - np.polyval(np.polyfit(x, y, 1), x)
+    assert law(values).misfit == pytest.approx(np.exp(np.abs(off).max()), rel=1e-12)
+
+
+def test_one_seed_has_no_interval_and_what_has_no_logarithm_no_law():
+    assert law([{2: 1.0, 4: 2.0}]).half is None
+    for value in (0.0, math.inf, math.nan):
+        assert law([{2: 1.0, 4: value}]) is None
+
+
+# ------------------------------------------------------------------------------------ the command
+
+
+def answer(capsys, *arguments):
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_shows_a_table_and_writes_the_same_bytes_twice(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed = ["placement=pre,rezero,residual_dual", "model.depth=2,3", "seed=0", "model.width=8"]
+    written, shown = [], []
+    for folder in ("one", "two/three"):
+        code, out, _ = answer(capsys, *typed[:2], "--xiong", "--out", folder, *typed[2:])
+        assert code == 0
+        *table, last = out.splitlines()
+        paths = json.loads(last)["files"]
+        assert paths == [f"{folder}/init_gradients.{kind}" for kind in ("csv", "md", "svg")]
+        written.append([(tmp_path / path).read_bytes() for path in paths])
+        shown.append(table)
+    assert shown[0] == shown[1]
+    assert written[0] == written[1]
+    assert max(map(len, shown[0])) <= 80
+    rows = {line.split()[0]: line.split()[1:] for line in shown[0] if line.startswith("  ")}
+    assert rows["pre"][0] == "-1/2"
+    assert rows["pre"][-3:] == ["(2.5", "to", "5.5)"]  # 1 + N/2, 1 + 3N/2
+    assert rows["rezero"][:3] == ["none", "0", "0"]
+    assert "two streams of residual_dual, x is measured" in "\n".join(shown[0])
+    found = list(csv.DictReader(written[0][0].decode().splitlines()))
+    assert len(found) == 3 * (2 + 3)  # variants, blocks
+    assert {row["down"] for row in found if row["variant"] == "rezero"} == {"0"}
+    text, drawn = (data.decode() for data in written[0][1:])
+    assert all(f"- {key}" in text for key in (*typed, "mlp=relu", "model.mlp_width=model.width"))
+    assert all(
+        word in drawn for word in ("pre", "rezero", "slope -1/2", "slope 0", "bounds of pre")
+    )
+
+
+def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_proven(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    typed = ["norm=rmsnorm,layernorm", "placement=pre", "model.depth=2,3", "seed=0"]
+    typed += ["model.width=8"]
+    code, out, _ = answer(capsys, *typed)
+    assert code == 0
+    assert "-1/2" not in out
+    assert json.loads(out.splitlines()[-1]) == {"files": []}
+    assert not any(tmp_path.iterdir())
+    asked = setting(typed)
+    assert list(asked.variants) == ["rmsnorm", "layernorm"]
+    config = asked.variants["layernorm"][0]
+    assert (config["choices"]["init"], config["mlp"]["activation"]) == ("scaled", "relu2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["placement=pots"], "did you mean 'post'?"),
+        (["model.depth=8"], "model.depth=8: a slope wants 2 depths"),
+        (["--out", "file"], "file is a file"),
+        (["--out", "file/below"], "file is a file"),
+        (["mlp=gelu", "--xiong"], "--xiong supposes mlp=relu"),
+        (["init.std.up=1", "--xiong"], "--xiong supposes init=xavier"),
+        (["optimizer.lr=1"], "optimizer.lr=1: is not read here"),
+        (["model=base"], "model=base: is not read here"),
+        (["--tikz"], "--tikz"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_line_and_nothing_is_written(
+    capsys, tmp_path, monkeypatch, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    if "--out" not in arguments:
+        arguments = [*arguments, "--out", "folder"]
+    code, out, err = answer(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
