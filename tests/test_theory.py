@@ -1,4 +1,4 @@
-"""What the papers prove or promise of a model before it is trained: its blocks' gradients, its loss,
+"""What the papers prove or promise of a model before it is trained: gradients of blocks, its loss,
 counts of parameters, and of several placements the one thing that is theirs."""
 
 import math
