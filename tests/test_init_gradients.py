@@ -244,7 +244,7 @@ def test_the_command_shows_a_table_and_writes_the_same_bytes_twice(capsys, tmp_p
     assert shown[0] == shown[1]
     assert written[0] == written[1]
     assert max(map(len, shown[0])) <= 80
-    rows = {line.split()[0]: line.split()[1:] for line in shown[0] if line.startswith("  ")}
+    rows = {line.split()[0]: line.split()[1:] for line in shown[0] if line}
     assert rows["pre"][0] == "-1/2"
     assert rows["pre"][-3:] == ["(2.5", "to", "5.5)"]  # 1 + N/2, 1 + 3N/2
     assert rows["rezero"][:3] == ["none", "0", "0"]

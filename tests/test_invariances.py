@@ -398,7 +398,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
         (["plugins=nowhere"], ["plugins=nowhere", "no such folder"]),
         (["rmsnorm"], ["rmsnorm", "norm, norm.KEY, plugins"]),
         (["norm=rmsnorm", "--outt", "x"], ["--outt", "--help"]),
-        (["norm=rmsnorm", "--out", "file"], ["--out file", "is no folder"]),
+        (["norm=rmsnorm", "--out", "file"], ["file", "is a file; name a folder"]),
     ],
 )
 def test_what_cannot_be_answered_is_one_line_and_nothing_is_written(

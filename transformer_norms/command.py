@@ -56,6 +56,14 @@ def answered(body: Callable[[], int]) -> int:
         return code
 
 
+def printed(text: str) -> None:
+    """To stdout, unless whoever reads it, as `| head`, has read enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stderr.close()  # on which Python would complain of it as it ends
+
+
 def _run(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument.startswith("-")]
     if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):

@@ -33,13 +33,17 @@ def markdown_grid(rows: Rows) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
 
 
+def check_folder(folder: Path) -> None:
+    """ConfigError where `folder` can be none, before anything is measured."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{folder}: {there} is a file; name a folder")
+
+
 def written(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Their paths. ConfigError where `folder` cannot be one."""
+    """Their paths."""
     with storage(folder):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ConfigError(f"--out {folder}: is no folder: {error.strerror}") from None
+        folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             write_bytes(folder / name, data)
     return [str(folder / name) for name in files]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.command import Parser, answered
+from transformer_norms.command import Parser, answered, printed
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.overrides import parse
@@ -40,10 +40,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
         )
     if typed.vocab is not None and typed.vocab < 1:
         raise ConfigError(f"--vocab {typed.vocab}: at least 1 is wanted")
-    try:
-        print(_text(typed), end="", flush=True)
-    except BrokenPipeError:  # `| head` has read enough
-        sys.stderr.close()
+    printed(_text(typed).rstrip("\n"))
     return 0
 
 

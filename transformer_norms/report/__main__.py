@@ -1,6 +1,5 @@
 """What runs found, as a page, tables and figures: which variant is better, and how sure that is."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence

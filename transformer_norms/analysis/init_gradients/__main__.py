@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from transformer_norms.analysis.init_gradients.asking import USUAL, setting
-from transformer_norms.command import Parser, answered
+from transformer_norms.analysis.writing import check_folder
+from transformer_norms.command import Parser, answered, printed
 from transformer_norms.progress import Live
 
 _EPILOG = f"""
@@ -37,16 +38,15 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     typed = parser.parse_intermixed_args(arguments)
     from transformer_norms.analysis.init_gradients.law import variants
     from transformer_norms.analysis.init_gradients.measuring import measured
-    from transformer_norms.analysis.init_gradients.writing import check_folder, text, write
+    from transformer_norms.analysis.init_gradients.writing import text, write
 
     if typed.out:
         check_folder(typed.out)
     with Live() as live:
         asked = setting(typed.overrides, typed.xiong, live)
         found = variants(asked, measured(asked.variants, live))
-    print(text(asked, found))
     paths = write(asked, found, typed.out) if typed.out else []
-    print(json.dumps({"files": paths}), flush=True)
+    printed("\n".join([text(asked, found), json.dumps({"files": paths})]))
     return 0
 
 

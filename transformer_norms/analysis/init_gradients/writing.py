@@ -11,9 +11,8 @@ from transformer_norms.analysis.init_gradients.asking import Setting
 from transformer_norms.analysis.init_gradients.figure import figure
 from transformer_norms.analysis.init_gradients.law import Variant, bounds, geometric
 from transformer_norms.analysis.init_gradients.measuring import SEQUENCES, VOCABULARY, Row
-from transformer_norms.analysis.writing import markdown_grid, written
-from transformer_norms.errors import ConfigError
-from transformer_norms.explain.text import table, wrapped
+from transformer_norms.analysis.writing import grid, markdown_grid, written
+from transformer_norms.explain.text import wrapped
 from transformer_norms.placement import Placement
 from transformer_norms.report.escape import cell, markdown, printable
 
@@ -38,9 +37,9 @@ _NOT_SHOWN_OF_XIONG = (
 def text(setting: Setting, found: Sequence[Variant]) -> str:
     """At most 80 columns."""
     heads, rows = _cells(setting, found)
-    lines = [*wrapped(f"{_TITLE}: {_asked(setting)}", ""), "", *table(heads, rows), ""]
+    lines = [*wrapped(f"{_TITLE}: {_asked(setting)}", ""), "", grid([heads, *rows]), ""]
     for note in (*_notes(setting, found), *setting.warnings):
-        lines += wrapped(printable(note), "  ")
+        lines += wrapped(printable(note), "")
     return "\n".join(lines) + "\n"
 
 
@@ -52,13 +51,6 @@ def write(setting: Setting, found: Sequence[Variant], folder: Path) -> list[str]
         "init_gradients.svg": figure(found, setting.depths),
     }
     return written(folder, files)
-
-
-def check_folder(folder: Path) -> None:
-    """ConfigError where `folder` can be none, before anything is measured."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"--out {folder}: {there} is a file; name a folder")
 
 
 def _cells(setting: Setting, found: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from transformer_norms.analysis.invariances.measuring import measured
 from transformer_norms.analysis.invariances.page import files
 from transformer_norms.analysis.invariances.tables import terminal
-from transformer_norms.analysis.writing import written
-from transformer_norms.command import Parser, answered
+from transformer_norms.analysis.writing import check_folder, written
+from transformer_norms.command import Parser, answered, printed
 from transformer_norms.progress import Live
 
 
@@ -29,12 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    typed = parser.parse_args(arguments)
+    typed = parser.parse_intermixed_args(arguments)
+    if typed.out:
+        check_folder(typed.out)
     with Live() as tell:
         rows = measured(typed.overrides, tell)
-    print(terminal(rows))
     made = [] if typed.out is None else written(typed.out, files(rows))
-    print(json.dumps({"norms": len(rows), "files": made}), flush=True)
+    answer = json.dumps({"norms": len(rows), "files": made})
+    printed("\n".join([terminal(rows), answer]))
     return 0
 
 

@@ -11,8 +11,8 @@ from transformer_norms.analysis.norm_removal.cost import Cost, as_csv
 from transformer_norms.analysis.norm_removal.folding import save
 from transformer_norms.analysis.norm_removal.removal import RATE, USUAL, Removal, Subject
 from transformer_norms.analysis.norm_removal.showing import figure, rows, sentences
-from transformer_norms.analysis.writing import grid, markdown_grid, written
-from transformer_norms.command import Parser, answered
+from transformer_norms.analysis.writing import check_folder, grid, markdown_grid, written
+from transformer_norms.command import Parser, answered, printed
 from transformer_norms.errors import ConfigError
 from transformer_norms.loading import tokenizer
 from transformer_norms.progress import Live
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
-    typed = parser.parse_args(arguments)
+    typed = parser.parse_intermixed_args(arguments)
     for name in ("start", "gap"):
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
@@ -54,6 +54,9 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     folders = [Path(text) for text in typed.runs if text not in keys]
     if not folders:
         raise ConfigError("name at least one RUN, such as runs/main/FOLDER")
+    for folder in (typed.out, typed.save):
+        if folder:
+            check_folder(folder)
     subjects = [Subject(folder, keys, typed.start, typed.gap) for folder in folders]
     with Live() as live:
         removals = [subject.remove(live) for subject in subjects]
@@ -62,9 +65,8 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if typed.save:
         for subject, removal in zip(subjects, removals, strict=True):
             files += _saved(subject, removal, typed.save)
-    print(grid(rows(costs)))
-    print("\n".join(["", *sentences(costs)]))
-    print(json.dumps({"files": files}), flush=True)
+    answer = json.dumps({"files": files})
+    printed("\n".join([grid(rows(costs)), "", *sentences(costs), answer]))
     return 0
 
 
