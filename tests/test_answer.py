@@ -1,7 +1,7 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
 import pytest
-from run_folders import PRE, config_of, edit, make_record, make_run, make_study, planned
+from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
 from transformer_norms.report import notes
 from transformer_norms.report.answer import answer
@@ -49,6 +49,27 @@ def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
     (line,) = notes.unusual(findings(read_study([tmp_path])))
     assert "post-s1" in line
     assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
+
+
+def test_a_run_that_learned_no_more_than_frequencies_is_pointed_out_in_results_and_in_tuning(
+    tmp_path,
+):
+    runs = []
+    for rate, stage, seed, loss in (
+        (1e-3, "tune", 9, 2.4), (1e-2, "tune", 9, 3.3), (1e-3, "result", 0, 2.4),
+        (1e-3, "result", 1, 3.32), (1e-3, "result", 2, 3.26),
+    ):  # fmt: skip
+        config = config_of(["placement=post"], seed, optimizer__lr=rate)
+        tuned = {"optimizer.lr": rate}
+        runs.append(planned(config, {"placement": "post"}, stage, tuned))
+        data = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "unigram": 3.3}
+        make_run(tmp_path, config, loss, data=data)
+    grid = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [9]}
+    make_record(tmp_path, runs, baseline={"placement": "post"}, **grid)
+    assert notes.unusual(findings(read_study([tmp_path]))) == [
+        "post: 1 of its 3 results, its trial at lr=0.01 (seed 9) finished where the frequencies of "
+        "tokens alone do (3.3000 nats): it learned little else"
+    ]
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):

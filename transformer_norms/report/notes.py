@@ -9,6 +9,7 @@ from transformer_norms.report.paired_tests import smallest_found
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number
+from transformer_norms.sweep.record import label
 
 _LISTED = 8  # runs named in one line
 
@@ -60,10 +61,10 @@ def noise(findings: Findings) -> list[str]:
 
 
 def unusual(findings: Findings) -> list[str]:
-    """Runs that finished with a loss above the one they began with: no rule calls them diverged,
-    and yet a mean over them says little."""
+    """Runs that finished with a loss above the one they began with, or no better than the
+    frequencies of tokens are: no rule calls them diverged, and yet a mean over them says little."""
     name = LOSSES[findings.loss]
-    return [
+    above = [
         f"{variant.name}: {run.folder.name} finished with a {name} of "
         f"{run.final_loss(findings.loss):.4f}, above its initial loss of "
         f"{run.summary.initial_loss:.4f} (validation loss {number(run.summary.val_loss)}); it "
@@ -73,6 +74,24 @@ def unusual(findings: Findings) -> list[str]:
         if run.summary.status == "finished"
         and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
     ]
+    return above + _stuck(findings.study)
+
+
+def _stuck(study: Study) -> list[str]:
+    """A line a variant: how many of its results, and at which tuned values."""
+    lines = []
+    for variant in study.variants:
+        results = [run for run in variant.ended if run.stuck]
+        tried = [trial for trial in variant.trials if trial.run and trial.run.stuck]
+        where = [f"{len(results)} of its {len(variant.ended)} results"] if results else []
+        where += [f"its trial at {label(trial.tuned)} (seed {trial.seed})" for trial in tried]
+        if where:
+            unigram = next(r for r in (*results, *(t.run for t in tried)) if r).summary.data.unigram
+            lines.append(
+                f"{variant.name}: {', '.join(where)} finished where the frequencies of tokens "
+                f"alone do ({number(unigram)} nats): it learned little else"
+            )
+    return lines
 
 
 def warnings(study: Study) -> list[str]:

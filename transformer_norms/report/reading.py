@@ -18,6 +18,8 @@ from transformer_norms.report.summary import Summary
 
 Config = dict[str, Any]
 _CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 29, 20  # bytes, but for the depth
+# Of what the frequencies of tokens alone score: from there on a model has learned little else.
+FREQUENCIES = 0.99
 # What is read of a config by name, besides its identity.
 _READ = (
     "choices words seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
@@ -62,6 +64,14 @@ class Run:
     def flops_per_token(self) -> float | None:
         tokens, flops = self.summary.tokens, self.summary.flops
         return flops / tokens if tokens and flops is not None else None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it finished where the frequencies of tokens alone do: no rule calls that
+        diverged, and yet it learned little else."""
+        loss, unigram = self.summary.val_loss, self.summary.data.unigram
+        finished = self.summary.status == "finished" and None not in (loss, unigram)
+        return finished and loss >= FREQUENCIES * unigram  # type: ignore[operator]
 
     def final_loss(self, name: str) -> float:
         """In nats per token; of a diverged run its initial loss, infinity where it has none."""

@@ -18,6 +18,7 @@ class Data:
     fingerprint: str
     identity: dict[str, Any]
     corpus: dict[str, Any] = field(default_factory=dict)
+    unigram: Number | None = None  # what the frequencies of tokens alone score on validation
 
 
 @dataclass(frozen=True, config=_RECORDED)
