@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from transformer_norms import build_model, compose, load, train
 from transformer_norms.analysis.norm_removal.__main__ import main
-from transformer_norms.analysis.norm_removal.cost import as_csv, read
+from transformer_norms.analysis.norm_removal.cost import as_csv, cost_of, read
 from transformer_norms.analysis.norm_removal.folding import folded, normless
 from transformer_norms.analysis.norm_removal.freezing import (
     FrozenNorm,
@@ -21,11 +21,13 @@ from transformer_norms.analysis.norm_removal.freezing import (
     places,
 )
 from transformer_norms.analysis.norm_removal.removal import Subject
-from transformer_norms.analysis.norm_removal.showing import figure
-from transformer_norms.analysis.norm_removal.tuning import Timetable, tune
+from transformer_norms.analysis.norm_removal.showing import figure, gaps
+from transformer_norms.analysis.norm_removal.tuning import Timetable, Tuned, tune
 from transformer_norms.building import build_trainer
 from transformer_norms.data.batches import Batches
+from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.rmsnorm import RMSNorm
 
 pytestmark = pytest.mark.area("scale")
 
@@ -54,6 +56,7 @@ def frozen(model, batches=3):
     with torch.no_grad():
         for step in range(batches):
             model(tokens_of(step)[:, :-1])
+            lengths.step()
     for place in places(model):
         lengths.freeze(place.path)
     one_length(model)
@@ -79,11 +82,14 @@ def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_tok
     lengths, inputs = Lengths(model), []
     model.final.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach()))
     for step in range(3):
-        model(tokens_of(step)[:, :-1])
+        model(tokens_of(step)[:1, :-1])
+        model(tokens_of(step)[1:2, :-1])  # accumulated, or run again: one step all the same
+        lengths.step()
     model.eval()
     model(tokens_of(9)[:, :-1])  # an evaluation, which is not followed
     eps = model.config["norm"]["eps"]
-    each = [((x - x.mean(-1, keepdim=True)).square().mean(-1) + eps).sqrt() for x in inputs[:3]]
+    passes = [torch.cat(inputs[n : n + 2]) for n in (0, 2, 4)]
+    each = [((x - x.mean(-1, keepdim=True)).square().mean(-1) + eps).sqrt() for x in passes]
     for place, part in ((0, slice(0, 1)), (1, slice(1, None))):
         one, two, three = (length[:, part].mean() for length in each)
         expected = 0.9 * (0.9 * one + 0.1 * two) + 0.1 * three
@@ -112,6 +118,7 @@ def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_la
         ("embed=fixnorm", "rows (L2Norm)"),
         ("norm=dyt", "mlp.pre (DyT)"),
         ("norm=none", "there is no norm in it"),
+        ("placement=subln", "attention.ctx (RMSNorm), mlp.mid (RMSNorm)"),
     ],
 )
 def test_a_norm_that_no_weight_can_take_in_is_named(typed, named):
@@ -133,6 +140,9 @@ FOLDED = [
     "norm=layernorm placement=lns",
     "norm=layernorm placement=layerscale embed=none architecture.logit_cap=5",
     "preset=gpt2",
+    "norm=rmsnorm final_norm=layernorm",
+    "norm=layernorm final_norm=rmsnorm architecture.bias=[up]",
+    "norm=rmsnorm architecture.attention_scale={learn:head,init:0.5} architecture.logit_scale=2",
 ]
 
 
@@ -146,7 +156,7 @@ def saved(config, folder):
 def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_path):
     config = compose([*SIZES, *typed.split()])
     model = frozen(lively(config))
-    without = folded(model, normless(saved(config, tmp_path)))
+    without = folded(model, normless(saved(config, tmp_path), model))
     assert not any(isinstance(module, (*KINDS, FrozenNorm)) for module in without.modules())
     tokens = tokens_of(7)[:, :-1]
     with torch.no_grad():
@@ -157,11 +167,30 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_pat
 
 def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
     config = compose([*SIZES, "norm=layernorm"])
-    without = normless(saved(config, tmp_path))
-    built, without = build_model(without, 13), folded(frozen(lively(config)), without)
+    model = frozen(lively(config))
+    without = normless(saved(config, tmp_path), model)
+    built, without = build_model(without, 13), folded(model, without)
     assert {n: p.shape for n, p in built.named_parameters()} == {
         n: p.shape for n, p in without.named_parameters()
     }
+
+
+def test_a_norm_that_the_placement_names_would_stay_and_is_refused(tmp_path):
+    config = compose([*SIZES, "placement.both.pre=rmsnorm_np"])
+    with pytest.raises(ConfigError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
+        normless(saved(config, tmp_path), build_model(config, 13))
+
+
+def test_a_subclass_of_a_norm_may_compute_anything_and_is_not_taken_for_it():
+    model = build_model(compose([*SIZES, "norm=rmsnorm"]), 13)
+
+    class Mine(RMSNorm):
+        def forward(self, x):
+            return x
+
+    model.final.__class__ = Mine
+    with pytest.raises(ValueError, match=r"final \(Mine\)"):
+        places(model)
 
 
 # --------------------------------------------------------------------------------------- tuning
@@ -174,7 +203,47 @@ def tuned(remove, steps=14, norm="layernorm"):
     model = build_model(config, 13)
     validation = [tokens_of(99)]
     trainer = build_trainer(config, model, tokens_of, lambda: validation)
-    return tune(trainer, Timetable(places(model), 3, 1), remove, lambda step: None), trainer
+    return tune(trainer, Timetable(places(model), 3, 1), remove, lambda step, steps: None), trainer
+
+
+def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
+    config = combined(*SIZES, "trainer.steps=120", "schedule.warmup=2", "optimizer.lr=0.3")
+    model, easy = build_model(config, 13), torch.zeros(3, 9, dtype=torch.long)
+    with torch.no_grad():
+        for _ in range(2):
+            model.embedding.weight[0] += 1  # the first batch is one that it knows
+    batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
+    trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
+    tuned = tune(trainer, Timetable(places(model), 3, 1), True, lambda step, steps: None)
+    assert min(tuned.training[1:]) > tuned.training[0]
+    assert tuned.diverged is None
+    assert len(tuned.training) == 120
+
+
+def test_what_is_not_finite_ends_it_and_says_whose_it_was():
+    removed, _ = tuned(remove=True)
+    control, _ = tuned(remove=False)
+    removed.diverged, removed.training = "the loss is nan at step 9", removed.training[:8]
+    del removed.validation["tuned"], removed.validation["first token"]
+    timetable = Timetable(places(build_model(compose(SIZES), 13)), 3, 1)
+    costs = [cost_of("pre", seed, timetable, removed, control, None) for seed in (0, 1)]
+    assert costs[0].diverged == "without norms: the loss is nan at step 9"
+    assert costs[0].gap is None
+    assert "tuned" in costs[0].control
+    assert gaps(costs) == ["pre: 2 of 2 seeds diverged"]
+    finished = cost_of("pre", 2, timetable, control, control, 1e-15)
+    assert gaps([*costs, finished]) == ["pre: 2 of 3 seeds diverged; the others +0.000"]
+
+
+def test_the_interval_of_a_gap_is_students_over_seeds():
+    model = build_model(compose(SIZES), 13)
+    timetable, found = Timetable(places(model), 3, 1), []
+    for seed, gap in enumerate((0.05, 0.07, 0.09)):
+        removed, control = (Tuned(model, {"tuned": 2.0 + more}) for more in (gap, 0.0))
+        found.append(cost_of("pre", seed, timetable, removed, control, 0.0))
+    half = 4.302652729911275 * 0.02 / 3**0.5  # t of 2 degrees at 97.5 %
+    expected = f"95 % interval {0.07 - half:+.3f} to {0.07 + half:+.3f}, 3 seeds"
+    assert gaps(found) == [f"pre: +0.070 nats above the control ({expected})"]
 
 
 def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_norm():
@@ -269,7 +338,10 @@ def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
         (["nowhere"], "nowhere: is no run folder"),
         (["RUN", "trainer.steps=9"], "trainer.steps=9: the last norm of"),
         (["RUN", "trainer.stepz=9"], "did you mean 'trainer.steps'"),
-        (["RUN", "norm=rmsnorm"], "norm=rmsnorm: what can be typed here is of trainer, optim"),
+        (["RUN", "norm=rmsnorm"], "norm=rmsnorm: of a tuning there is no key 'norm'; there are"),
+        (["RUN", "trainer.probe_every=1"], "there is no key 'trainer.probe_every'"),
+        (["RUN", "RUN"], "another RUN differs from it in nothing"),
+        (["RUN", "--save", "SAVED"], "-folded is there already; name another folder"),
         (["RUN", "--gap", "0"], "--gap 0: at least 1"),
         (["trainer.steps=30"], "name at least one RUN"),
         (["RUN", "--gaps", "3"], "--gaps"),
@@ -277,7 +349,9 @@ def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, capsys, tmp_path):
     out = tmp_path / "out"
-    assert main([*(run if word == "RUN" else word for word in typed), "--out", str(out)]) == 2
+    (tmp_path / "saved" / f"{Path(run).name}-folded").mkdir(parents=True)
+    meant = {"RUN": run, "SAVED": str(tmp_path / "saved")}
+    assert main([*(meant.get(word, word) for word in typed), "--out", str(out)]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
@@ -285,10 +359,10 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, cap
 
 
 def test_tuning_reads_on_where_the_run_stopped(run):
-    subject = Subject(Path(run), ["trainer.steps=30"], 4, 2)
-    tokens = subject._tokens()
-    keys = subject.config
-    own = Batches(tokens.train, 8, keys.trainer.batch_size, keys.data.seed)
-    read = subject._trainer(subject.model, tokens).batches
-    assert all(torch.equal(read(step), own(12 + step)) for step in range(3))
+    for typed, size in (([], 16), (["trainer.batch_size=64"], 64)):
+        subject = Subject(Path(run), ["trainer.steps=30", *typed], 4, 2)
+        own = Batches(subject.tokens.train, 8, size, subject.config.data.seed)
+        read = subject.trainer(subject.model).batches
+        first = 12 * 16 // size
+        assert all(torch.equal(read(step), own(first + step)) for step in range(3))
     assert subject.config.optimizer.lr == pytest.approx(compose(SIZES).optimizer.lr / 3)

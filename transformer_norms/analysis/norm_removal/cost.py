@@ -7,7 +7,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.analysis.norm_removal.tuning import AT_ONCE, TUNED, Timetable, Tuned
+from transformer_norms.analysis.norm_removal.tuning import (
+    AT_ONCE,
+    BEFORE,
+    ORDER,
+    TUNED,
+    Timetable,
+    Tuned,
+)
+from transformer_norms.report.escape import cell
 
 RESULTS, CURVES = "norm_removal.csv", "norm_removal_curves.csv"
 _RESULTS = "run seed stage step val_loss val_loss_control rounding diverged".split()
@@ -20,7 +28,8 @@ class Cost:
     control's (None where it has none); the training losses of each step; all in nats per token.
 
     `rounding`: the largest difference between logits before and after folding, in float64, over
-    the largest logit; None where nothing was folded. `diverged`: why tuning ended early, or ''.
+    the largest logit; None where nothing was folded. `diverged`: whose tuning ended early and why,
+    or ''.
     """
 
     name: str
@@ -46,12 +55,13 @@ def cost_of(
     rounding: float | None,
 ) -> Cost:  # fmt: skip
     steps = {stage: step for step, stage in timetable.stages.items()}
-    steps |= {AT_ONCE: timetable.start, TUNED: len(control.training)}
+    steps |= {BEFORE: 0, AT_ONCE: timetable.start, TUNED: len(control.training)}
+    reached = {**removed.validation, **control.validation}
+    ends = {"without norms": removed.diverged, "control": control.diverged}
     return Cost(
-        name, seed, {stage: steps.get(stage, 0) for stage in removed.validation},
-        removed.validation, control.validation, removed.training,
-        control.training, rounding,
-        removed.diverged or control.diverged or "",
+        name, seed, {stage: steps[stage] for stage in ORDER if stage in reached},
+        removed.validation, control.validation, removed.training, control.training, rounding,
+        "; ".join(f"{whose}: {why}" for whose, why in ends.items() if why),
     )  # fmt: skip
 
 
@@ -63,10 +73,10 @@ def as_csv(costs: Sequence[Cost]) -> dict[str, bytes]:
             last = stage == [*one.steps][-1]
             ends = [one.rounding, one.diverged] if last else ["", ""]
             losses = [one.removed.get(stage), one.control.get(stage)]
-            stages.append([one.name, one.seed, stage, step, *losses, *ends])
+            stages.append([cell(one.name), one.seed, stage, step, *losses, *ends])
         for step in range(max(len(one.training), len(one.control_training))):
             both = [_at(losses, step) for losses in (one.training, one.control_training)]
-            curves.append([one.name, one.seed, step + 1, *both])
+            curves.append([cell(one.name), one.seed, step + 1, *both])
     return {RESULTS: _csv(_RESULTS, stages), CURVES: _csv(_CURVES, curves)}
 
 
@@ -93,7 +103,7 @@ def read(folder: Path) -> list[Cost]:
                 rows[0]["run"],
                 int(rows[0]["seed"]),
                 {row["stage"]: int(row["step"]) for row in rows},
-                {row["stage"]: float(row["val_loss"]) for row in rows},
+                {row["stage"]: float(row["val_loss"]) for row in rows if row["val_loss"]},
                 {
                     row["stage"]: float(row["val_loss_control"])
                     for row in rows

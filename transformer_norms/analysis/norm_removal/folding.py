@@ -10,12 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from transformer_norms import checkpoint
-from transformer_norms.analysis.norm_removal.freezing import FrozenNorm
+from transformer_norms.analysis.norm_removal.freezing import FrozenNorm, biased, norms_of
 from transformer_norms.building import undrawn
 from transformer_norms.config import compose, plain
 from transformer_norms.data import Tokenizer
+from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_bytes, write_json
-from transformer_norms.initialization import biased
+from transformer_norms.initialization import biased as roles_of
 from transformer_norms.mlp import MLPS
 from transformer_norms.model import Transformer
 from transformer_norms.trainer import stored
@@ -24,18 +25,23 @@ from transformer_norms.trainer import stored
 READERS = {"attention": ("query", "key", "value"), "mlp": ("up", "gate"), "head": ("head",)}
 
 
-def normless(file: Path) -> DictConfig:
+def normless(file: Path, model: Transformer, plugins: str = "none") -> DictConfig:
     """The config of the folded model: that in `file` without norms, with a head of its own, and
-    with a bias at each matrix that reads a norm, where norms have one."""
-    before = compose([f"config={file}"])
-    roles = biased(before.architecture.bias)
-    if before.norm.get("bias", False):
+    with a bias at each matrix that reads a norm, where norms of `model` have one. ConfigError
+    where a norm would stay, one that the placement names."""
+    own = [f"config={file}", f"plugins={plugins}"]
+    before = compose(own)
+    roles = roles_of(before.architecture.bias)
+    if biased(model):
         roles |= {role for readers in READERS.values() for role in readers}
     if not MLPS[before.mlp.type].gated:
         roles -= {"gate"}
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
-    return compose([f"config={file}", *changed, f"architecture.bias={bias}"])
+    config = compose([*own, *changed, f"architecture.bias={bias}"])
+    if staying := norms_of(undrawn(config, model.vocab_size)):
+        raise ConfigError(f"{file}: its placement names norms of its own: {', '.join(staying)}")
+    return config
 
 
 @torch.no_grad()
@@ -95,7 +101,7 @@ def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
 def save(
     model: Transformer, config: DictConfig, tokenizer: Tokenizer, step: int, folder: Path
 ) -> None:
-    """As a folder that `load`, sampling and the export to transformers read."""
+    """As a new folder that `load` and sampling read."""
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
     write_json(folder / "tokenizer.json", tokenizer.save())

@@ -18,8 +18,8 @@ from transformer_norms.norms.rmsnorm import RMSNorm
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
 STAGES = ("mlp", "attention", "final")  # in this order, the blocks of a stage from the first on
-# Whose output is read by weights alone, so that these can take the norm in. The stream itself, and
-# a query or key on its way to a product with another, cannot.
+# Those that the matrices which read them take in. A norm on the stream itself, or on a query or key
+# on its way to a product with another, cannot go; norms inside f or behind it could, and stay.
 _SITES = {
     "mlp": re.compile(r"blocks\.\d+\.mlp\.pre(\.norm)?"),
     "attention": re.compile(r"blocks\.\d+\.(attention\.)?pre(\.norm)?"),  # of parallel blocks both
@@ -62,22 +62,32 @@ class Place(NamedTuple):
 
 
 def places(model: Transformer) -> list[Place]:
-    """Every norm, in the order of freezing. ValueError where one cannot be removed."""
+    """Every norm, in the order of freezing. ValueError where one is not to be removed."""
     found, staying = [], []
     for path, module in _norms(model):
         stage = next((name for name, site in _SITES.items() if site.fullmatch(path)), None)
-        if stage is None or not isinstance(module, FREEZABLE):
+        if stage is None or type(module) not in FREEZABLE:  # a subclass may compute anything
             staying.append(f"{_site(path)} ({type(module).__name__})")
         else:
             found.append(Place(stage, path))
     if staying:
         raise ValueError(
-            f"these norms cannot be folded into weights: {', '.join(dict.fromkeys(staying))}; a "
-            "LayerNorm or RMSNorm before a sub-layer or before the head can"
+            f"these norms are not folded here: {', '.join(dict.fromkeys(staying))}; a LayerNorm or "
+            "RMSNorm before a sub-layer or before the head is"
         )
     if not found:
         raise ValueError("there is no norm in it")
     return sorted(found, key=lambda place: STAGES.index(place.stage))
+
+
+def biased(model: Transformer) -> bool:
+    """Whether a norm has a bias, which the matrices that read it are to take in."""
+    return any(getattr(norm, "bias", None) is not None for _, norm in _norms(model))
+
+
+def norms_of(model: nn.Module) -> list[str]:
+    """The sites of a model's norms."""
+    return list(dict.fromkeys(_site(path) for path, _ in _norms(model)))
 
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -98,23 +108,30 @@ class Lengths:
     def __init__(self, model: Transformer) -> None:
         self.model = model
         self.average: dict[str, Tensor] = {}  # of a path: of the first token, of the rest
+        self.seen: dict[str, list[Tensor]] = {}  # since the last step
         self.hooks = {
-            path: module.register_forward_pre_hook(self._follower(path))
+            path: module.register_forward_pre_hook(self._watcher(path))
             for path, module in _norms(model)
         }
 
-    def _follower(self, path: str) -> Any:
+    def _watcher(self, path: str) -> Any:
         @torch.no_grad()
-        def follow(norm: nn.Module, given: tuple[Tensor]) -> None:
-            if not self.model.training:
-                return
-            each = length_of(norm, given[0])
-            rest = each[:, 1:] if each.shape[1] > 1 else each
-            here = torch.stack((each[:, 0].mean(), rest.mean()))
+        def watch(norm: nn.Module, given: tuple[Tensor]) -> None:
+            if self.model.training:
+                each = length_of(norm, given[0])
+                rest = each[:, 1:] if each.shape[1] > 1 else each
+                here = torch.stack((each[:, 0].mean(), rest.mean()))
+                self.seen.setdefault(path, []).append(here)
+
+        return watch
+
+    def step(self) -> None:
+        """A step has been made, in however many passes."""
+        for path, passes in self.seen.items():
+            here = torch.stack(passes).mean(0)
             before = self.average.get(path, here)
             self.average[path] = before + (1 - MOMENTUM) * (here - before)
-
-        return follow
+        self.seen.clear()
 
     def freeze(self, path: str) -> None:
         """Puts a `FrozenNorm` where the norm was; it keeps the norm's gain and bias."""

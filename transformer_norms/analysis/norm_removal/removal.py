@@ -3,7 +3,6 @@
 import copy
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 from transformer_norms.analysis.norm_removal.cost import Cost, cost_of
 from transformer_norms.analysis.norm_removal.folding import folded, normless
-from transformer_norms.analysis.norm_removal.freezing import Place, places
+from transformer_norms.analysis.norm_removal.freezing import places
 from transformer_norms.analysis.norm_removal.tuning import Timetable, tune
 from transformer_norms.building import build_trainer
 from transformer_norms.config import compose, plain
@@ -22,99 +21,89 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.folder import summary_of
 from transformer_norms.loading import load
 from transformer_norms.model import Transformer
+from transformer_norms.names import unknown
 from transformer_norms.plan import Plan
-from transformer_norms.sweep.record import label
 
-# How it is tuned on where nothing else is typed: a horizon of its own, with no run's evaluations.
-USUAL = ("trainer.steps=300", "schedule.warmup=20", "trainer.eval_every=0", "trainer.probe_every=0")
+# How it is tuned on where nothing else is typed: a horizon of its own.
+USUAL = ("trainer.steps=300", "schedule.warmup=20")
 RATE = 1 / 3  # of the run's own peak
-TYPED = ("trainer", "optimizer", "schedule")  # the rest is the run's
-
-
-@dataclass(frozen=True)
-class Removal:
-    """What it cost, and the model without norms that it came to: None where that diverged."""
-
-    cost: Cost
-    folded: Transformer | None
+OURS = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=false")
+TYPED = (
+    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
+).split()
+EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong fold far above
 
 
 class Subject:
-    """A trained run whose norms are to go. ConfigError where it is none, or they cannot.
-
-    `typed` are keys of the tuning, as train.py takes them."""
+    """A trained run, to be tuned on as `typed` says: KEY=VALUE as train.py takes them. Its
+    optimizer starts afresh, with norms and without. ConfigError where it is no finished run, has
+    norms that are not folded here, or its text has changed."""
 
     def __init__(self, folder: Path, typed: Sequence[str], start: int, gap: int) -> None:
-        for text in typed:
-            if re.split(r"[.=]", text)[0] not in TYPED:
-                raise ConfigError(f"{text}: what can be typed here is of {', '.join(TYPED)}")
-        self.folder, file = folder, f"config={folder / 'config.yaml'}"
-        self.model, self.summary = load(folder), summary_of(folder)
-        if self.summary.get("status") != "finished":
-            raise ConfigError(f"{folder}: is {self.summary.get('status')}, not finished")
+        self.folder, file = folder, folder / "config.yaml"
+        keys = dict(_checked(text) for text in typed)
+        plugins = keys.get("plugins", "none")
+        self.model, self.summary = load(folder, plugins), summary_of(folder)
+        if (status := self.summary.get("status")) != "finished":
+            raise ConfigError(f"{folder}: is {status or 'no run of train.py'}, not finished")
         try:
-            found: list[Place] = places(self.model)
+            self.timetable = Timetable(places(self.model), start, gap)
         except ValueError as error:
             raise ConfigError(f"{folder}: {error}") from None
-        self.timetable = Timetable(found, start, gap)
-        rate = f"optimizer.lr={compose([file]).optimizer.lr * RATE:g}"
-        known = {text.partition("=")[0] for text in typed}
-        usual = [text for text in (*USUAL, rate) if text.partition("=")[0] not in known]
-        self.config = compose([file, *usual, *typed])
-        self.normless = normless(folder / "config.yaml")
-        steps = self.config.trainer.steps
-        if self.timetable.end >= steps:
+        before = compose([f"config={file}", f"plugins={plugins}"])
+        usual = [*USUAL, f"optimizer.lr={before.optimizer.lr * RATE:g}", *OURS]
+        kept = [text for text in usual if text.partition("=")[0] not in keys]
+        self.config = compose([f"config={file}", *kept, *typed])
+        self.normless = normless(file, self.model, plugins)
+        self.read = self.summary["step"] * before.trainer.batch_size  # sequences, by the run
+        if self.timetable.end >= self.config.trainer.steps:
             raise ConfigError(
-                f"trainer.steps={steps}: the last norm of {folder} goes at step "
-                f"{self.timetable.end}; more steps, or a smaller --start or --gap"
+                f"trainer.steps={self.config.trainer.steps}: the last norm of {folder} goes at "
+                f"step {self.timetable.end}; more steps, or a smaller --start or --gap"
             )
+        self.tokens: Tokens = Plan(plain(self.config)).tokens()
+        if self.tokens.fingerprint != self.summary["data"]["fingerprint"]:
+            raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
 
-    @property
-    def name(self) -> str:
-        choices = self.summary["choices"]
-        return label({key: choices[key] for key in ("norm", "placement")})
-
-    def remove(self, tell: Callable[[str, int, int], None]) -> Removal:
-        """Tunes twice, folds, and compares."""
+    def remove(self, name: str, tell: Callable[..., None]) -> tuple[Cost, Transformer | None]:
+        """Tunes twice, folds, and compares. What it cost, and the model without norms: None where
+        that diverged. ConfigError where folding has changed what the model computes."""
         torch.set_num_threads(self.summary["threads"])
-        tokens, tuned = self._tokens(), {}
-        for name, remove in (("without norms", True), ("control", False)):
-            trainer = self._trainer(copy.deepcopy(self.model).train(), tokens)
-            told = partial(self._told, tell, name)
+        tuned, seed = {}, self.config.seed
+        for words, remove in (("without norms", True), ("control", False)):
+            told = partial(tell, f"{name} s{seed}, {words}: step {{:.0f}}/{{:.0f}}")
+            trainer = self.trainer(copy.deepcopy(self.model).train())
             tuned[remove] = tune(trainer, self.timetable, remove, told)
-        model, rounding = None, None
-        if tuned[True].diverged is None:
-            model = folded(tuned[True].model, self.normless)
-            rounding = _rounding(tuned[True].model, model, next(iter(self._windows(tokens))))
-        seed, timetable = self.config.seed, self.timetable
-        cost = cost_of(self.name, seed, timetable, tuned[True], tuned[False], rounding)
-        return Removal(cost, model)
+        if tuned[True].diverged is not None:
+            return cost_of(name, seed, self.timetable, tuned[True], tuned[False], None), None
+        model = folded(tuned[True].model, self.normless)
+        rounding = _rounding(tuned[True].model, model, next(iter(self.windows())))
+        if not rounding < EXACT:
+            raise ConfigError(
+                f"{self.folder}: folding has changed the logits, by {rounding:.0e} of the largest; "
+                "a fault of this program, or a norm of your own"
+            )
+        return cost_of(name, seed, self.timetable, tuned[True], tuned[False], rounding), model
 
-    def _told(self, tell: Callable[[str, int, int], None], name: str, step: int) -> None:
-        words = f"{self.name} s{self.config.seed}, {name}: step {{:.0f}}/{{:.0f}}"
-        tell(words, step, self.config.trainer.steps)
-
-    def _tokens(self) -> Tokens:
-        tokens = Plan(plain(self.config)).tokens()
-        if tokens.fingerprint != self.summary["data"]["fingerprint"]:
-            raise ConfigError(f"{self.folder}: the tokens have changed since it was trained")
-        return tokens
-
-    def _trainer(self, model: Transformer, tokens: Tokens) -> Any:
+    def trainer(self, model: Transformer) -> Any:
         """Reads on where the run's own training stopped."""
-        keys, before = self.config.trainer, self.summary["step"]
-        read = Batches(
-            tokens.train, self.config.model.context, keys.batch_size, self.config.data.seed
-        )
-        return build_trainer(
-            plain(self.config), model, lambda step: read(before + step),
-            partial(self._windows, tokens),
-        )  # fmt: skip
+        size, config = self.config.trainer.batch_size, self.config
+        read = Batches(self.tokens.train, config.model.context, size, config.data.seed)
+        first = -(-self.read // size)
+        return build_trainer(plain(config), model, lambda step: read(first + step), self.windows)
 
-    def _windows(self, tokens: Tokens) -> Any:
+    def windows(self) -> Any:
+        """What is validated on."""
         size = self.config.trainer.batch_size // self.config.trainer.accumulation
         context, limit = self.config.model.context, self.config.data.val_tokens
-        return windows(tokens.val, context, limit, size)
+        return windows(self.tokens.val, context, limit, size)
+
+
+def _checked(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if key not in TYPED and re.split(r"[.]", key)[0] not in TYPED:
+        raise ConfigError(f"{text}: of a tuning {unknown('key', key, TYPED)}")
+    return key, value
 
 
 @torch.no_grad()

@@ -9,13 +9,18 @@ import numpy as np
 
 from transformer_norms.analysis.norm_removal.cost import Cost
 from transformer_norms.analysis.norm_removal.freezing import STAGES
-from transformer_norms.analysis.norm_removal.tuning import AT_ONCE, BEFORE, FIRST, TUNED
+from transformer_norms.analysis.norm_removal.tuning import (
+    AT_ONCE,
+    BEFORE,
+    FIRST,
+    ORDER,
+    TUNED,
+)
 from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved, style
 from transformer_norms.report.paired_tests import half_interval
 
 _IN_TABLE = (BEFORE, AT_ONCE, *STAGES, TUNED)
 _IN_TURN = (BEFORE, *STAGES, FIRST, TUNED)
-_DRAWN = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)
 SMOOTH = 15  # steps, of what is drawn of a step's differences
 
 
@@ -35,27 +40,31 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def sentences(costs: Sequence[Cost]) -> list[str]:
-    """The gap of each variant over its seeds with Student's 95 % interval, and what was folded."""
+def gaps(costs: Sequence[Cost]) -> list[str]:
+    """Of each variant over its seeds, with Student's 95 % interval; where a run diverged there is
+    none, since those that are left are no sample of all."""
     found = []
     for name, own in _by_name(costs).items():
-        gaps = [one.gap for one in own if one.gap is not None]
-        lost = len(own) - len(gaps)
-        words = [f"{lost} of {len(own)} diverged"] if lost else []
-        if gaps:
-            mean, half = fmean(gaps), half_interval(gaps)
-            within = "" if half is None else f"95 % interval {mean - half:+.3f} to "
-            within += "" if half is None else f"{mean + half:+.3f}, "
-            seeds = f"{len(gaps)} seed{'s' * (len(gaps) > 1)}"
-            words.append(f"{mean:+.3f} nats above the control ({within}{seeds})")
-        found.append(f"{name}: {'; '.join(words)}")
-    roundings = [one.rounding for one in costs if one.rounding is not None]
-    if roundings:
-        found.append(
-            "folded into the weights: the same logits in float64, to "
-            f"{max(roundings):.0e} of the largest"
-        )
+        known = [one.gap for one in own if one.gap is not None]
+        seeds = f"{len(own)} seed{'s' * (len(own) > 1)}"
+        if len(known) < len(own):
+            rest = f"; the others {', '.join(f'{gap:+.3f}' for gap in known)}" if known else ""
+            found.append(f"{name}: {len(own) - len(known)} of {seeds} diverged{rest}")
+            continue
+        mean, half = fmean(known), half_interval(known)
+        within = "" if half is None else f"95 % interval {mean - half:+.3f} to {mean + half:+.3f}, "
+        found.append(f"{name}: {mean:+.3f} nats above the control ({within}{seeds})")
     return found
+
+
+def folding(costs: Sequence[Cost]) -> list[str]:
+    """How exactly the folded models are what they were folded from; nothing of none."""
+    known = [one.rounding for one in costs if one.rounding is not None]
+    if not known:
+        return []
+    return [
+        f"folded into the weights: the same logits in float64, to {max(known):.0e} of the largest"
+    ]
 
 
 def _by_name(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
@@ -74,13 +83,14 @@ def figure(costs: Sequence[Cost]) -> bytes:
         colour, dashes = style(place + 1)
         _stages(left, own, colour, name)
         _differences(right, own, colour, dashes, name)
-    left.set_xticks(range(len(_DRAWN)), _DRAWN, rotation=20)
+    left.set_xticks(range(len(ORDER)), ORDER, rotation=20)
     left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
     right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
     right.axhline(0, color=GREY, linewidth=0.8)
     for stage in (*STAGES, FIRST):
-        if stage in costs[0].steps:
-            _mark(right, costs[0].steps[stage], stage)
+        steps = {one.steps.get(stage) for one in costs}
+        if len(steps) == 1 and (step := steps.pop()) is not None:  # not of models of other depths
+            _mark(right, step, stage)
     for axes in (left, right):
         plain(axes)
         axes.legend(fontsize=FONT, frameon=False)
@@ -106,13 +116,13 @@ def _stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None:
             (one.control, "x", "--", "control"),
         ):
             axes.plot(
-                [_DRAWN.index(stage) for stage in _IN_TURN],
+                [ORDER.index(stage) for stage in _IN_TURN],
                 [losses.get(stage, nan) for stage in _IN_TURN],
                 mark, linestyle=line, color=colour, markersize=3.5, linewidth=0.9,
                 label=None if n else f"{name}, {words}",
             )  # fmt: skip
         axes.plot(
-            [_DRAWN.index(AT_ONCE)], [one.removed.get(AT_ONCE, nan)], "D", color=colour,
+            [ORDER.index(AT_ONCE)], [one.removed.get(AT_ONCE, nan)], "D", color=colour,
             markerfacecolor="none", markersize=4,
         )  # fmt: skip
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transformer_norms.analysis.norm_removal.freezing import STAGES, Lengths, Place, one_length
+from transformer_norms.divergence import Divergence
 from transformer_norms.model import Transformer
 from transformer_norms.trainer import Trainer
 
 BEFORE, AT_ONCE, FIRST, TUNED = "before", "at once", "first token", "tuned"
+ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)
 
 
 @dataclass
@@ -48,15 +50,17 @@ class Timetable:
 
 
 def tune(
-    trainer: Trainer, timetable: Timetable, remove: bool, tell: Callable[[int], None]
+    trainer: Trainer, timetable: Timetable, remove: bool, tell: Callable[[int, int], None]
 ) -> Tuned:
     """The trainer's model tuned on while its norms are frozen one by one; or, the control, the same
     steps on the same batches, validated at the same steps."""
     tuned, stages = Tuned(trainer.model), timetable.stages
+    # A loss above the first one is what is to be measured here; only what is not finite ends it.
+    trainer.divergence = Divergence(warmup=trainer.steps)
     lengths = Lengths(trainer.model) if remove else None
     tuned.validation[BEFORE] = _loss(trainer, trainer.model)
     for step in range(trainer.steps):
-        tell(step)
+        tell(step, trainer.steps)
         if lengths is not None:
             if step == timetable.start:
                 tuned.validation[AT_ONCE] = _loss(trainer, lengths.all_at_once())
@@ -66,6 +70,8 @@ def tune(
         tuned.diverged = trainer.train_step()
         if tuned.diverged is not None:
             return tuned
+        if lengths is not None:
+            lengths.step()
         tuned.training.append(trainer.last_loss)
     tuned.validation[TUNED] = _loss(trainer, trainer.model)
     return tuned
