@@ -10,11 +10,11 @@ from combinations import combined
 from torch import nn
 from written_out import l2norm
 
-from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model
 from transformer_norms.causality import leak
 from transformer_norms.coefficient import Learned
 from transformer_norms.config import options
+from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.placement import SITES, Placement
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from combinations import combined, composed
 
-from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, options, plain
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import distinct_norms
 from transformer_norms.placement import Placement
 
 pytestmark = pytest.mark.area("catalogue")

@@ -14,7 +14,7 @@ from scipy import stats
 
 from transformer_norms.analysis.init_gradients.__main__ import main
 from transformer_norms.analysis.init_gradients.asking import setting
-from transformer_norms.analysis.init_gradients.law import law, proven, variants
+from transformer_norms.analysis.init_gradients.law import bound, law, variants
 from transformer_norms.analysis.init_gradients.measuring import measured, tokens
 from transformer_norms.building import build_model
 
@@ -47,7 +47,7 @@ def under_xiong():
 def test_the_last_gradient_falls_with_depth_where_the_stream_grows(placement, expected, band):
     found = under_xiong()[placement]
     assert abs(found.law.slope - expected) < band
-    assert found.proven == (expected if placement in ("pre", "post") else None)
+    assert found.bound == (expected if placement in ("pre", "post") else None)
 
 
 def squares(placement):
@@ -79,8 +79,8 @@ def test_the_stream_of_post_norm_keeps_its_size():
         ({"placement": "parallel"}, None),
     ],
 )
-def test_a_slope_is_proven_for_what_is_pre_or_post_norm_and_for_nothing_else(words, slope):
-    assert proven(combined(**words)) == slope
+def test_a_bound_is_proven_for_what_is_pre_or_post_norm_and_for_nothing_else(words, slope):
+    assert bound(combined(**words)) == slope
 
 
 def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_brings():
@@ -245,7 +245,7 @@ def test_the_command_shows_a_table_and_writes_the_same_bytes_twice(capsys, tmp_p
     assert written[0] == written[1]
     assert max(map(len, shown[0])) <= 80
     rows = {line.split()[0]: line.split()[1:] for line in shown[0] if line}
-    assert rows["pre"][0] == "-1/2"
+    assert rows["pre"][0] == "N^-1/2"
     assert rows["pre"][-3:] == ["(2.5", "to", "5.5)"]  # 1 + N/2, 1 + 3N/2
     assert rows["rezero"][:3] == ["none", "0", "0"]
     assert "two streams of residual_dual, x is measured" in "\n".join(shown[0])

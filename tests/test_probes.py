@@ -10,11 +10,11 @@ from combinations import combined
 from written_out import linear_of, rotated, same
 
 from transformer_norms import forward_probes
-from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import options
 from transformer_norms.forward_probes import softmax_reads
 from transformer_norms.measures import MEASURES, key_of, place_of
+from transformer_norms.names import distinct_norms
 from transformer_norms.probes import SEQUENCES
 
 pytestmark = pytest.mark.area("scale")

@@ -14,10 +14,10 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from transformer_norms.analysis.invariances.measuring import distinct_norms
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import options
 from transformer_norms.initialization import Embedding, Linear
+from transformer_norms.names import distinct_norms
 
 pytestmark = pytest.mark.area("catalogue")
 

@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+import yaml
+
 AXES_OF_A_RUN = (
     "norm placement init position mlp preset model data tokenizer optimizer schedule tracking"
 ).split()
@@ -25,6 +27,17 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
     """The file of each of an axis's names: ours, and those of a folder of plugins."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
+
+
+def distinct_norms(folder: Path | None = None) -> list[str]:
+    """The options of norm=, without those that differ from one of a shorter name in eps and its
+    source alone. `folder` is one of plugins."""
+    found: dict[str, str] = {}
+    for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
+        held = yaml.safe_load(file.read_text(encoding="utf-8"))
+        kept = {key: value for key, value in held.items() if key not in ("eps", "source")}
+        found.setdefault(str(kept), name)
+    return sorted(found.values())
 
 
 def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:

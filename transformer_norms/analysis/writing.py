@@ -1,11 +1,14 @@
 """What the analyses share: tables for a terminal and for Markdown, and where files go."""
 
+import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
-from transformer_norms.report.escape import markdown, printable
+from transformer_norms.report.escape import cell, markdown, printable
 
 COLUMNS = 80  # of a terminal
 Rows = Sequence[Sequence[str]]  # the first is the heading
@@ -31,6 +34,13 @@ def markdown_grid(rows: Rows) -> str:
     heading, *rest = [[markdown(cell) for cell in row] for row in rows]
     rule = ["---", *("---:" for _ in heading[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
+
+
+def spreadsheet(rows: Sequence[Sequence[Any]]) -> bytes:
+    """CSV; nothing in it is a formula to a program that opens it."""
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
+    return text.getvalue().encode()
 
 
 def check_folder(folder: Path) -> None:

@@ -86,10 +86,10 @@ def _stuck(study: Study) -> list[str]:
         where = [f"{len(results)} of its {len(variant.ended)} results"] if results else []
         where += [f"its trial at {label(trial.tuned)} (seed {trial.seed})" for trial in tried]
         if where:
-            unigram = next(r for r in (*results, *(t.run for t in tried)) if r).summary.data.unigram
+            unigram = [*results, *(t.run for t in tried if t.run)][0].summary.data.unigram
             lines.append(
-                f"{variant.name}: {', '.join(where)} finished where the frequencies of tokens "
-                f"alone do ({number(unigram)} nats): it learned little else"
+                f"{variant.name}: {', '.join(where)} finished no better than the frequencies "
+                f"of tokens alone ({number(unigram)} nats)"
             )
     return lines
 

@@ -67,11 +67,12 @@ class Run:
 
     @property
     def stuck(self) -> bool:
-        """Whether it finished where the frequencies of tokens alone do: no rule calls that
+        """Whether it finished no better than the frequencies of tokens alone: no rule calls that
         diverged, and yet it learned little else."""
         loss, unigram = self.summary.val_loss, self.summary.data.unigram
-        finished = self.summary.status == "finished" and None not in (loss, unigram)
-        return finished and loss >= FREQUENCIES * unigram  # type: ignore[operator]
+        if self.summary.status != "finished" or loss is None or unigram is None:
+            return False
+        return loss >= FREQUENCIES * unigram
 
     def final_loss(self, name: str) -> float:
         """In nats per token; of a diverged run its initial loss, infinity where it has none."""

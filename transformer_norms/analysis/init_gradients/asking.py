@@ -31,6 +31,7 @@ XIONG = {
     "init": "xavier",
     "init.std": "{embedding:1,head:'1/sqrt(d)',query:0,key:0}",
     "position": "none",
+    "embed": "none",
     "architecture.tied": "false",
     "architecture.embed_scale": "none",
     "model.kv_heads": "auto",

@@ -36,7 +36,7 @@ def figure(found: Sequence[Variant], depths: Sequence[int]) -> bytes:
         _by_block(down, found, deepest, geometric, lambda row: row.down),
         _by_block(square, found, deepest, fmean, lambda row: row.square),
     ]
-    if any(variant.proven == -0.5 for variant in found):
+    if any(variant.bound == -0.5 for variant in found):
         _bounds(square, deepest)
     for axes, own in zip(panels, ends, strict=True):
         _names(axes, [variant.name for variant in found], own)
@@ -97,7 +97,7 @@ def _by_block(
         colour, dashes = style(place)
         rows = variant.model(depth)
         axes.plot([row.block for row in rows], [value(row) for row in rows],
-                  color=colour, alpha=0.25, **_DOT)  # fmt: skip
+                  color=colour, alpha=0.25, rasterized=True, **_DOT)  # fmt: skip
         line = variant.by_block(depth, mean, value)
         axes.plot(range(1, depth + 1), line, color=colour, linestyle=dashes, linewidth=1.2)
         ends.append((float(depth), line[-1]))

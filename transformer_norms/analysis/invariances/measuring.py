@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
 from transformer_norms import plugins
@@ -22,9 +20,9 @@ from transformer_norms.analysis.invariances.laws import (
     mean_squares,
 )
 from transformer_norms.assembly import norm_of
-from transformer_norms.config import compose, plain
+from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import option_files, unknown
+from transformer_norms.names import distinct_norms, unknown
 from transformer_norms.overrides import as_typed
 from transformer_norms.progress import Tell, each, untold
 from transformer_norms.sweep.asking import asked
@@ -103,17 +101,6 @@ def _wanted(overrides: Sequence[str]) -> list[Values]:
         raise ConfigError(f"{inside}: a key of which norm? type norm=NAME as well")
     folder = plugins.check(str(question.fixed.get("plugins", "none")))
     return [{"norm": name, **question.fixed} for name in distinct_norms(folder)]
-
-
-def distinct_norms(folder: Path | None = None) -> list[str]:
-    """The options of norm=, without those that differ from one of a shorter name in eps and its
-    source alone. `folder` is one of plugins."""
-    found: dict[str, str] = {}
-    for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
-        held = OmegaConf.load(file)
-        kept = {k: v for k, v in plain(held).items() if k not in ("eps", "source")}
-        found.setdefault(str(kept), name)
-    return sorted(found.values())
 
 
 def _answers(values: Values, layer: Layer) -> Answers:

@@ -15,11 +15,11 @@ from transformer_norms.analysis.invariances.figure import figure
 from transformer_norms.analysis.invariances.measuring import HOLDS_BELOW, SMALL, SPREAD, Answers
 from transformer_norms.analysis.invariances.tables import (
     ROUNDING,
+    as_csv,
     exact,
     grouped,
     markdown_table,
     number,
-    spreadsheet,
     word,
 )
 from transformer_norms.report.escape import printable
@@ -33,7 +33,7 @@ def files(rows: Sequence[Answers]) -> dict[str, bytes]:
     return {
         "invariances.html": page(rows).encode(),
         "invariances.svg": figure(rows),
-        "invariances.csv": spreadsheet(rows).encode(),
+        "invariances.csv": as_csv(rows),
         "invariances.md": markdown_table(rows).encode(),
     }
 

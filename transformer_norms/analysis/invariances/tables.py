@@ -1,13 +1,12 @@
 """The answers as tables: for a terminal of 80 columns, a README and a spreadsheet."""
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
+from typing import Any
 
 from transformer_norms.analysis.invariances.laws import BATCH, INPUTS, LAWS, SEED, TIME, WIDTH
 from transformer_norms.analysis.invariances.measuring import HOLDS_BELOW, Answers
-from transformer_norms.analysis.writing import grid, markdown_grid
-from transformer_norms.report.escape import cell, markdown
+from transformer_norms.analysis.writing import grid, markdown_grid, spreadsheet
+from transformer_norms.report.escape import markdown
 
 SETTING = (
     f"{BATCH} x {TIME} tokens of {INPUTS} numbers, width {WIDTH}, seed {SEED}, float64, in training"
@@ -27,8 +26,8 @@ def terminal(rows: Sequence[Answers]) -> str:
     for row in rows:
         name = row.name if len(row.name) <= _LONGEST else f"{row.name[: _LONGEST - 3]}..."
         verdicts.append([name, *(word(row.changes[law.key].holds) for law in answered)])
-        changes.append([name, *(_short(row.changes[law.key].real) for law in moved)])
-        seen = [_short(row.changes[key].real) for key in ("size", *_CAUSAL)]
+        changes.append([name, *(number(row.changes[law.key].real) for law in moved)])
+        seen = [number(row.changes[key].real) for key in ("size", *_CAUSAL)]
         others.append([name, exact(row.eps), row.learned, number(row.mean_square), *seen])
     return "\n".join(
         [
@@ -68,18 +67,23 @@ def markdown_table(rows: Sequence[Answers]) -> str:
     return "\n\n".join([markdown_grid(table), "\n".join(legend), markdown(setting)]) + "\n"
 
 
-def spreadsheet(rows: Sequence[Answers]) -> str:
-    """A row for each norm and law, in full precision; an empty cell where a norm has no eps."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def as_csv(rows: Sequence[Answers]) -> bytes:
+    """A row for each norm and law; an empty cell where a norm has no eps."""
     heads = "norm transformation statement verdict change_without_eps change_with_eps eps".split()
-    writer.writerow(heads)
+    found: list[list[Any]] = [heads]
     for row in rows:
         for law in LAWS:
             change = row.changes[law.key]
-            cells = (row.name, law.key, law.head, word(change.holds), change.ideal, change.own)
-            writer.writerow([cell(value) for value in (*cells, row.eps)])
-    return text.getvalue()
+            changes = (_digits(value) for value in (change.ideal, change.own))
+            found.append([row.name, law.key, law.head, word(change.holds), *changes, row.eps])
+    return spreadsheet(found)
+
+
+def _digits(value: float | None) -> float | None:
+    """What another processor would find as well."""
+    if value is None or value < ROUNDING:
+        return None if value is None else 0.0
+    return float(f"{value:.6g}")
 
 
 def word(holds: bool) -> str:
@@ -87,7 +91,9 @@ def word(holds: bool) -> str:
 
 
 def number(value: float) -> str:
-    """Of two digits at most: 4e-15, 0.35, 3.5, 120."""
+    """Of two digits at most: 3e-4, 0.35, 3.5, 120; ~0 for what is but rounding."""
+    if 0 < value < ROUNDING:
+        return "~0"
     if value == 0 or value >= 100:
         return f"{value:.0f}"
     if value >= 0.01:
@@ -98,7 +104,3 @@ def number(value: float) -> str:
 def exact(value: float | None) -> str:
     """1e-5 and not 1e-05; none for no number."""
     return "none" if value is None else f"{value:g}".replace("e-0", "e-")
-
-
-def _short(value: float) -> str:
-    return "~0" if 0 < value < ROUNDING else number(value)

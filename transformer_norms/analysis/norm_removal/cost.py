@@ -1,11 +1,9 @@
 """What removing a run's norms cost, as numbers, and as two CSV files that hold them all."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from transformer_norms.analysis.norm_removal.tuning import (
     AT_ONCE,
@@ -15,7 +13,7 @@ from transformer_norms.analysis.norm_removal.tuning import (
     Timetable,
     Tuned,
 )
-from transformer_norms.report.escape import cell
+from transformer_norms.analysis.writing import spreadsheet
 
 RESULTS, CURVES = "norm_removal.csv", "norm_removal_curves.csv"
 _RESULTS = "run seed stage step val_loss val_loss_control rounding diverged".split()
@@ -73,23 +71,15 @@ def as_csv(costs: Sequence[Cost]) -> dict[str, bytes]:
             last = stage == [*one.steps][-1]
             ends = [one.rounding, one.diverged] if last else ["", ""]
             losses = [one.removed.get(stage), one.control.get(stage)]
-            stages.append([cell(one.name), one.seed, stage, step, *losses, *ends])
+            stages.append([one.name, one.seed, stage, step, *losses, *ends])
         for step in range(max(len(one.training), len(one.control_training))):
             both = [_at(losses, step) for losses in (one.training, one.control_training)]
-            curves.append([cell(one.name), one.seed, step + 1, *both])
-    return {RESULTS: _csv(_RESULTS, stages), CURVES: _csv(_CURVES, curves)}
+            curves.append([one.name, one.seed, step + 1, *both])
+    return {RESULTS: spreadsheet([_RESULTS, *stages]), CURVES: spreadsheet([_CURVES, *curves])}
 
 
 def _at(losses: Sequence[float], step: int) -> str:
     return str(losses[step]) if step < len(losses) else ""
-
-
-def _csv(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heading)
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 def read(folder: Path) -> list[Cost]:

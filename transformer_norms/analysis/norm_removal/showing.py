@@ -87,24 +87,19 @@ def figure(costs: Sequence[Cost]) -> bytes:
     left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
     right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
     right.axhline(0, color=GREY, linewidth=0.8)
-    for stage in (*STAGES, FIRST):
-        steps = {one.steps.get(stage) for one in costs}
-        if len(steps) == 1 and (step := steps.pop()) is not None:  # not of models of other depths
-            _mark(right, step, stage)
+    spans = {(one.steps.get(AT_ONCE), one.steps.get(FIRST)) for one in costs}
+    if len(spans) == 1 and None not in (span := spans.pop()):  # not of models of other depths
+        right.axvspan(*span, color=GREY, alpha=0.12, linewidth=0)
+        right.annotate(
+            "norms go", (sum(span) / 2, 0.97), xycoords=("data", "axes fraction"), ha="center",
+            va="top", fontsize=FONT, color=GREY,
+        )  # fmt: skip
     for axes in (left, right):
         plain(axes)
         axes.legend(fontsize=FONT, frameon=False)
     data = saved(drawn, "svg")
     plt.close(drawn)
     return data
-
-
-def _mark(axes: Any, step: int, stage: str) -> None:
-    axes.axvline(step, color=GREY, linewidth=0.6, linestyle=":")
-    axes.annotate(
-        stage, (step, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", ha="right",
-        fontsize=FONT - 1, color=GREY,
-    )  # fmt: skip
 
 
 def _stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None:
