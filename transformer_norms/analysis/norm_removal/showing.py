@@ -87,12 +87,13 @@ def figure(costs: Sequence[Cost]) -> bytes:
     left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
     right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
     right.axhline(0, color=GREY, linewidth=0.8)
-    spans = {(one.steps.get(AT_ONCE), one.steps.get(FIRST)) for one in costs}
-    if len(spans) == 1 and None not in (span := spans.pop()):  # not of models of other depths
-        right.axvspan(*span, color=GREY, alpha=0.12, linewidth=0)
+    spans = {(one.steps.get(AT_ONCE, -1), one.steps.get(FIRST, -1)) for one in costs}
+    start, end = next(iter(spans))
+    if len(spans) == 1 and 0 <= start < end:  # not of models of other depths
+        right.axvspan(start, end, color=GREY, alpha=0.12, linewidth=0)
         right.annotate(
-            "norms go", (sum(span) / 2, 0.97), xycoords=("data", "axes fraction"), ha="center",
-            va="top", fontsize=FONT, color=GREY,
+            "norms go", ((start + end) / 2, 0.97), xycoords=("data", "axes fraction"),
+            ha="center", va="top", fontsize=FONT, color=GREY,
         )  # fmt: skip
     for axes in (left, right):
         plain(axes)
