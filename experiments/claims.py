@@ -1,17 +1,18 @@
 """Published claims beside what the studies here found: as much as their statistics carry."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter
 
+from transformer_norms.report.comparable import confounds
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.statistics import Comparison, compare
-from transformer_norms.report.verdict import measured
+from transformer_norms.report.verdict import measured, share_in_words
 
 ENOUGH = 5  # seeds; with fewer a study screens
 Says = Literal["better", "worse", "equivalent"]
@@ -48,48 +49,76 @@ def claims_table(file: Path, studies: Mapping[str, Findings], words: Mapping[str
     rows = ["| claim | source | found here | study |", "|---|---|---|---|"]
     for claim in claims:
         study = claim.study
-        found = claim.found.replace("{}", words.get(study, "")) or _found(claim, studies[study])
+        found = claim.found.replace("{}", words.get(study, ""))
+        if claim.parts:
+            found = _found(claim.parts, studies[study]) + _besides(claim.parts, studies[study])
         said = markdown(f"{found}{'; ' * bool(claim.beside)}{claim.beside}")
         rows.append(f"| {claim.claim} | {claim.source} | {said} | [{study}]({study}) |")
     return "\n".join(rows)
 
 
-def _found(claim: Claim, study: Findings) -> str:
+def _found(parts: Sequence[Part], study: Findings) -> str:
     """`reproduced` of ENOUGH seeds and more, where every part shows as the claim has it."""
-    assert claim.parts
-    compared = [(part, _compared(part, study)) for part in claim.parts]
+    compared = [(part, _compared(part, study)) for part in parts]
     agree = [_agrees(part, comparison) for part, comparison in compared]
     seeds = min(len(comparison.seeds) for _, comparison in compared)
+    enough = seeds >= ENOUGH
     if any(one is False for one in agree):
-        word = "not reproduced" if seeds >= ENOUGH else "screened: against it"
+        word = "not reproduced" if enough else "screened, and against it"
     elif all(agree):
-        word = "reproduced" if seeds >= ENOUGH else "screened: for it"
+        word = "reproduced" if enough else "screened, and for it"
     else:
         word = "not distinguishable at this size"
-    return f"{word}: {'; '.join(_numbers(part, one) for part, one in compared)}; {seeds} seeds"
+    said = "; ".join(_numbers(part, one, study) for part, one in compared)
+    return f"{word}: {said}; {seeds} seed{'s' * (seeds != 1)}"
 
 
 def _compared(part: Part, study: Findings) -> Comparison:
-    """The report's own comparison; of another pair than the report's, that pair alone."""
+    """The report's own comparison; of another pair, that pair as one more beside all of these."""
     if part.baseline is None:
         return study.comparisons[part.variant]
-    pair = study.outcomes[part.variant], study.outcomes[part.baseline]
-    return compare({part.variant: pair}, study.study.effect)[part.variant]
+    pairs = {
+        v.name: (study.outcomes[v.name], study.outcomes[v.baseline])
+        for v in study.study.variants
+        if v.name in study.comparisons and v.baseline is not None
+    }
+    own = study.outcomes[part.variant], study.outcomes[part.baseline]
+    return compare({**pairs, f"{part}": own}, study.study.effect)[f"{part}"]
 
 
 def _agrees(part: Part, comparison: Comparison) -> bool | None:
-    """None: the numbers cannot tell."""
+    """None: the numbers cannot tell. A pair in which a run diverged has no verdict but that, and
+    bears nobody's claim of a difference in loss."""
     verdict = comparison.verdict
-    if part.says == "equivalent":
-        return None if verdict == "not distinguishable" else verdict in SAME
     if verdict in ("better", "worse"):
         return verdict == part.says
-    return False if verdict in SAME else None
+    if verdict in SAME:
+        return part.says == "equivalent"
+    return None
 
 
-def _numbers(part: Part, comparison: Comparison) -> str:
+def _numbers(part: Part, comparison: Comparison, study: Findings) -> str:
     against = f" - {part.baseline}" if part.baseline else ""
-    if comparison.low is None:
-        return f"{part.variant}{against}: {comparison.verdict}"
+    name = f"{part.variant}{against}"
+    other = part.baseline or study.study.variant(part.variant).baseline or part.variant
+    if comparison.verdict == "diverged":
+        lost = (f"{one} in {share_in_words(study.outcomes[one].divergence)}"
+                for one in (part.variant, other))  # fmt: skip
+        return f"{name}: diverged, {' and '.join(lost)}"
+    if comparison.low is None or comparison.p_holm is None:
+        return f"{name}: {comparison.verdict}"
     difference, interval = measured(comparison)
-    return f"{part.variant}{against} {difference} nats ({interval})"
+    p = "p below 0.001" if comparison.p_holm < 0.001 else f"p {comparison.p_holm:.3f}"
+    return f"{name} {difference} nats ({interval}, {p} after Holm)"
+
+
+def _besides(parts: Sequence[Part], study: Findings) -> str:
+    """What a variant differs in besides what was asked, by the settings' names."""
+    found = []
+    for part in parts:
+        variant = study.study.variant(part.variant)
+        against = replace(variant, baseline=part.baseline or variant.baseline)
+        keys = confounds(study.study, against)
+        if keys:
+            found.append(f"{variant.name} differs in {', '.join(keys)} as well")
+    return "".join(f"; {one}" for one in dict.fromkeys(found))

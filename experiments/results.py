@@ -18,9 +18,18 @@ from statistics import fmean
 
 from claims import claims_table
 
+from transformer_norms.analysis.init_gradients.asking import setting
+from transformer_norms.analysis.init_gradients.figure import figure as figure_of_gradients
+from transformer_norms.analysis.init_gradients.law import variants
+from transformer_norms.analysis.init_gradients.measuring import measured
+from transformer_norms.analysis.init_gradients.writing import cells as cells_of_gradients
+from transformer_norms.analysis.init_gradients.writing import notes as notes_of_gradients
+from transformer_norms.analysis.invariances.measuring import measured as invariances
+from transformer_norms.analysis.invariances.page import files as files_of_invariances
 from transformer_norms.analysis.norm_removal.cost import read
-from transformer_norms.analysis.norm_removal.showing import figure, rows, sentences
+from transformer_norms.analysis.norm_removal.showing import figure, folding, gaps, rows
 from transformer_norms.analysis.writing import markdown_grid
+from transformer_norms.files import read_json
 from transformer_norms.report import write_report
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.findings import Findings
@@ -35,29 +44,29 @@ LEFT_OUT = ("missing", "median", "sign-flip", "correlation", "points")
 FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
-ANALYSES = {
-    "init_gradients": (
-        "--xiong placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln seed=range(0,10)"
-    ),
-    "invariances": "",
-}
+XIONG = [
+    "placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln", "seed=range(0,10)"
+]  # fmt: skip
 
 
 def pack(study: Path) -> None:
-    """The same runs are the same bytes."""
+    """The same runs are the same bytes. ValueError where a run has not ended, or none is there."""
+    records = sorted(study.glob("sweep-*.json"))
+    runs = sorted(file.parent for file in study.glob("*/summary.json"))
+    for run in runs:
+        if (status := read_json(run / "summary.json")["status"]) not in ("finished", "diverged"):
+            raise ValueError(f"{run}: is {status}; run the sweep again")
+    if not (runs and records):
+        raise ValueError(f"{study}: is no study; there is no run, or no sweep's record")
     target = HERE / study.name / RUNS
     target.parent.mkdir(exist_ok=True)
-    files = [
-        *study.glob("sweep-*.json"),
-        *(f for name in RECORDED for f in study.glob(f"*/{name}")),
-    ]
     with tarfile.open(target, "w:xz", preset=9) as archive:
-        for file in sorted(files):
+        for file in [*records, *(run / name for run in runs for name in RECORDED)]:
             member = tarfile.TarInfo(str(file.relative_to(study.parent)))
             member.size = file.stat().st_size
             with open(file, "rb") as data:
                 archive.addfile(member, data)
-    print(f"{target}: {len(files)} files, {target.stat().st_size:,} bytes", file=sys.stderr)
+    print(f"{target}: {len(runs)} runs, {target.stat().st_size:,} bytes", file=sys.stderr)
 
 
 def regenerate() -> None:
@@ -66,13 +75,9 @@ def regenerate() -> None:
         for archive in sorted(HERE.glob(f"*/{RUNS}")):
             found[archive.parent.name] = _reported(archive, Path(folder))
     words = {"norm_removal": _removal(HERE / "norm_removal")}
-    for name, typed in ANALYSES.items():
-        out = ["--out", str(HERE / name)]
-        _python("-m", f"transformer_norms.analysis.{name}", *typed.split(), *out)
-        text = (HERE / name / f"{name}.md").read_text()
-        _fill(HERE / name / "README.md", re.split(r"^#.*$", text, flags=re.MULTILINE)[1].strip())
-    words["init_gradients"] = _slopes(HERE / "init_gradients" / "init_gradients.md")
-    _python(str(HERE / "tinyshakespeare" / "collect.py"))
+    words["init_gradients"] = _init_gradients(HERE / "init_gradients")
+    _invariances(HERE / "invariances")
+    subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
     _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
 
 
@@ -118,20 +123,37 @@ def _grid(columns: Table) -> str:
     return markdown_grid([list(kept), *map(list, zip(*kept.values(), strict=True))])
 
 
-def _slopes(file: Path) -> str:
-    """Of the two placements for which there is a theorem."""
-    cells = [line.strip("| ").split(" | ") for line in file.read_text().splitlines()]
-    proven = [row for row in cells if row[0] in ("pre", "post")]
-    return ", ".join(f"{row[0]} {row[2]} (proven {row[1]})" for row in proven)
+def _init_gradients(folder: Path) -> str:
+    """Measured anew. What was found of the two placements for which there is a theorem."""
+    asked = setting(XIONG, xiong=True)
+    found = variants(asked, measured(asked.variants))
+    (folder / "init_gradients.svg").write_bytes(figure_of_gradients(found, asked.depths))
+    notes = "\n".join(f"- {markdown(note)}" for note in notes_of_gradients(asked, found))
+    heads, cells = cells_of_gradients(asked, found)
+    _fill(folder / "README.md", f"{markdown_grid([heads, *cells])}\n\n{notes}")
+    laws = [(v.name, v.law) for v in found if v.bound is not None]
+    return ", ".join(
+        f"{name} {law.slope:+.2f} (95 % interval {law.slope - law.half:+.2f} to "
+        f"{law.slope + law.half:+.2f})"
+        for name, law in laws
+        if law and law.half
+    )
+
+
+def _invariances(folder: Path) -> None:
+    made = files_of_invariances(invariances())
+    for name in ("invariances.html", "invariances.svg", "invariances.csv"):
+        (folder / name).write_bytes(made[name])
+    _fill(folder / "README.md", made["invariances.md"].decode().strip())
 
 
 def _removal(folder: Path) -> str:
     """What was found, in a sentence."""
     costs = read(folder)
     (folder / "norm_removal.svg").write_bytes(figure(costs))
-    said = "\n".join(f"- {line}" for line in sentences(costs))
+    said = "\n".join(f"- {line}" for line in (*gaps(costs), *folding(costs)))
     _fill(folder / "README.md", f"{said}\n\n{markdown_grid(rows(costs))}")
-    return "; ".join(sentences(costs)[:-1])
+    return "; ".join(gaps(costs))
 
 
 def _fill(file: Path, text: str) -> None:
@@ -143,16 +165,16 @@ def _fill(file: Path, text: str) -> None:
     file.write_text(before[: marked.start(1)] + text + "\n" + before[marked.end(1) :])
 
 
-def _python(*arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-
-
 def main(arguments: Sequence[str]) -> int:
     if not arguments:
         regenerate()
     elif arguments[0] == "pack" and len(arguments) > 1:
-        for study in arguments[1:]:
-            pack(Path(study))
+        try:
+            for study in arguments[1:]:
+                pack(Path(study))
+        except (ValueError, OSError) as error:
+            print(error, file=sys.stderr)
+            return 2
     else:
         print(__doc__, file=sys.stderr)
         return 2

@@ -77,12 +77,14 @@ class Answers:
 def measured(overrides: Iterable[str] = (), tell: Tell = untold) -> list[Answers]:
     """A row for each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`; without norm=, for each that
     there is but those that differ from another in eps alone. ConfigError where a norm is none."""
-    layer = drawn_layer()
-    wanted = _wanted(list(overrides))
+    layer, wanted = drawn_layer(), _wanted(list(overrides))
+    told = each(tell, "measuring norms {:.0f}/{:.0f}", wanted)
+    alike = [key for key in wanted[0] if len({str(values.get(key)) for values in wanted}) == 1]
+    unsaid = {"plugins", *alike} - {"norm"}  # in a name
     with torch.no_grad():
         return [
-            _answers(values, layer)
-            for values in each(tell, "measuring norms {:.0f}/{:.0f}", wanted)
+            _answers(label({k: v for k, v in values.items() if k not in unsaid}), values, layer)
+            for values in told
         ]
 
 
@@ -103,11 +105,10 @@ def _wanted(overrides: Sequence[str]) -> list[Values]:
     return [{"norm": name, **question.fixed} for name in distinct_norms(folder)]
 
 
-def _answers(values: Values, layer: Layer) -> Answers:
+def _answers(name: str, values: Values, layer: Layer) -> Answers:
     config = _composed(values)
     small = _with_small_eps(values) if "eps" in config["norm"] else None
-    spec, name = config["norm"], label({k: v for k, v in values.items() if k != "plugins"})
-    changes = {}
+    spec, changes = config["norm"], {}
     for law in LAWS:
         own = _change(name, config, law, layer)
         ideal = own if small is None else _change(name, small, law, layer)
