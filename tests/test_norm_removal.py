@@ -24,6 +24,7 @@ from transformer_norms.analysis.norm_removal.removal import Subject
 from transformer_norms.analysis.norm_removal.showing import figure, gaps
 from transformer_norms.analysis.norm_removal.tuning import Timetable, Tuned, tune
 from transformer_norms.building import build_trainer
+from transformer_norms.checkpoint import verify
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
@@ -243,7 +244,7 @@ def test_the_interval_of_a_gap_is_students_over_seeds():
         found.append(cost_of("pre", seed, timetable, removed, control, 0.0))
     half = 4.302652729911275 * 0.02 / 3**0.5  # t of 2 degrees at 97.5 %
     expected = f"95 % interval {0.07 - half:+.3f} to {0.07 + half:+.3f}, 3 seeds"
-    assert gaps(found) == [f"pre: +0.070 nats above the control ({expected})"]
+    assert gaps(found) == [f"pre: +0.070 nats against the control ({expected})"]
 
 
 def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_norm():
@@ -307,7 +308,7 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, caps
         stages = {row["stage"]: row for row in csv.DictReader(file)}
     end = stages["tuned"]
     gap = float(end["val_loss"]) - float(end["val_loss_control"])
-    assert f"layernorm pre: {gap:+.3f} nats above the control (1 seed)" in out
+    assert f"layernorm pre: {gap:+.3f} nats against the control (1 seed)" in out
     assert float(end["rounding"]) < 1e-13
     assert {name: int(row["step"]) for name, row in stages.items()} == {
         "before": 0, "at once": 4, "mlp": 6, "attention": 10, "final": 12, "first token": 14,
@@ -315,6 +316,12 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, caps
     }  # fmt: skip
     files = json.loads(out[-1])["files"]
     (saved,) = [path for path in files if "folded" in path]
+    assert verify(next((Path(saved) / "checkpoints").iterdir())).extra == {
+        "folded_from": Path(run).name
+    }
+    text = (tmp_path / "o/norm_removal.md").read_text()
+    assert Path(run).name in text
+    assert "first token" in text.splitlines()[5]
     model = load(saved)
     assert not any(isinstance(module, KINDS) for module in model.modules())
     assert OmegaConf.load(f"{saved}/config.yaml").norm.type == "none"
@@ -356,6 +363,23 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, cap
     assert said in err
     assert err.count("\n") == 1
     assert not out.exists()
+
+
+def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp_path, monkeypatch):
+    words = "data=text data.paths=text.txt data.split=tail tracking=none trainer.steps=12 seed=1"
+    own = [*SIZES, *words.split(), "norm=layernorm", "schedule.warmup=2", "trainer.threads=1"]
+    other = train(compose(own))["folder"]
+    remove = Subject.remove
+
+    def interrupted(self, *given):
+        if self.config.seed == 1:
+            raise KeyboardInterrupt
+        return remove(self, *given)
+
+    monkeypatch.setattr(Subject, "remove", interrupted)
+    assert main([run, other, *TYPED, "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
+    assert [cost.seed for cost in read(tmp_path)] == [0]
 
 
 def test_tuning_reads_on_where_the_run_stopped(run):

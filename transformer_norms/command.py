@@ -29,6 +29,7 @@ HYDRA_FLAGS = frozenset(
     "-h --help --hydra-help -c --cfg -i --info -sc --shell-completion --resolve -p --package "
     "--version".split()
 )
+INTERRUPTED = 130  # a shell's code of a command that Ctrl-C ended
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
 
@@ -44,10 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     return answered(partial(_run, arguments))
 
 
-def answered(body: Callable[[], int]) -> int:
-    """The exit code of `body`; an error of the user's as one line and with the code of its kind."""
+def answered(body: Callable[[], int], stopped: str = "stopped") -> int:
+    """The exit code of `body`; an error of the user's as one line and with the code of its kind,
+    and `stopped` where Ctrl-C ended it."""
     try:
         return body()
+    except KeyboardInterrupt:
+        print(stopped, file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         code = exit_code(error)
         if code == 1:

@@ -1,6 +1,7 @@
 """What the analyses share: tables for a terminal and for Markdown, and where files go."""
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -48,6 +49,8 @@ def check_folder(folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{folder}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(f"{folder}: {there} cannot be written to")
 
 
 def written(folder: Path, files: Mapping[str, bytes]) -> list[str]:

@@ -13,7 +13,6 @@ from transformer_norms.overrides import parse
 from transformer_norms.report import write_report
 from transformer_norms.report.watching import EVERY, watch
 
-INTERRUPTED = 130  # a shell's code of a command that Ctrl-C ended
 _EPILOG = """
 FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. Where a sweep's record
 lies beside its runs, it says what was planned, and a run that is not there is counted as missing;
@@ -39,11 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--watch", action="store_true",
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
-    try:
-        return answered(partial(_answer, parser, arguments))
-    except KeyboardInterrupt:
-        print("stopped; nothing was written since the last report", file=sys.stderr)
-        return INTERRUPTED
+    nothing = "stopped; nothing was written since the last report"
+    return answered(partial(_answer, parser, arguments), nothing)
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:

@@ -29,6 +29,7 @@ from transformer_norms.sweep.asking import asked
 from transformer_norms.sweep.record import label
 
 HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
+LITTLE = 1e-2
 SMALL = (1e-30, 1e-15, 1e-12)  # for eps: the first that a norm's own kind of it allows
 SPREAD = 0.5  # standard deviation by which learned numbers are moved off their starts
 _KEYS = ("norm", "norm.KEY", "plugins")
@@ -68,6 +69,11 @@ class Answers:
     learned: str
     mean_square: float
     changes: Mapping[str, Change]
+
+    @property
+    def nearly(self) -> bool:
+        """Whether something moves so little that an eps which is no key of the norm may do it."""
+        return any(HOLDS_BELOW <= change.ideal < LITTLE for change in self.changes.values())
 
     @property
     def verdicts(self) -> tuple[bool, ...]:

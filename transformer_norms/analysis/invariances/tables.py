@@ -29,15 +29,18 @@ def terminal(rows: Sequence[Answers]) -> str:
         changes.append([name, *(number(row.changes[law.key].real) for law in moved)])
         seen = [number(row.changes[key].real) for key in ("size", *_CAUSAL)]
         others.append([name, exact(row.eps), row.learned, number(row.mean_square), *seen])
+    hidden = [row.name for row in rows if row.eps is None and row.nearly]
     return "\n".join(
         [
             "y = norm(z), z = W x: does y stay what it is?",
-            f"({SETTING})",
+            f"({SETTING},",
+            "gains and biases random)",
             "",
             grid(verdicts),
             "",
             *(f"{law.code:3}  {law.head}: {law.words}" for law in answered),
             f"yes: max|y' - y| / rms(y) is below {exact(HOLDS_BELOW)} where eps is next to nothing",
+            *(f"{name}: some no is by little; an eps or a cast in its code?" for name in hidden),
             "",
             "The same change with the norm's own eps (~0: rounding)",
             grid(changes),

@@ -10,13 +10,15 @@ from pathlib import Path
 from transformer_norms.analysis.norm_removal.cost import Cost, as_csv
 from transformer_norms.analysis.norm_removal.folding import save
 from transformer_norms.analysis.norm_removal.removal import RATE, USUAL, Subject
-from transformer_norms.analysis.norm_removal.showing import figure, folding, gaps, rows
+from transformer_norms.analysis.norm_removal.showing import LEGEND, figure, folding, gaps, rows
+from transformer_norms.analysis.norm_removal.tuning import ORDER
 from transformer_norms.analysis.writing import check_folder, grid, markdown_grid, written
 from transformer_norms.command import Parser, answered, printed
 from transformer_norms.errors import ConfigError
 from transformer_norms.explain.text import wrapped
 from transformer_norms.loading import tokenizer
 from transformer_norms.progress import Live
+from transformer_norms.report.escape import markdown
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
 from transformer_norms.sweep.record import label
@@ -49,9 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where table and figure go")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where table and figure go, in the place of others"
+    )
     parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
-    return answered(partial(_answer, parser, arguments))
+    return answered(partial(_answer, parser, arguments), "stopped; finished runs are written")
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
@@ -69,10 +73,13 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
             if typed.save and model is not None:
                 step = subject.summary["step"] + subject.config.trainer.steps
                 out = _saved(typed.save, subject.folder)
-                save(model, subject.normless, tokenizer(subject.folder), step, out)
+                run = subject.folder
+                save(model, subject.normless, tokenizer(run), step, run.resolve().name, out)
                 files.append(str(out))
-            shown = written(typed.out, _files(costs, typed, keys)) if typed.out else []
-    said = [line for text in (*gaps(costs), *folding(costs)) for line in wrapped(text, "")]
+            shown = []
+            if typed.out:
+                shown = written(typed.out, _files(costs, subjects, typed, keys))
+    said = [line for text in (LEGEND, *gaps(costs), *folding(costs)) for line in wrapped(text, "")]
     answer = json.dumps({"files": [*shown, *files]})
     printed("\n".join([grid(rows(costs)), "", *said, answer]))
     return 0
@@ -111,14 +118,21 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [names[folder] for folder in folders]
 
 
-def _files(costs: Sequence[Cost], typed: Namespace, keys: Sequence[str]) -> dict[str, bytes]:
+def _files(
+    costs: Sequence[Cost], subjects: Sequence[Subject], typed: Namespace, keys: Sequence[str]
+) -> dict[str, bytes]:
     setting = (
         f"Tuned on for {len(costs[0].control_training)} steps, a norm frozen every {typed.gap} "
-        f"from step {typed.start} on{', ' * bool(keys)}{' '.join(keys)}. Validation losses in nats "
-        "per token; gap: above the control, which was tuned alike with its norms."
+        f"from step {typed.start} on{', ' * bool(keys)}{' '.join(keys)}. {LEGEND}"
     )
     said = "\n".join(f"- {line}" for line in (*gaps(costs), *folding(costs)))
-    text = "\n\n".join(["# Norms removed", said, markdown_grid(rows(costs)), setting])
+    runs = "\n".join(
+        f"- {markdown(one.folder.name)}: identity {one.summary['identity']}, commit "
+        f"{one.summary['commit']}, torch {one.summary['versions']['torch']}"
+        for one in subjects[: len(costs)]
+    )
+    table = markdown_grid(rows(costs, ORDER))
+    text = "\n\n".join(["# Norms removed", said, table, setting, "## Runs", runs])
     return {
         **as_csv(costs),
         "norm_removal.md": (text + "\n").encode(),

@@ -99,11 +99,12 @@ def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
 
 
 def save(
-    model: Transformer, config: DictConfig, tokenizer: Tokenizer, step: int, folder: Path
+    model: Transformer, config: DictConfig, tokenizer: Tokenizer, step: int, run: str, folder: Path
 ) -> None:
-    """As a new folder that `load` and sampling read."""
+    """As a new folder that `load` and sampling read; `run` is the name of that it comes from."""
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
     write_json(folder / "tokenizer.json", tokenizer.save())
     tensors = {"model": {name: t.float() for name, t in stored(model).items()}}
-    checkpoint.save(folder / "checkpoints", step, tensors, {}, {}, keep=1)
+    extra = {"folded_from": run}
+    checkpoint.save(folder / "checkpoints", step, tensors, {}, extra, keep=1)

@@ -20,15 +20,20 @@ from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved, s
 from transformer_norms.report.paired_tests import half_interval
 
 _IN_TABLE = (BEFORE, AT_ONCE, *STAGES, TUNED)
+LEGEND = (
+    "Validation losses in nats per token; at once: all norms frozen at the step of the first, and "
+    "nothing tuned after; mlp, attention, final, first token: once these had gone, one by one; "
+    "gap: tuned without norms less the control, which was tuned alike with its norms."
+)
 _IN_TURN = (BEFORE, *STAGES, FIRST, TUNED)
 SMOOTH = 15  # steps, of what is drawn of a step's differences
 
 
-def rows(costs: Sequence[Cost]) -> list[list[str]]:
+def rows(costs: Sequence[Cost], stages: Sequence[str] = _IN_TABLE) -> list[list[str]]:
     """A heading, and a row a run: the validation loss at each stage, the control's, and the gap."""
-    found = [["run", *_IN_TABLE, "control", "gap"]]
+    found = [["run", *stages, "control", "gap"]]
     for one in costs:
-        losses = [_number(one.removed.get(stage)) for stage in _IN_TABLE]
+        losses = [_number(one.removed.get(stage)) for stage in stages]
         gap = "diverged" if one.gap is None else f"{one.gap:+.4f}"
         found.append(
             [f"{one.name} s{one.seed}", *losses, _number(one.control.get(TUNED)), gap]
@@ -53,7 +58,7 @@ def gaps(costs: Sequence[Cost]) -> list[str]:
             continue
         mean, half = fmean(known), half_interval(known)
         within = "" if half is None else f"95 % interval {mean - half:+.3f} to {mean + half:+.3f}, "
-        found.append(f"{name}: {mean:+.3f} nats above the control ({within}{seeds})")
+        found.append(f"{name}: {mean:+.3f} nats against the control ({within}{seeds})")
     return found
 
 
