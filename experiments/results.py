@@ -45,6 +45,7 @@ FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
 XIONG = [
+    "norm=layernorm",  # the theorem's
     "placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln", "seed=range(0,10)"
 ]  # fmt: skip
 
