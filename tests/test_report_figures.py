@@ -18,7 +18,7 @@ from run_folders import (
     tuning_study,
 )
 
-from transformer_norms.report import rates, write_report
+from transformer_norms.report import figure, rates, write_report
 from transformer_norms.report.drawing import apart, style
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.losses import Curve, view
@@ -114,3 +114,30 @@ def test_thirty_variants_have_styles_of_their_own_that_differ_in_grey():
     greys = [np.dot([int(c[i : i + 2], 16) for i in (1, 3, 5)], [0.299, 0.587, 0.114])
              for c, _ in styles[:6]]  # fmt: skip
     assert np.diff(greys).min() > 12
+
+
+def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
+    """Of variants of three keys the names leave the last axes half of their width."""
+    runs = []
+    for placement in ("pre", "post"):
+        for rate in (6.67e-4, 2e-3):
+            for seed, loss in PRE.items():
+                config = config_of([f"placement={placement}"], seed, optimizer__lr=rate)
+                variant = {"placement": placement, "optimizer.lr": rate, "schedule.warmup": 200}
+                runs.append(planned(config, variant))
+                make_run(Path("study"), config, loss)
+    axes = ["placement", "optimizer.lr", "schedule.warmup"]
+    make_record("study", runs, axes=axes, baseline={"placement": "pre"})
+    beyond = []
+
+    def looked_at(drawn, kind):
+        drawn.canvas.draw()
+        for one in drawn.axes:
+            extent = one.xaxis.label.get_window_extent()
+            beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
+        return b""
+
+    monkeypatch.setattr(figure, "saved", looked_at)
+    write_report(["study"])
+    assert beyond
+    assert not any(map(any, beyond))

@@ -44,7 +44,8 @@ def curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
     _training(left, names, drawn)
     left.set(xlabel="tokens", ylabel=f"{loss}, nats per token")
     _finals(right, names, [findings.outcomes[name] for name in names])
-    right.set(xlabel=f"final {LOSSES[findings.loss]}, nats per token")
+    # To the right: beside long names the axes are narrower than their label.
+    right.set_xlabel(f"final {LOSSES[findings.loss]}, nats per token", loc="right")
     files = {f"curves.{kind}": saved(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)
     return files
