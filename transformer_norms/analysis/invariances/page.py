@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from transformer_norms.analysis.invariances import laws
@@ -22,7 +21,7 @@ from transformer_norms.analysis.invariances.tables import (
     number,
     word,
 )
-from transformer_norms.report.escape import printable
+from transformer_norms.report.templates import templates
 
 _HERE = Path(__file__).parent
 _STYLE = _HERE.parents[1] / "report" / "page" / "page.css"
@@ -63,17 +62,6 @@ def page(rows: Sequence[Answers]) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
+    environment = templates(_HERE)
     environment.filters |= {"exact": exact, "number": number, "word": word}
     return environment
-
-
-def _printable(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -9,14 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from transformer_norms.report import notes
 from transformer_norms.report.answer import answer
 from transformer_norms.report.comparable import confounds
 from transformer_norms.report.drawing import COLOURS, DASHES
-from transformer_norms.report.escape import printable
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.losses import Rows
 from transformer_norms.report.page.charts import charts
@@ -27,6 +26,7 @@ from transformer_norms.report.page.runs import runs_table
 from transformer_norms.report.page.setup import setup
 from transformer_norms.report.study import Study
 from transformer_norms.report.table import LOSSES, Table, audit_table, number, table
+from transformer_norms.report.templates import templates
 from transformer_norms.report.tuning import audit_lines
 
 _HERE = Path(__file__).parent
@@ -121,23 +121,12 @@ def _plotly() -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
+    environment = templates(_HERE)
     environment.filters["nats"] = number
     environment.filters["signed"] = lambda value: "" if value is None else f"{value:+.4f}"
     environment.filters |= {"style": _style, "transposed": _transposed, "unescaped": html.unescape}
     environment.globals["forest_size"] = (WIDTH, HEIGHT)
     return environment
-
-
-def _printable(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _transposed(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
