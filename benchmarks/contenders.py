@@ -1,7 +1,8 @@
 """What is timed here: a size, and a Trainer of this project at that size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import compose, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.machine import cores
+from transformer_norms.replicas import Replicas, replicas_of
 from transformer_norms.trainer import Trainer
 
 CLIP = 1.0
@@ -66,20 +68,44 @@ def ours(
     fixed += [f"trainer.batch_size={size.batch}", f"trainer.probe_every={probe_every}"]
     config = plain(compose([*size.overrides(), *fixed, *overrides]))
     keys = config["trainer"]
-    torch.set_num_threads(cores() if keys["threads"] == "auto" else keys["threads"])
+    threads = threads_typed(keys)
+    torch.set_num_threads(threads)
     if keys["compile"]:
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)
-    trainer = build_trainer(config, model, batches, lambda: ())
+    replicas = replicas_of(config, model, threads)
+    trainer = build_trainer(config, model, batches, lambda: (), replicas)
     # Random tokens cannot be learned, which is no divergence here.
     trainer.divergence.warmup = keys["steps"]
+    torch.set_num_threads(threads // replicas)  # as a run does
     return trainer
 
 
+def threads_typed(keys: Mapping[str, Any]) -> int:
+    return cores() if keys["threads"] == "auto" else keys["threads"]
+
+
+def on_all_threads(trainer: Trainer, step: Callable[[], Any]) -> None:
+    """A step of something that has no replicas."""
+    torch.set_num_threads(threads_typed(trainer.model.config["trainer"]))
+    step()
+
+
 def trained(trainer: Trainer) -> None:
+    """One step, on the threads that a run has for it."""
+    threads = threads_typed(trainer.model.config["trainer"])
+    torch.set_num_threads(threads // trainer.replicas)
     reason = trainer.train_step()
     assert reason is None, reason
+
+
+def trained_alone(trainer: Trainer) -> None:
+    """One step without replicas: what is recorded in a thread has to happen there."""
+    loss = trainer.loss
+    trainer.loss = loss.losses[0] if isinstance(loss, Replicas) else loss
+    trainer.train_step()
+    trainer.loss = loss
 
 
 def parameters(model: nn.Module) -> int:

@@ -19,6 +19,7 @@ from transformer_norms import machine
 from transformer_norms.errors import ConfigError
 
 ROTATION = 5  # rounds at least: quartiles of fewer say nothing
+ASLEEP = 0.01  # seconds, after which the threads of what was timed before do not spin any more
 WARM = 3  # steps before any is timed: allocations, kernels' choices, optimizer state
 Steps = dict[str, Callable[[], Any]]
 Times = dict[str, list[float]]
@@ -94,6 +95,7 @@ def interleaved(steps: Steps, count: int, rounds: int, seconds: float) -> Times:
             break
         place = i % len(names)
         for name in names[place:] + names[:place]:
+            time.sleep(ASLEEP)
             times[name].append(timed(steps[name], count) / count)
     return times
 

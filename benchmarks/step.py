@@ -21,7 +21,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
-from contenders import Size, ours, parameters, trained
+from contenders import Size, on_all_threads, ours, parameters, trained, trained_alone
 from peers import ACTIVATIONS, LEAN, Lean, peers
 from products import recorded
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round
@@ -31,6 +31,8 @@ from transformer_norms.trainer import Trainer
 
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 GPT2, RECIPE, COMPILED = "ours, preset=gpt2", "ours, recipe", "ours, compiled"
+ONE = "ours, replicas=1"
+THREADS = "trainer.threads="  # typed for the recipe, they are everyone's
 PRODUCTS = "products"
 PACKAGES = ("transformers", "litgpt", "x-transformers")
 
@@ -69,18 +71,19 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     """Every contender at one size, as the JSON holds it. Times are seconds a step, by round;
     `faster` is how many of our GPT-2's steps fit into one."""
     batches = size.batches()
-    gpt2 = ours(size, ["preset=gpt2"], batches)
+    preset = ["preset=gpt2", *(text for text in typed.overrides if text.startswith(THREADS))]
+    gpt2 = ours(size, preset, batches)
     shaken(gpt2.model)
-    own = {GPT2: gpt2}
+    own = {GPT2: gpt2, ONE: ours(size, [*preset, "trainer.replicas=1"], batches)}
     if typed.compile:
-        own[COMPILED] = ours(size, ["preset=gpt2", "trainer.compile=true"], batches)
-    own[RECIPE] = ours(size, typed.overrides, batches)  # last: its trainer.threads are everyone's
+        own[COMPILED] = ours(size, [*preset, "trainer.compile=true"], batches)
+    own[RECIPE] = ours(size, typed.overrides, batches)
     others = peers(size, batches, gpt2, typed.activation, typed.compile)
     losses = the_same(gpt2, others[LEAN], batches(0)) if LEAN in others else {}
-    products = recorded(gpt2.train_step)
+    products = recorded(partial(trained_alone, gpt2))
     steps: Steps = {name: partial(trained, trainer) for name, trainer in own.items()}
-    steps |= {name: peer.train_step for name, peer in others.items()}
-    steps[PRODUCTS] = products.replay
+    on_all = {name: peer.train_step for name, peer in others.items()} | {PRODUCTS: products.replay}
+    steps |= {name: partial(on_all_threads, gpt2, step) for name, step in on_all.items()}
     count = steps_a_round(steps, typed.seconds / typed.rounds)
     times = interleaved(steps, count, typed.rounds, typed.seconds)
     return {

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from contenders import Size, ours, trained
+from contenders import Size, on_all_threads, ours, trained, trained_alone
 from products import recorded
 from rounds import WARM, Steps, each_size, interleaved, ratios, steps_a_round, timed
 
@@ -101,11 +101,11 @@ def beside(
     baseline: Trainer, variant: Trainer, count: int, typed: argparse.Namespace
 ) -> dict[str, Any]:
     """One variant's times by turns with the baseline's, and their quartiles of ratios."""
-    products = recorded(variant.train_step)
+    products = recorded(partial(trained_alone, variant))
     steps: Steps = {
         BASELINE: partial(trained, baseline),
         VARIANT: partial(trained, variant),
-        PRODUCTS: products.replay,
+        PRODUCTS: partial(on_all_threads, variant, products.replay),
     }
     timed(steps[VARIANT], WARM)
     times = interleaved(steps, count, typed.rounds, typed.seconds)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,7 @@ import sweep
 import torch
 import variants
 import watching
-from contenders import Size, ours, trained
+from contenders import Size, on_all_threads, ours, trained, trained_alone
 from peers import peers
 from products import recorded
 from torch.utils.flop_counter import FlopCounterMode
@@ -67,6 +68,20 @@ def test_the_products_of_a_step_are_those_of_its_definition(text):
         gpt2.train_step()
     # torch's counter does not know the CPU's fused attention.
     assert counter.get_total_flops() == step_products(size) - 6 * attention_product(size)
+
+
+def test_a_step_of_replicas_is_recorded_whole_and_timed_on_the_threads_of_each(size):
+    typed = ["preset=gpt2", "trainer.threads=2"]
+    shared, alone = (
+        ours(size, [*typed, f"trainer.replicas={count}"], size.batches()) for count in (2, 1)
+    )
+    assert recorded(partial(trained_alone, shared)).flop == step_products(size)
+    threads = []
+    for trainer in (shared, alone):
+        trained(trainer)
+        threads.append(torch.get_num_threads())
+    on_all_threads(shared, lambda: threads.append(torch.get_num_threads()))
+    assert threads == [1, 2, 2]
 
 
 def test_a_replay_computes_what_the_step_computed():
@@ -125,7 +140,7 @@ def test_the_table_and_the_record_of_steps_hold_every_contender(tmp_path, capsys
     assert step.main([*QUICK, "--out", str(out)]) == 0
     (record,) = json.loads(out.read_text())["sizes"]
     seconds, faster = record["seconds"], record["faster"]
-    names = [step.GPT2, step.RECIPE, *built(size)[1], step.PRODUCTS]
+    names = [step.GPT2, step.ONE, step.RECIPE, *built(size)[1], step.PRODUCTS]
     assert list(seconds) == list(faster) == names
     for name in names:
         pairs = zip(seconds[name], seconds[step.GPT2], strict=True)

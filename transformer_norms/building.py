@@ -79,9 +79,14 @@ def plain(value: Any) -> Any:
 
 
 def build_trainer(
-    config: Config, model: Transformer, batches: Callable[[int], Any], validation: Windows
+    config: Config,
+    model: Transformer,
+    batches: Callable[[int], Any],
+    validation: Windows,
+    replicas: int = 1,
 ) -> Trainer:
-    """The trainer of a composed config. Moves the model to the config's device."""
+    """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
+    share a batch: `replicas_of` says how many can."""
     keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
     model = model.to(keys["device"])
     if keys["compile"]:
@@ -101,5 +106,6 @@ def build_trainer(
         seed=config["seed"],
         warmup=schedule["warmup"],
         probes=Probes(model, keys["probe_every"]),
+        replicas=replicas,
         constrain=model.constrain,
     )

@@ -14,7 +14,7 @@ Config = Mapping[str, Any]
 _NOT_IDENTITY = (
     "study tracking plugins again continue_from about choices words warnings "
     "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every trainer.probe_every "
-    "trainer.activation_checkpointing "
+    "trainer.activation_checkpointing trainer.replicas "
     "placement.source placement.equation placement.brings placement.unverified "
     "norm.formula norm.source norm.brings"
 ).split()

@@ -25,6 +25,7 @@ from transformer_norms.model import Transformer
 from transformer_norms.plan import Plan
 from transformer_norms.progress import Live, say
 from transformer_norms.record import Record, Summary
+from transformer_norms.replicas import replicas_of
 from transformer_norms.report.curve import draw_curve, reference_lines
 from transformer_norms.stopping import Preempted, Stopping
 from transformer_norms.trainer import Batch, Trainer
@@ -71,11 +72,16 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
-        config = self.config
-        threads = summary_of(self.folder).get("threads", config["trainer"]["threads"])
-        torch.set_num_threads(machine.cores() if threads == "auto" else threads)
+        config, before = self.config, summary_of(self.folder)
+        threads = before.get("threads", config["trainer"]["threads"])
+        self.threads = machine.cores() if threads == "auto" else threads
+        torch.set_num_threads(self.threads)
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
+        # What has begun goes on as it began; when there were no replicas yet, with one.
+        self.replicas = (
+            before.get("replicas", 1) if before else replicas_of(config, model, self.threads)
+        )
         parameters = sum(p.numel() for p in model.parameters())
         self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
         say(_introduced(tokens.facts, parameters))
@@ -100,6 +106,8 @@ class Run:
                     record.summary |= {"status": "failed", "error": traceback.format_exc()}
                     write_json(self.folder / "summary.json", record.summary)
                     raise
+                finally:
+                    torch.set_num_threads(self.threads)
 
     def _summary(self, tokens: Tokens, parameters: int) -> Summary:
         before = summary_of(self.folder)
@@ -136,7 +144,8 @@ class Run:
             "device": machine.device(self.config["trainer"]["device"]),
             "warnings": self.warnings,
         }
-        fresh |= {"threads": torch.get_num_threads(), "weights_only": self.weights_only}
+        fresh |= {"threads": self.threads, "replicas": self.replicas}
+        fresh |= {"weights_only": self.weights_only}
         if self.plan.origin:
             fresh["continued_from"] = self.plan.origin.name
         before.pop("error", None)
@@ -176,7 +185,8 @@ class Run:
         batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
         validation = self._windows(tokens.val, live, "validation")
         machine.forget_memory(keys["device"])
-        trainer = build_trainer(self.config, model, batches, validation)
+        torch.set_num_threads(self.threads // self.replicas)
+        trainer = build_trainer(self.config, model, batches, validation, self.replicas)
         self._restore(trainer, record)
         for line in self.warnings:
             say(f"warning: {line}")

@@ -41,7 +41,11 @@ _DERIVED = ("choices", "words", "norms", "qkv", "warnings")
 # The device is the machine's; what is not carried over or is computed anew may differ as well.
 _FREE = ("trainer.device", "words.trainer.device", "plugins", "again", "continue_from", "warnings")
 # Keys that are younger than some files, and what a file without them means.
-_YOUNGER = {"trainer.probe_every": 0, "trainer.activation_checkpointing": False}
+_YOUNGER = {
+    "trainer.probe_every": 0,
+    "trainer.activation_checkpointing": False,
+    "trainer.replicas": 1,
+}
 # Names end up in a folder's name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _BYTES, _DEPTH = 1 << 18, 20

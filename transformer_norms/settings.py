@@ -139,6 +139,7 @@ class TrainerKeys:
     compile: Flag
     activation_checkpointing: Flag
     threads: Auto | Annotated[Positive, Field(le=4096)]
+    replicas: Auto | Annotated[Positive, Field(le=4096)]
     eval_every: Count
     log_every: Positive
     probe_every: Count

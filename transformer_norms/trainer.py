@@ -12,6 +12,7 @@ from transformer_norms.divergence import Divergence
 from transformer_norms.loss import Batch, CrossEntropy
 from transformer_norms.model import Transformer
 from transformer_norms.norms import nothing
+from transformer_norms.replicas import Replicas
 from transformer_norms.stopping import Stopping
 
 Windows = Callable[[], Iterable[Batch]]
@@ -43,6 +44,7 @@ class Trainer:
         log_every: int,
         checkpoint_every: int,
         probes: Callable[[int], Any],
+        replicas: int = 1,
         constrain: Callable[[nn.Module], object] = nothing,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
@@ -50,8 +52,9 @@ class Trainer:
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
         self.parameters, self.constrain = list(model.parameters()), constrain
         self.steps, self.accumulation, self.clip = steps, accumulation, clip
-        self.device, self.seed = device, seed
-        self.loss = CrossEntropy(model, device=device, precision=precision)
+        self.device, self.seed, self.replicas = device, seed, replicas
+        loss = CrossEntropy(model, device=device, precision=precision)
+        self.loss = loss if replicas == 1 else Replicas(loss, replicas)
         self.eval_every, self.log_every = eval_every, log_every
         self.checkpoint_every, self.probes = checkpoint_every, probes
         self.divergence = Divergence(warmup)

@@ -175,7 +175,7 @@ def _costs(one: Run, other: Run) -> list[str]:
 def mixed(runs: Sequence[Run]) -> list[str]:
     """In words, what of machine, libraries and code is not the same in all of `runs`."""
     found = []
-    for name in ("device", "threads", "commit", "dirty"):
+    for name in ("device", "threads", "replicas", "commit", "dirty"):
         found += _several(name, [getattr(run.summary, name) for run in runs])
     versions = [run.summary.versions for run in runs]
     for name in sorted({name for version in versions for name in version}):

@@ -145,8 +145,12 @@ _ORIGINS: dict[str, Callable[[Run], str]] = {
         f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences"
     ),
     "evaluated on": lambda run: f"{run.value('data.val_tokens')} tokens at most",
-    "device": lambda run: (
-        f"{run.summary.device}, threads {run.summary.threads}, {run.value('trainer.precision')}"
+    "device": lambda run: ", ".join(
+        [
+            f"{run.summary.device}, threads {run.summary.threads}",
+            *([f"replicas {run.summary.replicas}"] if (run.summary.replicas or 1) > 1 else []),
+            str(run.value("trainer.precision")),
+        ]
     ),
     "torch": lambda run: run.summary.versions.get("torch", "unknown"),
 }

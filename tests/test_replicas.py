@@ -1,0 +1,227 @@
+"""Replicas that share a batch: the same loss and gradients, and none where they would differ."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import variants
+from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
+from test_trainer import SIZES
+
+from transformer_norms import ConfigError, compose
+from transformer_norms.building import build_model, build_trainer
+from transformer_norms.config import plain
+from transformer_norms.replicas import apart, replicas_of
+
+pytestmark = pytest.mark.area("speed")
+VOCABULARY = 31
+# Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
+# start, norms of each head, attention written out, blocks computed again.
+TELLING = ["placement=residual_dual", "placement=ngpt", "placement=rezero", "norm=seednorm"]
+TELLING += ["placement=qk_cap", "placement=hybrid_star", "norm=derf", "placement=keel"]
+
+
+def trainer_of(*overrides, replicas=2, rows=4):
+    config = plain(compose([*SIZES, *overrides]))
+    tokens = torch.randint(VOCABULARY, (rows, 17), generator=torch.Generator().manual_seed(0))
+    model = build_model(config, VOCABULARY)
+    return build_trainer(config, model, lambda step: tokens, lambda: [tokens[:3]], replicas)
+
+
+def gradients(trainer):
+    return [parameter.grad for parameter in trainer.parameters]
+
+
+def check_gradients(*typed, **tolerance):
+    one, two = (trainer_of(*typed, replicas=count) for count in (1, 2))
+    batch = one.batches(0)
+    losses = [sum(t.loss.backward(part, 2) for part in batch.chunk(2)) for t in (one, two)]
+    torch.testing.assert_close(*losses, **tolerance)
+    assert all(p.grad is None for p in two.loss.parameters[1])
+    for wanted, found in zip(gradients(one), gradients(two), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("typed", TELLING)
+def test_the_loss_and_its_gradients_are_the_whole_batchs(typed):
+    check_gradients(typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", set(variants.every_variant()) - {"norm=batchnorm"})
+def test_the_loss_and_its_gradients_are_the_whole_batchs_for_all(name):
+    typed = variants.every_variant()[name]
+    check_gradients(*typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+    own_gradients_alone(*typed)
+
+
+@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["preset=gpt2", "model.dropout=0"]])
+def test_in_float32_they_are_apart_by_rounding(typed):
+    check_gradients(*typed, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("typed", [*TELLING, "trainer.activation_checkpointing=true"])
+def test_a_replica_has_the_models_weights_and_gradients_of_its_own(typed):
+    own_gradients_alone(typed)
+
+
+def own_gradients_alone(*typed):
+    """Else two threads would add to one tensor."""
+    trainer = trainer_of(*typed)
+    model, replica = (loss.model for loss in trainer.loss.losses)
+    trainer.loss.losses[1].backward(trainer.batches(0), 1)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in replica.parameters())
+    trainer.train_step()
+    shared = zip(model.parameters(), replica.parameters(), strict=True)
+    assert all(p.data_ptr() == q.data_ptr() and p is not q for p, q in shared)
+
+
+def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
+    trainers = [trainer_of("trainer.precision=fp64", replicas=count) for count in (1, 2, 2, 4)]
+    for trainer in trainers:
+        for _ in range(8):
+            assert trainer.train_step() is None
+    one, *shared = (torch.tensor(trainer.losses) for trainer in trainers)
+    for losses in shared:
+        torch.testing.assert_close(losses, one, rtol=1e-9, atol=0)
+    assert trainers[1].losses == trainers[2].losses
+    pairs = zip(trainers[1].parameters, trainers[2].parameters, strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+def test_what_cannot_be_shared_out_the_model_computes_by_itself():
+    one, two = trainer_of(replicas=1, rows=3), trainer_of(rows=3)
+    for trainer in (one, two):
+        trainer.train_step()
+    assert one.losses == two.losses
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters, two.parameters, strict=True))
+
+
+def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
+    trainers = [trainer_of("model.dropout=0.5", replicas=count) for count in (1, 2)]
+    batch = trainers[0].batches(0)
+    (one, _), (two, _) = (trainer.evaluate([batch]) for trainer in trainers)
+    assert one == pytest.approx(two, rel=1e-6)
+    with torch.no_grad():
+        shares = trainers[1].loss._each(batch, lambda loss, share, _: loss.sum(share))
+    assert len(shares) == 2
+    assert not any(share.requires_grad for share in shares)
+    replica = trainers[1].loss.losses[1].model
+    trainers[1].loss.sum(batch)
+    assert replica.training
+    assert all(module.training for module in replica.modules())
+
+
+def test_a_replica_that_fails_fails_the_step(monkeypatch):
+    trainer = trainer_of()
+
+    def fails(*_):
+        raise ArithmeticError("planted")
+
+    monkeypatch.setattr(trainer.loss.losses[1], "backward", fails)
+    with pytest.raises(ArithmeticError, match="planted"):
+        trainer.train_step()
+
+
+ALLOWED = ["norm.allow_noncausal=true"]
+WHOLE = [
+    ([], 3, "3 threads"),
+    ([], 1, "1 threads"),
+    (["trainer.batch_size=5"], 2, "5 sequences"),
+    (["trainer.batch_size=6", "trainer.accumulation=2"], 2, "3 sequences"),
+    (["trainer.compile=true"], 2, "compile"),
+    (["optimizer=muon"], 2, "optimizer=muon"),
+    (["model.dropout=0.1"], 2, "draws"),
+    (["norm=batchnorm", *ALLOWED], 2, "independent"),
+]
+
+
+@pytest.mark.parametrize(("typed", "threads", "said"), WHOLE)
+def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, said):
+    config = plain(compose([*(text for text in SIZES if "batch_size" not in text), *typed]))
+    model = build_model(config, VOCABULARY)
+    assert replicas_of(config, model, threads) == 1
+    config["trainer"]["replicas"] = 2
+    with pytest.raises(ConfigError, match=rf"^trainer.replicas=2: .*{said}"):
+        replicas_of(config, model, threads)
+    config["trainer"]["replicas"] = 1
+    assert replicas_of(config, model, threads) == 1
+
+
+def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
+    config = plain(compose(SIZES))
+    model = build_model(config, VOCABULARY)
+    assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
+    config["trainer"]["replicas"] = 4
+    assert replicas_of(config, model, 8) == 4
+    config["trainer"] |= {"replicas": "auto", "device": "cuda"}
+    assert replicas_of(config, model, 8) == 1
+
+
+@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["norm=batchnorm", *ALLOWED]])
+def test_looking_whether_rows_are_apart_changes_nothing(typed):
+    model = build_model(plain(compose([*SIZES, *typed, "model.dropout=0.3"])), VOCABULARY)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    drawn = torch.get_rng_state()
+    assert not apart(model)
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert model.training
+
+
+class Draws(torch.nn.Module):
+    def forward(self, x):
+        return x + 1e-9 * torch.randn_like(x)
+
+
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+@pytest.mark.parametrize("norm", [Draws, Counts])
+def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
+    model = build_model(plain(compose(SIZES)), VOCABULARY)
+    assert apart(model)
+    model.final = norm()
+    assert not apart(model)
+
+
+def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
+    alike = ["trainer.threads=2", "model.dropout=0"]
+    calm, alone = go("study=calm", *alike), go("study=one", *alike, "trainer.replicas=1")
+    assert (calm["threads"], calm["replicas"], alone["replicas"]) == (2, 2, 1)
+    assert calm["identity"] == alone["identity"]
+    assert torch.get_num_threads() == 2
+    assert rows(alone["folder"])[-1]["val/loss"] == pytest.approx(calm["val_loss"], rel=1e-5)
+    stop_at(7, 10)
+    for _ in range(2):
+        assert go("study=rough", *alike)["status"] == "preempted"
+    rough = go("study=rough", *alike, "trainer.replicas=1")
+    assert rough["replicas"] == 2
+    assert same(calm["folder"], rough["folder"])
+    # A run from before there were replicas goes on with one.
+    stop_at(9)
+    old = Path(go("study=old", *alike, "trainer.replicas=1")["folder"])
+    summary = json.loads((old / "summary.json").read_text())
+    del summary["replicas"]
+    (old / "summary.json").write_text(json.dumps(summary))
+    assert same(go("study=old", *alike)["folder"], alone["folder"])
+
+
+def test_replicas_work_side_by_side():
+    """Each waits for the other inside its share: one after the other would wait for ever."""
+    trainer = trainer_of()
+    both = threading.Barrier(2, timeout=10)
+    arrived = trainer.loss._each(
+        trainer.batches(0), lambda loss, share, _: torch.tensor(both.wait())
+    )
+    assert sorted(map(int, arrived)) == [0, 1]

@@ -1,0 +1,142 @@
+"""A step in parallel on a CPU: replicas of the model, each with its share of the batch.
+
+Operators that each run on all threads wait for the slowest thread some hundred times a step;
+replicas with a thread each wait for one another once. benchmarks/README.md has what that gives.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.loss import Batch, CrossEntropy
+from transformer_norms.model import Transformer
+
+USUAL = 2  # of `auto`; more were not measured
+TOKENS = 12
+ROUNDING = 1e-3  # of the logits' standard deviation: rows that know of each other differ by it all
+
+
+class Replicas:
+    """A CrossEntropy computed by `count` replicas of its model side by side: the same sums and
+    gradients to rounding, and the same digits each time. What cannot be shared out evenly, the
+    model computes by itself.
+
+    Replicas have the model's own weights, and gradients of their own.
+    """
+
+    def __init__(self, loss: CrossEntropy, count: int) -> None:
+        self.model = loss.model
+        self.losses = [loss, *(_replica(loss) for _ in range(count - 1))]
+        self.parameters = [list(each.model.parameters()) for each in self.losses]
+        self.threads = ThreadPoolExecutor(count - 1, "replica")
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The mean over tokens, by the model alone: what watches it sees all of the batch."""
+        return self.losses[0](batch)
+
+    def sum(self, batch: Batch) -> Tensor:
+        """Over tokens."""
+        return torch.stack(self._each(batch, lambda loss, share, _: loss.sum(share))).sum()
+
+    def backward(self, batch: Batch, parts: int) -> Tensor:
+        """Adds the gradients of the mean over tokens, divided by `parts`, and gives that loss."""
+        shares = self._each(batch, lambda loss, share, of: loss.backward(share, parts * of))
+        for parameters in self.parameters[1:]:
+            _move_gradients(parameters, self.parameters[0])
+        return torch.stack(shares).sum()
+
+    def _each(self, batch: Batch, work: Callable[[CrossEntropy, Batch, int], Tensor]) -> list[Any]:
+        """work(loss, share of the batch, number of shares), side by side."""
+        count, graph = len(self.losses), torch.is_grad_enabled()
+        if len(batch) % count:
+            return [work(self.losses[0], batch, 1)]
+        training = self.model.training
+
+        def at_work(loss: CrossEntropy, share: Batch) -> Tensor:
+            if loss.model.training != training:
+                loss.model.train(training)
+            with torch.set_grad_enabled(graph):  # which a new thread does not know
+                return work(loss, share, count)
+
+        own, *others = zip(self.losses, batch.chunk(count), strict=True)
+        begun = [self.threads.submit(at_work, *other) for other in others]
+        try:
+            first = at_work(*own)
+        finally:  # whatever comes next finds them at rest
+            wait(begun)
+        return [first, *(each.result() for each in begun)]
+
+
+def _replica(loss: CrossEntropy) -> CrossEntropy:
+    """The same loss of a copy of its model with the same weights, in the same memory."""
+    weights = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in loss.model.parameters()}
+    other = copy.copy(loss)
+    other.model = copy.deepcopy(loss.model, weights)
+    return other
+
+
+def _move_gradients(source: Iterable[nn.Parameter], target: Iterable[nn.Parameter]) -> None:
+    """Adds them to those of `target`."""
+    for own, other in zip(target, source, strict=True):
+        if other.grad is not None:
+            own.grad = other.grad if own.grad is None else own.grad.add_(other.grad)
+            other.grad = None
+
+
+def replicas_of(config: Mapping[str, Any], model: Transformer, threads: int) -> int:
+    """How many share a batch: as many as `trainer.replicas` says, or USUAL where that is `auto` and
+    they can. ConfigError where a number was typed that cannot be."""
+    wanted = config["trainer"]["replicas"]
+    count = USUAL if wanted == "auto" else wanted
+    obstacle = None if count == 1 else _obstacle(config, model, threads, count)
+    if obstacle is None:
+        return count
+    if wanted == "auto":
+        return 1
+    raise ConfigError(f"trainer.replicas={wanted}: {obstacle}; auto takes as many as can be")
+
+
+def _obstacle(
+    config: Mapping[str, Any], model: Transformer, threads: int, count: int
+) -> str | None:
+    trainer, optimizer = config["trainer"], config["optimizer"]["type"]
+    part = trainer["batch_size"] // trainer["accumulation"]
+    if trainer["device"] != "cpu":
+        return f"they are for a CPU, and trainer.device is {trainer['device']}"
+    if threads % count:
+        return f"{threads} threads cannot be shared evenly among so many"
+    if part % count:
+        return f"{part} sequences at a time cannot be shared evenly among so many"
+    if trainer["compile"]:
+        return "trainer.compile=true is for one"
+    if optimizer != "adamw":  # whose step takes a fiftieth; Muon's products want all threads
+        return f"optimizer={optimizer} is for one"
+    if not apart(model):
+        return "a row of this model's batch is not independent of the others, or it draws numbers"
+    return None
+
+
+@torch.no_grad()
+def apart(model: Transformer) -> bool:
+    """Whether a row's logits in training mode are the same beside other rows, nothing is drawn,
+    and no buffer changes. It is so of all norms but batchnorm, and without dropout."""
+    time = min(TOKENS, model.context)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.vocab_size, (2, time), generator=generator)
+    before = [buffer.clone() for buffer in model.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        state = torch.get_rng_state()
+        together = model(tokens)
+        alone = torch.cat([model(row) for row in tokens.split(1)])
+        drawn = not torch.equal(state, torch.get_rng_state())
+    changed = False
+    for buffer, value in zip(model.buffers(), before, strict=True):
+        changed |= not torch.equal(buffer, value)
+        buffer.copy_(value)
+    distance = (together - alone).abs().max() / together.std().clamp_min(1e-12)
+    return not (drawn or changed) and bool(distance < ROUNDING)
