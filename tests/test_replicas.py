@@ -11,6 +11,7 @@ from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
 
 from transformer_norms import ConfigError, compose
+from transformer_norms import loss as loss_module
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import plain
 from transformer_norms.replicas import apart, replicas_of
@@ -115,6 +116,19 @@ def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
     assert all(module.training for module in replica.modules())
 
 
+def test_all_replicas_together_hold_as_many_logits_as_one(monkeypatch):
+    monkeypatch.setattr(loss_module, "LOGITS", 16 * VOCABULARY)
+    check_gradients("trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+    for count in (1, 2, 4):
+        trainer = trainer_of(replicas=count)
+        losses = trainer.loss.losses if count > 1 else [trainer.loss]
+        shares = zip(losses, trainer.batches(0).chunk(count), strict=True)
+        pieces = [loss._pieces(*loss._states(share)) for loss, share in shares]
+        assert [[len(targets) for _, targets in each] for each in pieces] == [
+            [16 // count] * 4
+        ] * count
+
+
 def test_a_replica_that_fails_fails_the_step(monkeypatch):
     trainer = trainer_of()
 
@@ -195,6 +209,7 @@ def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
     assert not apart(model)
 
 
+@pytest.mark.area("scale")
 def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
     alike = ["trainer.threads=2", "model.dropout=0"]
     calm, alone = go("study=calm", *alike), go("study=one", *alike, "trainer.replicas=1")

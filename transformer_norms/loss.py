@@ -18,11 +18,12 @@ class CrossEntropy:
     """Nats per token of `model`, in float32 at least; `precision=bf16` runs it under autocast.
 
     Pieces are equal to a token, and as few as have LOGITS logits: all of a small vocabulary is one.
+    Of several that are computed side by side, they are smaller by as much.
     """
 
     def __init__(self, model: Transformer, *, device: str, precision: str) -> None:
         self.model, self.device = model, device
-        self.bf16 = precision == "bf16"
+        self.bf16, self.side_by_side = precision == "bf16", 1
 
     def __call__(self, batch: Batch) -> Tensor:
         """The mean over tokens."""
@@ -56,7 +57,8 @@ class CrossEntropy:
             return self.model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 
     def _pieces(self, states: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        count = min(len(targets), -(-len(targets) * self.model.vocab_size // LOGITS))
+        logits = len(targets) * self.model.vocab_size * self.side_by_side
+        count = min(len(targets), -(-logits // LOGITS))
         pieces = states.tensor_split(count), targets.tensor_split(count)
         return list(zip(*pieces, strict=True))
 

@@ -30,7 +30,7 @@ class Replicas:
     """
 
     def __init__(self, loss: CrossEntropy, count: int) -> None:
-        self.model = loss.model
+        self.model, loss.side_by_side = loss.model, count
         self.losses = [loss, *(_replica(loss) for _ in range(count - 1))]
         self.parameters = [list(each.model.parameters()) for each in self.losses]
         self.threads = ThreadPoolExecutor(count - 1, "replica")
