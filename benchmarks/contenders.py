@@ -1,8 +1,7 @@
 """What is timed here: a size, and a Trainer of this project at that size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,35 +67,24 @@ def ours(
     fixed += [f"trainer.batch_size={size.batch}", f"trainer.probe_every={probe_every}"]
     config = plain(compose([*size.overrides(), *fixed, *overrides]))
     keys = config["trainer"]
-    threads = threads_typed(keys)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(cores() if keys["threads"] == "auto" else keys["threads"])
     if keys["compile"]:
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)
-    replicas = replicas_of(config, model, threads)
+    replicas = replicas_of(config, model, torch.get_num_threads())
     trainer = build_trainer(config, model, batches, lambda: (), replicas)
     # Random tokens cannot be learned, which is no divergence here.
     trainer.divergence.warmup = keys["steps"]
-    torch.set_num_threads(threads // replicas)  # as a run does
     return trainer
 
 
-def threads_typed(keys: Mapping[str, Any]) -> int:
-    return cores() if keys["threads"] == "auto" else keys["threads"]
-
-
-def on_all_threads(trainer: Trainer, step: Callable[[], Any]) -> None:
-    """A step of something that has no replicas."""
-    torch.set_num_threads(threads_typed(trainer.model.config["trainer"]))
-    step()
-
-
 def trained(trainer: Trainer) -> None:
-    """One step, on the threads that a run has for it."""
-    threads = threads_typed(trainer.model.config["trainer"])
+    """One step, the threads divided among the replicas, as in a run."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(threads // trainer.replicas)
     reason = trainer.train_step()
+    torch.set_num_threads(threads)
     assert reason is None, reason
 
 

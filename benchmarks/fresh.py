@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,29 +49,31 @@ def measured(point: Point) -> dict[str, Any]:
 
 def in_here(point: Point) -> dict[str, Any]:
     import torch
-    from contenders import Size, ours
+    from contenders import Size, ours, trained
     from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
 
     overrides = list(point.overrides)
 
-    def begun(size: Size) -> Callable[[], Any]:
+    def begun(size: Size) -> tuple[Any, Callable[[], Any]]:
+        """What has parameters, and its step."""
         batches = size.batches()
         if point.model == OURS:
-            return ours(size, overrides, batches).train_step
+            trainer = ours(size, overrides, batches)
+            return trainer, partial(trained, trainer)
         model = transformers_gpt2(size, ACTIVATIONS[0])
-        return LeanGPT2(model, batches, like.optimizers[0]).train_step
+        lean = LeanGPT2(model, batches, like.optimizers[0])
+        return lean, lean.train_step
 
     # What is imported late, threads and their buffers are no part of what a model takes.
     tiny = Size(1, 32, 8, 1, 65)
     like = ours(tiny, overrides, tiny.batches())
-    begun(tiny)()
+    begun(tiny)[1]()
     before = reset()
-    building, step = seconds(lambda: begun(Size.read(point.size)))
+    building, (owner, step) = seconds(lambda: begun(Size.read(point.size)))
     first, _ = seconds(step)
     warm = [seconds(step)[0] for _ in range(point.warm)]
     count = point.slow if min([first, *warm]) > SLOW else point.steps
     times = [seconds(step)[0] for _ in range(count)]
-    owner = step.__self__
     parameters = sum(parameter.numel() for parameter in owner.parameters)
     return {
         "parameters": parameters,

@@ -10,13 +10,14 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import bandwidth
 import torch
-from contenders import Size, ours
+from contenders import Size, ours, trained
 from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
 from rounds import WARM, Steps, check_out, interleaved, write
 from side_by_side import side_by_side, synchronized
@@ -138,7 +139,7 @@ def steps(
     own = ours(size, [*variant.split(), *overrides], size.batches(), device=typed.device)
     theirs = OnDevice(size, own, typed.device)
     both: Steps = {
-        OURS: synchronized(own.train_step, typed.device),
+        OURS: synchronized(partial(trained, own), typed.device),
         THEIRS: synchronized(theirs.train_step, typed.device),
     }
     for step in both.values():

@@ -3,10 +3,11 @@
 import multiprocessing
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from contenders import Size, ours
+from contenders import Size, ours, trained
 from rounds import WARM
 
 from transformer_norms import machine
@@ -61,7 +62,7 @@ def _train(
     try:
         threads = f"trainer.threads={max(1, machine.cores() // count)}"
         trainer = ours(size, [*overrides, threads], size.batches(), device=device)
-        whole = synchronized(trainer.train_step, device)
+        whole = synchronized(partial(trained, trainer), device)
         for _ in range(WARM):
             whole()
         ready.wait(PATIENCE)

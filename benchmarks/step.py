@@ -21,7 +21,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
-from contenders import Size, on_all_threads, ours, parameters, trained, trained_alone
+from contenders import Size, ours, parameters, trained, trained_alone
 from peers import ACTIVATIONS, LEAN, Lean, peers
 from products import recorded
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round
@@ -82,8 +82,8 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     losses = the_same(gpt2, others[LEAN], batches(0)) if LEAN in others else {}
     products = recorded(partial(trained_alone, gpt2))
     steps: Steps = {name: partial(trained, trainer) for name, trainer in own.items()}
-    on_all = {name: peer.train_step for name, peer in others.items()} | {PRODUCTS: products.replay}
-    steps |= {name: partial(on_all_threads, gpt2, step) for name, step in on_all.items()}
+    steps |= {name: peer.train_step for name, peer in others.items()}
+    steps[PRODUCTS] = products.replay
     count = steps_a_round(steps, typed.seconds / typed.rounds)
     times = interleaved(steps, count, typed.rounds, typed.seconds)
     return {

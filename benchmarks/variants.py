@@ -16,19 +16,21 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from contenders import Size, on_all_threads, ours, trained, trained_alone
+from contenders import Size, ours, trained, trained_alone
 from products import recorded
-from rounds import WARM, Steps, each_size, interleaved, ratios, steps_a_round, timed
+from rounds import Steps, each_size, interleaved, ratios, steps_a_round, timed
 
 from transformer_norms.config import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import options, unknown
+from transformer_norms.names import distinct_norms, options, unknown
 from transformer_norms.overrides import parse
 from transformer_norms.trainer import Trainer
 
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 NORM, PLACEMENT = "norm=layernorm", "placement=pre"
 BASELINE, VARIANT, PRODUCTS = "baseline", "variant", "products"
+SETTLED = 4.0  # seconds of rounds for the share of the products
+WARM = 2  # steps of a variant before it is timed
 NEEDS = {"norm=batchnorm": ["norm.allow_noncausal=true"]}
 
 
@@ -74,6 +76,11 @@ def chosen(only: str | None, overrides: list[str]) -> dict[str, list[str]]:
         if name not in known:
             raise ConfigError(f"--only {only}: {unknown('norm or placement', name, known)}")
     variants = {variant: typed for variant, typed in every.items() if names[variant] in wanted}
+    if only is None:  # an eps takes no time
+        distinct = {f"norm={name}" for name in distinct_norms()}
+        variants = {
+            k: v for k, v in variants.items() if k.startswith("placement=") or k in distinct
+        }
     for typed in variants.values():
         compose([*typed, *overrides])  # what is wrong is wrong before anything is measured
     return variants
@@ -83,38 +90,41 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     """Every variant at one size, as the JSON holds it. Times are seconds a step, by round."""
     baseline = ours(size, [NORM, PLACEMENT, *typed.overrides], size.batches())
     step = partial(trained, baseline)
-    # A round is three steps: the baseline's, a variant's, and the variant's products.
-    count = steps_a_round({BASELINE: step}, typed.seconds / typed.rounds / 3)
+    products = recorded(partial(trained_alone, baseline))  # every variant's, by test
+    # A round is two steps: the baseline's, and a variant's.
+    count = steps_a_round({BASELINE: step}, typed.seconds / typed.rounds / 2)
+    limit = interleaved({BASELINE: step, PRODUCTS: products.replay}, count, typed.rounds, SETTLED)
+    share = median(ratios(limit, PRODUCTS, BASELINE))
     results = {}
     for i, (name, overrides) in enumerate(typed.variants.items(), 1):
         variant = ours(size, [*overrides, *typed.overrides], size.batches())
-        results[name] = beside(baseline, variant, count, typed)
+        results[name] = beside(baseline, variant, count, typed, share)
         low, middle, high = results[name]["ratio"]
         place = f"{size} {i}/{len(typed.variants)}"
         print(f"{place} {name}: {middle:.3f} ({low:.3f} to {high:.3f})", file=sys.stderr)
         del variant
         gc.collect()
-    return {"size": str(size), "steps_a_round": count, "variants": results}
+    return {
+        "size": str(size),
+        "steps_a_round": count,
+        "products": {"counts": products.counts, "flop": products.flop, "seconds": limit},
+        "variants": results,
+    }
 
 
 def beside(
-    baseline: Trainer, variant: Trainer, count: int, typed: argparse.Namespace
+    baseline: Trainer, variant: Trainer, count: int, typed: argparse.Namespace, share: float
 ) -> dict[str, Any]:
-    """One variant's times by turns with the baseline's, and their quartiles of ratios."""
-    products = recorded(partial(trained_alone, variant))
-    steps: Steps = {
-        BASELINE: partial(trained, baseline),
-        VARIANT: partial(trained, variant),
-        PRODUCTS: partial(on_all_threads, variant, products.replay),
-    }
+    """One variant's times by turns with the baseline's, of whose step the products take `share`;
+    and their quartiles of ratios."""
+    steps: Steps = {BASELINE: partial(trained, baseline), VARIANT: partial(trained, variant)}
     timed(steps[VARIANT], WARM)
     times = interleaved(steps, count, typed.rounds, typed.seconds)
+    low, middle, high = quantiles(ratios(times, VARIANT, BASELINE), method="inclusive")
     return {
         "seconds": times,
-        "products": products.counts,
-        "flop": products.flop,
-        "ratio": quantiles(ratios(times, VARIANT, BASELINE), method="inclusive"),
-        "products_share": median(ratios(times, PRODUCTS, VARIANT)),
+        "ratio": [low, middle, high],
+        "products_share": share / middle,
     }
 
 
