@@ -140,14 +140,21 @@ def test_a_replica_that_fails_fails_the_step(monkeypatch):
         trainer.train_step()
 
 
+def enough(*overrides):
+    """A config of as little as is worth sharing: 64 sequences of 16 tokens, of width 64."""
+    keys = {text.partition("=")[0] for text in overrides}
+    own = [*SIZES, "trainer.batch_size=64"]
+    usual = dict(text.split("=") for text in own if text.partition("=")[0] not in keys)
+    return plain(compose([*(f"{key}={value}" for key, value in usual.items()), *overrides]))
+
+
 ALLOWED = ["norm.allow_noncausal=true"]
 WHOLE = [
     ([], 3, "3 threads"),
     ([], 1, "1 threads"),
-    (["trainer.batch_size=5"], 2, "5 sequences"),
-    (["trainer.batch_size=6", "trainer.accumulation=2"], 2, "3 sequences"),
+    (["trainer.batch_size=65"], 2, "65 sequences"),
+    (["trainer.batch_size=130", "trainer.accumulation=2"], 2, "65 sequences"),
     (["trainer.compile=true"], 2, "compile"),
-    (["optimizer=muon"], 2, "optimizer=muon"),
     (["model.dropout=0.1"], 2, "draws"),
     (["norm=batchnorm", *ALLOWED], 2, "independent"),
 ]
@@ -155,7 +162,7 @@ WHOLE = [
 
 @pytest.mark.parametrize(("typed", "threads", "said"), WHOLE)
 def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, said):
-    config = plain(compose([*(text for text in SIZES if "batch_size" not in text), *typed]))
+    config = enough(*typed)
     model = build_model(config, VOCABULARY)
     assert replicas_of(config, model, threads) == 1
     config["trainer"]["replicas"] = 2
@@ -166,13 +173,24 @@ def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, s
 
 
 def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
-    config = plain(compose(SIZES))
+    config = enough()
     model = build_model(config, VOCABULARY)
     assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
     config["trainer"]["replicas"] = 4
     assert replicas_of(config, model, 8) == 4
     config["trainer"] |= {"replicas": "auto", "device": "cuda"}
     assert replicas_of(config, model, 8) == 1
+
+
+@pytest.mark.parametrize(
+    "typed", [["optimizer=muon"], ["trainer.activation_checkpointing=true"], ["model.context=15"]]
+)
+def test_there_is_one_where_two_would_be_slower_unless_typed(typed):
+    config = enough(*typed)
+    model = build_model(config, VOCABULARY)
+    assert replicas_of(config, model, 2) == 1
+    config["trainer"]["replicas"] = 2
+    assert replicas_of(config, model, 2) == 2
 
 
 @pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["norm=batchnorm", *ALLOWED]])
@@ -212,14 +230,15 @@ def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
 @pytest.mark.area("scale")
 def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
     alike = ["trainer.threads=2", "model.dropout=0"]
-    calm, alone = go("study=calm", *alike), go("study=one", *alike, "trainer.replicas=1")
+    two = "trainer.replicas=2"
+    calm, alone = go("study=calm", *alike, two), go("study=one", *alike, "trainer.replicas=1")
     assert (calm["threads"], calm["replicas"], alone["replicas"]) == (2, 2, 1)
     assert calm["identity"] == alone["identity"]
     assert torch.get_num_threads() == 2
     assert rows(alone["folder"])[-1]["val/loss"] == pytest.approx(calm["val_loss"], rel=1e-5)
     stop_at(7, 10)
     for _ in range(2):
-        assert go("study=rough", *alike)["status"] == "preempted"
+        assert go("study=rough", *alike, two)["status"] == "preempted"
     rough = go("study=rough", *alike, "trainer.replicas=1")
     assert rough["replicas"] == 2
     assert same(calm["folder"], rough["folder"])
@@ -229,7 +248,7 @@ def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: 
     summary = json.loads((old / "summary.json").read_text())
     del summary["replicas"]
     (old / "summary.json").write_text(json.dumps(summary))
-    assert same(go("study=old", *alike)["folder"], alone["folder"])
+    assert same(go("study=old", *alike, two)["folder"], alone["folder"])
 
 
 def test_replicas_work_side_by_side():

@@ -17,6 +17,7 @@ from transformer_norms.loss import Batch, CrossEntropy
 from transformer_norms.model import Transformer
 
 USUAL = 2  # of `auto`; more were not measured
+STREAM = 1 << 16  # numbers, tokens times width, below which one is as fast
 TOKENS = 12
 ROUNDING = 1e-3  # of the logits' standard deviation: rows that know of each other differ by it all
 
@@ -89,11 +90,13 @@ def _move_gradients(source: Iterable[nn.Parameter], target: Iterable[nn.Paramete
 
 
 def replicas_of(config: Mapping[str, Any], model: Transformer, threads: int) -> int:
-    """How many share a batch: as many as `trainer.replicas` says, or USUAL where that is `auto` and
-    they can. ConfigError where a number was typed that cannot be."""
+    """How many share a batch: as many as `trainer.replicas` says, or, where that is `auto`, USUAL
+    if that gains time and is possible. ConfigError where a number was typed that is not."""
     wanted = config["trainer"]["replicas"]
+    if wanted == "auto" and not _faster(config):
+        return 1
     count = USUAL if wanted == "auto" else wanted
-    obstacle = None if count == 1 else _obstacle(config, model, threads, count)
+    obstacle = None if count == 1 else _obstacle(config["trainer"], model, threads, count)
     if obstacle is None:
         return count
     if wanted == "auto":
@@ -101,21 +104,30 @@ def replicas_of(config: Mapping[str, Any], model: Transformer, threads: int) -> 
     raise ConfigError(f"trainer.replicas={wanted}: {obstacle}; auto takes as many as can be")
 
 
+def _faster(config: Mapping[str, Any]) -> bool:
+    """Whether replicas gain time, as measured: not with Muon, whose products want all threads, and
+    not where the interpreter is what is waited for. Two threads share it."""
+    trainer, sizes = config["trainer"], config["model"]
+    sequences = trainer["batch_size"] // trainer["accumulation"]
+    return (
+        config["optimizer"]["type"] == "adamw"
+        and not trainer["activation_checkpointing"]
+        and sequences * sizes["context"] * sizes["width"] >= STREAM
+    )
+
+
 def _obstacle(
-    config: Mapping[str, Any], model: Transformer, threads: int, count: int
+    trainer: Mapping[str, Any], model: Transformer, threads: int, count: int
 ) -> str | None:
-    trainer, optimizer = config["trainer"], config["optimizer"]["type"]
-    part = trainer["batch_size"] // trainer["accumulation"]
+    sequences = trainer["batch_size"] // trainer["accumulation"]
     if trainer["device"] != "cpu":
         return f"they are for a CPU, and trainer.device is {trainer['device']}"
     if threads % count:
         return f"{threads} threads cannot be shared evenly among so many"
-    if part % count:
-        return f"{part} sequences at a time cannot be shared evenly among so many"
+    if sequences % count:
+        return f"{sequences} sequences at a time cannot be shared evenly among so many"
     if trainer["compile"]:
         return "trainer.compile=true is for one"
-    if optimizer != "adamw":  # whose step takes a fiftieth; Muon's products want all threads
-        return f"optimizer={optimizer} is for one"
     if not apart(model):
         return "a row of this model's batch is not independent of the others, or it draws numbers"
     return None
