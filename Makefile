@@ -2,7 +2,7 @@
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there
-# make benchmark: all that benchmarks/ measures without a GPU, written there (half an hour, quiet)
+# make benchmark: all that benchmarks/ measures without a GPU, written there (30 to 40 minutes, quiet)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
@@ -51,7 +51,7 @@ benchmark: setup
 	$(BIN)/python benchmarks/startup.py --out benchmarks/startup.json
 	$(BIN)/python benchmarks/memory.py --out benchmarks/memory.json
 	$(BIN)/python benchmarks/growth.py --out benchmarks/growth.json
-	$(BIN)/python benchmarks/sweep.py --steps 40 --out benchmarks/sweep.json
+	$(BIN)/python benchmarks/sweep.py --steps 40
 	$(BIN)/python benchmarks/watching.py --seconds 25 --out benchmarks/watching.json
 
 clean:
