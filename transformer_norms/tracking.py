@@ -79,13 +79,17 @@ class Mirror:
 def _start(mode: str) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    # Where this process has used W&B itself, its service would be the mirror's too, and would hold
+    # on to the ids of a mirror's runs after its end.
+    environment.pop("WANDB_SERVICE", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "transformer_norms.tracking", "mirror", "--mode", mode],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment,
     )
     assert process.stdin is not None
     # A full pipe is a lost line, which `sync` repairs; a blocked trainer nothing repairs.
