@@ -61,7 +61,7 @@ def weights(folder):
 
 @pytest.mark.area("trust")
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal():
-    long = ["trainer.steps=400", "trainer.log_every=1", "trainer.eval_every=100"]
+    long = ["trainer.steps=200", "trainer.log_every=1", "trainer.eval_every=50"]
     stopped = start("study=rough", *long)
     folder = wait_for_step(10)
     stopped.send_signal(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
 
     calm = start("study=calm", *long)
     code, answer, _ = ended(start("study=rough", *long))
-    assert (code, answer["status"], answer["steps"]) == (0, "finished", 400)
+    assert (code, answer["status"], answer["steps"]) == (0, "finished", 200)
     code, expected, _ = ended(calm)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])

@@ -95,6 +95,16 @@ def test_every_yaml_belongs_to_an_axis():
 
 
 @pytest.mark.area("catalogue")
+def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, norms):
+    presets = options("preset")
+    for i, preset in enumerate(presets):
+        config = composed(f"preset={preset}")
+        for norm in list(norms.values())[i % len(norms) :: len(presets)]:
+            assert resolved(config, files, norm=norm)["norm"]["type"] == norm["type"]
+
+
+@pytest.mark.nightly
+@pytest.mark.area("catalogue")
 def test_every_preset_composes_with_every_norm(files, norms):
     for preset in options("preset"):
         config = composed(f"preset={preset}")
