@@ -2,7 +2,7 @@
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there
-# make benchmark: all that benchmarks/ measures without a GPU, written there (30 to 40 minutes, quiet)
+# make benchmark: all that benchmarks/ measures without a GPU, written there (within 30 minutes, quiet)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
@@ -46,13 +46,13 @@ experiments-report: setup
 
 benchmark: setup
 	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json
-	$(BIN)/python benchmarks/norms.py --compile --seconds 4 --out benchmarks/norms.json
+	$(BIN)/python benchmarks/norms.py --compile --seconds 3 --out benchmarks/norms.json
 	$(BIN)/python benchmarks/variants.py --seconds 1 --out benchmarks/variants.json
 	$(BIN)/python benchmarks/startup.py --out benchmarks/startup.json
-	$(BIN)/python benchmarks/memory.py --out benchmarks/memory.json
+	$(BIN)/python benchmarks/memory.py --rounds 2 --out benchmarks/memory.json
 	$(BIN)/python benchmarks/growth.py --out benchmarks/growth.json
-	$(BIN)/python benchmarks/sweep.py --steps 40
-	$(BIN)/python benchmarks/watching.py --seconds 25 --out benchmarks/watching.json
+	$(BIN)/python benchmarks/sweep.py --steps 20 data.val_tokens=16384
+	$(BIN)/python benchmarks/watching.py --seconds 15 --out benchmarks/watching.json
 
 clean:
 	rm -rf .venv

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from transformer_norms.config import plain
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import option_files, unknown
+from transformer_norms.names import distinct_norms, option_files, unknown
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 
 TORCHS = "F.layer_norm"
@@ -120,10 +120,11 @@ def measure(kind: str, dtype: str, width: int, typed: argparse.Namespace) -> dic
 
 
 def norms(width: int) -> dict[str, nn.Module]:
-    """Every option of norm= that computes anything."""
+    """Every option of norm= that computes anything; of those that differ in eps alone, one."""
     built = {}
-    for name, file in option_files("norm").items():
-        spec = plain(OmegaConf.load(file))
+    files = option_files("norm")
+    for name in distinct_norms():
+        spec = plain(OmegaConf.load(files[name]))
         own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
         if name != "none":
             built[name] = NORMS[spec["type"]](width, **own)

@@ -1,7 +1,7 @@
 """The time of a step with every norm and with every placement, over that of `norm=layernorm
-placement=pre`; all else is the default recipe's. Pairs in one process, rounds interleaved: a
-variant is built, warmed, timed by turns with the baseline, and freed. The baseline is a variant of
-itself as well, twice: how far those are from 1 is what a ratio may be wrong by.
+placement=pre`; all else is the default recipe's. In one process, rounds interleaved: a few variants
+at a time are built, warmed, timed by turns with the one baseline, and freed. The baseline is a
+variant of itself as well, twice: how far those are from 1 is what a ratio may be wrong by.
 
     python benchmarks/variants.py [--only NAME,NAME] [--sizes A,B] [--rounds N] [--seconds S]
                                   [--out FILE] [KEY=VALUE...]
@@ -28,9 +28,10 @@ from transformer_norms.trainer import Trainer
 
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 NORM, PLACEMENT = "norm=layernorm", "placement=pre"
-BASELINE, VARIANT, PRODUCTS = "baseline", "variant", "products"
+BASELINE, PRODUCTS = "baseline", "products"
 SETTLED = 4.0  # seconds of rounds for the share of the products
 WARM = 2  # steps of a variant before it is timed
+TOGETHER = 3  # variants for each of the baseline's turns; with more, what a ratio is of lies apart
 NEEDS = {"norm=batchnorm": ["norm.allow_noncausal=true"]}
 
 
@@ -91,18 +92,23 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     baseline = ours(size, [NORM, PLACEMENT, *typed.overrides], size.batches())
     step = partial(trained, baseline)
     products = recorded(partial(trained_alone, baseline))  # every variant's, by test
-    # A round is two steps: the baseline's, and a variant's.
     count = steps_a_round({BASELINE: step}, typed.seconds / typed.rounds / 2)
     limit = interleaved({BASELINE: step, PRODUCTS: products.replay}, count, typed.rounds, SETTLED)
     share = median(ratios(limit, PRODUCTS, BASELINE))
-    results = {}
-    for i, (name, overrides) in enumerate(typed.variants.items(), 1):
-        variant = ours(size, [*overrides, *typed.overrides], size.batches())
-        results[name] = beside(baseline, variant, count, typed, share)
-        low, middle, high = results[name]["ratio"]
-        place = f"{size} {i}/{len(typed.variants)}"
-        print(f"{place} {name}: {middle:.3f} ({low:.3f} to {high:.3f})", file=sys.stderr)
-        del variant
+    results: dict[str, Any] = {}
+    every = list(typed.variants)
+    for i in range(0, len(every), TOGETHER):
+        names = every[i : i + TOGETHER]
+        variants = {
+            name: ours(size, [*typed.variants[name], *typed.overrides], size.batches())
+            for name in names
+        }
+        results |= beside(baseline, variants, count, typed, share)
+        for k, name in enumerate(names, i + 1):
+            low, middle, high = results[name]["ratio"]
+            place = f"{size} {k}/{len(every)}"
+            print(f"{place} {name}: {middle:.3f} ({low:.3f} to {high:.3f})", file=sys.stderr)
+        del variants
         gc.collect()
     return {
         "size": str(size),
@@ -113,19 +119,28 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
 
 
 def beside(
-    baseline: Trainer, variant: Trainer, count: int, typed: argparse.Namespace, share: float
+    baseline: Trainer,
+    variants: dict[str, Trainer],
+    count: int,
+    typed: argparse.Namespace,
+    share: float,
 ) -> dict[str, Any]:
-    """One variant's times by turns with the baseline's, of whose step the products take `share`;
+    """The variants' times by turns with the baseline's, of whose step the products take `share`;
     and their quartiles of ratios."""
-    steps: Steps = {BASELINE: partial(trained, baseline), VARIANT: partial(trained, variant)}
-    timed(steps[VARIANT], WARM)
-    times = interleaved(steps, count, typed.rounds, typed.seconds)
-    low, middle, high = quantiles(ratios(times, VARIANT, BASELINE), method="inclusive")
-    return {
-        "seconds": times,
-        "ratio": [low, middle, high],
-        "products_share": share / middle,
-    }
+    every = {BASELINE: baseline, **variants}
+    steps: Steps = {name: partial(trained, trainer) for name, trainer in every.items()}
+    for name in variants:
+        timed(steps[name], WARM)
+    times = interleaved(steps, count, typed.rounds, len(variants) * typed.seconds)
+    results = {}
+    for name in variants:
+        low, middle, high = quantiles(ratios(times, name, BASELINE), method="inclusive")
+        results[name] = {
+            "seconds": {BASELINE: times[BASELINE], "variant": times[name]},
+            "ratio": [low, middle, high],
+            "products_share": share / middle,
+        }
+    return results
 
 
 def table(result: dict[str, Any]) -> list[str]:

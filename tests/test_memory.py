@@ -55,6 +55,20 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, piece
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nats_are_torchs_to_the_digit_and_their_gradient_to_rounding(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(TOKENS, VOCABULARY, generator=generator).mul(8).to(dtype).float()
+    targets = torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+    wanted = F.cross_entropy(logits.requires_grad_(), targets, reduction="sum")
+    share = torch.tensor(1.0) / 3 / TOKENS
+    (wanted * share).backward()
+    memory = torch.full_like(logits, float("nan"))
+    nats, gradient = loss_module.nats_and_gradient(logits.to(dtype), targets, share, memory)
+    assert torch.equal(nats, wanted)
+    torch.testing.assert_close(gradient, logits.grad, rtol=0, atol=2e-7 * share.item())
+
+
 def test_a_batchs_logits_never_exist_at_once(monkeypatch):
     sizes = {}
     for tokens in (TOKENS, 5):

@@ -131,7 +131,7 @@ def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path: Pat
     folder = tmp_path / "study" / "run"
     make_run(folder, steps=5)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # What W&B leaves where the trainer's own process has used it; the mirror has a service of its own.
+    # What W&B leaves where the trainer's process has used it; the mirror has its own service.
     environment["WANDB_SERVICE"] = "3-1-unix-/no/such/service"
     command = [sys.executable, "-c", PARENT, str(folder)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)

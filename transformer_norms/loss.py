@@ -1,6 +1,6 @@
 """The cross-entropy of a model's tokens. Its logits live a piece at a time."""
 
-from typing import Any
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -41,14 +41,22 @@ class CrossEntropy:
         add up to for the states then goes down the model.
         """
         states, targets = self._states(batch)
-        total, gradients = states.new_zeros((), dtype=self._dtype(states)), list[Any]()
-        for piece, wanted in self._pieces(states.detach(), targets):
-            share = self._nats(piece.requires_grad_(), wanted) / targets.numel() / parts
-            share.backward()
-            total += share.detach()
-            gradients.append(piece.grad)
-        states.backward(torch.cat(gradients))
-        return total
+        pieces = self._pieces(states.detach(), targets)
+        share = states.new_ones((), dtype=self._dtype(states)) / parts / targets.numel()
+        # One for all pieces, of which the first is the longest: fresh memory costs as much time.
+        memory = share.new_empty(len(pieces[0][1]), self.model.vocab_size)
+        nats = [self._piece_backward(*piece, share, memory) for piece in pieces]
+        states.backward(torch.cat([cast(Tensor, piece.grad) for piece, _ in pieces]))
+        return torch.stack(nats).sum() / targets.numel() / parts
+
+    def _piece_backward(
+        self, states: Tensor, targets: Tensor, share: Tensor, memory: Tensor
+    ) -> Tensor:
+        with self._autocast():
+            logits = self.model.logits(states.requires_grad_())
+        nats, gradient = nats_and_gradient(logits, targets, share, memory[: len(targets)])
+        logits.backward(gradient.to(logits.dtype))
+        return nats
 
     def _states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What the head reads, [tokens, width], and the token that follows each."""
@@ -73,6 +81,22 @@ class CrossEntropy:
     @staticmethod
     def _dtype(tensor: Tensor) -> torch.dtype:
         return torch.promote_types(tensor.dtype, torch.float32)
+
+
+@torch.no_grad()
+def nats_and_gradient(
+    logits: Tensor, targets: Tensor, share: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """F.cross_entropy, summed, of [tokens, vocabulary]; and in `memory`, of the logits' shape, the
+    gradient of `share` of it: (softmax(logits) - one_hot(targets)) * share.
+
+    Autograd would fill three such memories: log-probabilities, their gradient, and the logits'.
+    """
+    log_probabilities = torch.log_softmax(logits, -1, dtype=memory.dtype, out=memory)
+    nats = F.nll_loss(log_probabilities, targets, reduction="sum")
+    gradient = log_probabilities.exp_().mul_(share)
+    column = targets[:, None]
+    return nats, gradient.scatter_add_(1, column, -share.expand(column.shape))
 
 
 def moved(batch: Batch, device: str) -> Batch:
