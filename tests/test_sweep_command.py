@@ -36,7 +36,7 @@ question: Which norm?
 baseline: {norm: rmsnorm}
 vary: {norm: [rmsnorm, layernorm, deadly]}
 seeds: [0]
-fixed: {trainer.steps: 240}
+fixed: {trainer.steps: 160}
 """
 
 COUNTED = """
@@ -180,7 +180,7 @@ def test_a_pool_that_is_stopped_and_loses_workers_ends_as_runs_one_by_one_do():
     threads = {one["threads"] for one in summaries("rough").values()}
     assert threads == {max(1, cores() // 2)}
     for norm in ("rmsnorm", "layernorm"):
-        train(compose([*SHORT, f"norm={norm}", "trainer.steps=240", "study=calm",
+        train(compose([*SHORT, f"norm={norm}", "trainer.steps=160", "study=calm",
                        f"trainer.threads={max(threads)}"]))  # fmt: skip
     assert results("rough") == results("calm")
 
