@@ -2,7 +2,8 @@
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there
-# make benchmark: all that benchmarks/ measures without a GPU, written there (within 30 minutes, quiet)
+# make benchmark: all that benchmarks/ measures without a GPU, written there but for a short
+#   sweep (within 30 minutes, quiet)
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash

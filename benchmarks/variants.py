@@ -29,7 +29,7 @@ from transformer_norms.trainer import Trainer
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 NORM, PLACEMENT = "norm=layernorm", "placement=pre"
 BASELINE, PRODUCTS = "baseline", "products"
-SETTLED = 4.0  # seconds of rounds for the share of the products
+SETTLED = 4.0  # seconds of rounds for the share of the products, at most, about
 WARM = 2  # steps of a variant before it is timed
 TOGETHER = 3  # variants for each of the baseline's turns; with more, what a ratio is of lies apart
 NEEDS = {"norm=batchnorm": ["norm.allow_noncausal=true"]}

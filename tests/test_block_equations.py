@@ -256,11 +256,13 @@ LEAKS = {
 }
 
 
+@pytest.mark.parametrize("begun", [{}, {"init": "zero_out"}, {"placement": "rezero"}])
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_planted_leak_is_caught(name):
-    model = model_of()
+def test_a_planted_leak_is_caught(name, begun):
+    """Where blocks begin as nothing, too."""
+    model = model_of(**begun)
     assert leak(model, 11) == 0
-    model.blocks[0].mlp.pre = Function(LEAKS[name])
+    model.blocks[0].mlp.f.mid = Function(LEAKS[name])
     assert leak(model, 11) > 1e-3
 
 

@@ -1,8 +1,6 @@
 """Replicas that share a batch: the same loss and gradients, and none where they would differ."""
 
-import json
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from transformer_norms import ConfigError, compose
 from transformer_norms import loss as loss_module
 from transformer_norms.building import build_model, build_trainer
 from transformer_norms.config import plain
-from transformer_norms.replicas import apart, replicas_of
+from transformer_norms.replicas import Replicas, apart, replicas_of
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31
@@ -85,7 +83,7 @@ def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
     for trainer in trainers:
         for _ in range(8):
             assert trainer.train_step() is None
-    one, *shared = (torch.tensor(trainer.losses) for trainer in trainers)
+    one, *shared = (torch.tensor(trainer.losses, dtype=torch.float64) for trainer in trainers)
     for losses in shared:
         torch.testing.assert_close(losses, one, rtol=1e-9, atol=0)
     assert trainers[1].losses == trainers[2].losses
@@ -227,6 +225,29 @@ def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
     assert not apart(model)
 
 
+class OfTheBatch(torch.nn.Module):
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("typed", ["init=zero_out", "placement=rezero", "placement=layerscale"])
+def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
+    model = build_model(plain(compose([*SIZES, typed])), VOCABULARY)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert apart(model)
+    model.blocks[1].mlp.f.mid = OfTheBatch()
+    assert not apart(model)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_a_replica_has_the_models_buffers():
+    model = build_model(plain(compose(SIZES)), VOCABULARY)
+    model.final = Counts()
+    loss = loss_module.CrossEntropy(model, device="cpu", precision="fp32")
+    one, other = (each.model.final.calls for each in Replicas(loss, 2).losses)
+    assert one.data_ptr() == other.data_ptr()
+
+
 @pytest.mark.area("scale")
 def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
     alike = ["trainer.threads=2", "model.dropout=0"]
@@ -242,13 +263,6 @@ def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: 
     rough = go("study=rough", *alike, "trainer.replicas=1")
     assert rough["replicas"] == 2
     assert same(calm["folder"], rough["folder"])
-    # A run from before there were replicas goes on with one.
-    stop_at(9)
-    old = Path(go("study=old", *alike, "trainer.replicas=1")["folder"])
-    summary = json.loads((old / "summary.json").read_text())
-    del summary["replicas"]
-    (old / "summary.json").write_text(json.dumps(summary))
-    assert same(go("study=old", *alike, two)["folder"], alone["folder"])
 
 
 def test_replicas_work_side_by_side():

@@ -86,7 +86,8 @@ def build_trainer(
     replicas: int = 1,
 ) -> Trainer:
     """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
-    share a batch: `replicas_of` says how many can."""
+    share a batch: `replicas_of` says how many can; each works on as many threads as torch has, so
+    who asks for several divides the threads (torch.set_num_threads) among them."""
     keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
     model = model.to(keys["device"])
     if keys["compile"]:

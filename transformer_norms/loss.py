@@ -18,7 +18,7 @@ class CrossEntropy:
     """Nats per token of `model`, in float32 at least; `precision=bf16` runs it under autocast.
 
     Pieces are equal to a token, and as few as have LOGITS logits: all of a small vocabulary is one.
-    Of several that are computed side by side, they are smaller by as much.
+    Where replicas compute theirs side by side, each replica's are smaller by their number.
     """
 
     def __init__(self, model: Transformer, *, device: str, precision: str) -> None:
@@ -37,15 +37,16 @@ class CrossEntropy:
     def backward(self, batch: Batch, parts: int) -> Tensor:
         """Adds the gradients of the mean over tokens, divided by `parts`, and gives that loss.
 
-        Each piece's logits and gradients are gone before the next piece's are computed; what they
-        add up to for the states then goes down the model.
+        Each piece's logits are gone before the next piece's are computed, whose gradient takes its
+        memory; what they add up to for the states then goes down the model.
         """
         states, targets = self._states(batch)
         pieces = self._pieces(states.detach(), targets)
         share = states.new_ones((), dtype=self._dtype(states)) / parts / targets.numel()
-        # One for all pieces, of which the first is the longest: fresh memory costs as much time.
+        # One for all pieces, of which the first is the longest: fresh pages take longer than sums.
         memory = share.new_empty(len(pieces[0][1]), self.model.vocab_size)
         nats = [self._piece_backward(*piece, share, memory) for piece in pieces]
+        del memory
         states.backward(torch.cat([cast(Tensor, piece.grad) for piece, _ in pieces]))
         return torch.stack(nats).sum() / targets.numel() / parts
 

@@ -78,10 +78,8 @@ class Run:
         torch.set_num_threads(self.threads)
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
-        # What has begun goes on as it began; when there were no replicas yet, with one.
-        self.replicas = (
-            before.get("replicas", 1) if before else replicas_of(config, model, self.threads)
-        )
+        # What has begun goes on as it began.
+        self.replicas = before.get("replicas") or replicas_of(config, model, self.threads)
         parameters = sum(p.numel() for p in model.parameters())
         self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
         say(_introduced(tokens.facts, parameters))

@@ -44,7 +44,7 @@ class Summary:
     dirty: bool | None = None
     device: str | None = None
     threads: Whole | None = None
-    replicas: Whole | None = None
+    replicas: Whole | None = 1
     batch_chain: str | None = None
     continued_from: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
