@@ -89,7 +89,7 @@ def trained(trainer: Trainer) -> None:
 
 
 def trained_alone(trainer: Trainer) -> None:
-    """One step without replicas: what is recorded in a thread has to happen there."""
+    """One step without replicas: only this thread's operators are recorded."""
     loss = trainer.loss
     trainer.loss = loss.losses[0] if isinstance(loss, Replicas) else loss
     trainer.train_step()

@@ -11,7 +11,7 @@ from torch import nn
 from written_out import l2norm
 
 from transformer_norms.building import build_model
-from transformer_norms.causality import leak
+from transformer_norms.causality import leak, stirred
 from transformer_norms.coefficient import Learned
 from transformer_norms.config import options
 from transformer_norms.names import distinct_norms
@@ -264,6 +264,19 @@ def test_a_planted_leak_is_caught(name, begun):
     assert leak(model, 11) == 0
     model.blocks[0].mlp.f.mid = Function(LEAKS[name])
     assert leak(model, 11) > 1e-3
+
+
+def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_it_is():
+    model, asked = model_of(placement="rezero"), []
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def logits():
+        asked.append(all(map(torch.equal, before, model.parameters())))
+        return torch.full((2,), 1.0 if asked[1:] else torch.inf), torch.zeros(2)
+
+    first, _ = stirred(model, logits)
+    assert first.isfinite().all()
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("placement", options("placement"))

@@ -61,6 +61,10 @@ def test_in_float32_they_are_apart_by_rounding(typed):
     check_gradients(*typed, rtol=1e-5, atol=1e-7)
 
 
+def test_under_autocast_they_are_apart_by_bfloat16s_rounding():
+    check_gradients("trainer.precision=bf16", rtol=0.02, atol=2e-4)
+
+
 @pytest.mark.parametrize("typed", [*TELLING, "trainer.activation_checkpointing=true"])
 def test_a_replica_has_the_models_weights_and_gradients_of_its_own(typed):
     own_gradients_alone(typed)

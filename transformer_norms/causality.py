@@ -1,7 +1,6 @@
 """Whether a model looks ahead: asked of the model itself, before it is trained."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from transformer_norms.model import Transformer
 
 TOKENS = 12
 ROUNDING = 1e-3  # a leak is of the order of 1
-STIR = 1.0  # standard deviation of what is added to gains, biases, gates, and matrices of zeros
 
 
 def leaks(model: Transformer, vocab_size: int) -> list[str]:
@@ -40,28 +38,31 @@ def leak(model: Transformer, vocab_size: int) -> float:
     later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those behind
     changed = torch.where(later, (tokens + 1) % vocab_size, tokens)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with stirred(model):
-        logits, moved = (_drawn_alike(model, of) for of in (tokens, changed))
+    logits, moved = stirred(
+        model, lambda: (_drawn_alike(model, tokens), _drawn_alike(model, changed))
+    )
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
     distance = (moved - logits)[~later].abs().max()
     return (distance / logits.std().clamp_min(1e-12)).item()
 
 
-@contextmanager
-def stirred(model: Transformer) -> Iterator[None]:
-    """The model with noise in every vector, and in every matrix that is all zero: a block that an
-    initialization has switched off would hide what it does. Afterwards it is as it was."""
+def stirred(model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    """`logits()` of the model with noise in every vector, and in every matrix that is all zero: a
+    block that an initialization has switched off would hide what it does. Of the model as it is
+    where those are not finite. Afterwards it is as it was."""
     generator = torch.Generator().manual_seed(0)
     kept = [(p, p.detach().clone()) for p in model.parameters() if p.dim() < 2 or not p.any()]
     try:
         for parameter, value in kept:
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
-            parameter.data += STIR * noise.to(value.device)
-        yield
+            fan_in = value.shape[-1] if value.dim() > 1 else 1
+            parameter.data += noise.to(value.device) / fan_in**0.5
+        found = logits()
     finally:
         for parameter, value in kept:
             parameter.data.copy_(value)
+    return found if all(tensor.isfinite().all() for tensor in found) else logits()
 
 
 def _drawn_alike(model: Transformer, tokens: Tensor) -> Tensor:

@@ -149,10 +149,11 @@ def apart(model: Transformer) -> bool:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.vocab_size, (2, time), generator=generator)
     before = [buffer.clone() for buffer in model.buffers()]
-    with stirred(model), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()
-        together = model(tokens)
-        alone = torch.cat([model(row) for row in tokens.split(1)])
+        together, alone = stirred(
+            model, lambda: (model(tokens), torch.cat([model(row) for row in tokens.split(1)]))
+        )
         drawn = not torch.equal(state, torch.get_rng_state())
     changed = False
     for buffer, value in zip(model.buffers(), before, strict=True):
