@@ -92,6 +92,7 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     baseline = ours(size, [NORM, PLACEMENT, *typed.overrides], size.batches())
     step = partial(trained, baseline)
     products = recorded(partial(trained_alone, baseline))  # every variant's, by test
+    # In a round a variant has its own step, and no more than one of the baseline's.
     count = steps_a_round({BASELINE: step}, typed.seconds / typed.rounds / 2)
     limit = interleaved({BASELINE: step, PRODUCTS: products.replay}, count, typed.rounds, SETTLED)
     share = median(ratios(limit, PRODUCTS, BASELINE))

@@ -28,7 +28,8 @@ def leak(model: Transformer, vocab_size: int) -> float:
     standard deviations of the logits: 0 for a causal model in float64, rounding in float32.
 
     One text, once for each of its places, changed there and behind. What dropout draws is the same
-    both times. A norm that takes statistics over a batch shows here what it hides in eval.
+    both times. A norm that takes statistics over a batch shows here what it hides in eval, and
+    noise (`stirred`) what a block hides that begins as nothing.
     """
     time = min(TOKENS, model.context)
     if time == 1:

@@ -18,9 +18,9 @@ from transformer_norms.loss import Batch, CrossEntropy
 from transformer_norms.model import Transformer
 
 USUAL = 2  # of `auto`; more were not measured
-STREAM = 1 << 16  # numbers, tokens times width: with half as many, rmsnorm is slower by a tenth
+STREAM = 1 << 16  # numbers, tokens times width: with fewer, threads wait for the interpreter
 TOKENS = 12
-ROUNDING = 1e-5  # of the logits' standard deviation; another row moves them by 4e-5 at the least
+ROUNDING = 1e-5  # of the logits' standard deviation; more, and other rows have a part in them
 
 
 class Replicas:
