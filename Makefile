@@ -2,10 +2,11 @@
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there
-# make benchmark: all that benchmarks/ measures without a GPU, written there but for a short
-#   sweep (within 30 minutes, quiet)
+# make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/
+#   (within 30 minutes, on a quiet machine)
 PYTHON ?= python3
 BIN := .venv/bin
+MEASURED := outputs/benchmarks
 SHELL := /bin/bash
 
 .PHONY: demo test check tables nightly experiments-report benchmark setup format clean
@@ -46,14 +47,15 @@ experiments-report: setup
 	@$(BIN)/python experiments/results.py
 
 benchmark: setup
-	$(BIN)/python benchmarks/step.py --seconds 25 --out benchmarks/step.json
-	$(BIN)/python benchmarks/norms.py --compile --seconds 3 --out benchmarks/norms.json
-	$(BIN)/python benchmarks/variants.py --seconds 1 --out benchmarks/variants.json
-	$(BIN)/python benchmarks/startup.py --out benchmarks/startup.json
-	$(BIN)/python benchmarks/memory.py --rounds 2 --out benchmarks/memory.json
-	$(BIN)/python benchmarks/growth.py --out benchmarks/growth.json
-	$(BIN)/python benchmarks/sweep.py --steps 20 data.val_tokens=16384
-	$(BIN)/python benchmarks/watching.py --seconds 15 --out benchmarks/watching.json
+	@mkdir -p $(MEASURED)
+	$(BIN)/python benchmarks/step.py --seconds 25 --out $(MEASURED)/step.json
+	$(BIN)/python benchmarks/norms.py --compile --seconds 3 --out $(MEASURED)/norms.json
+	$(BIN)/python benchmarks/variants.py --seconds 1 --out $(MEASURED)/variants.json
+	$(BIN)/python benchmarks/startup.py --out $(MEASURED)/startup.json
+	$(BIN)/python benchmarks/memory.py --rounds 2 --out $(MEASURED)/memory.json
+	$(BIN)/python benchmarks/growth.py --out $(MEASURED)/growth.json
+	$(BIN)/python benchmarks/sweep.py --steps 20 --out $(MEASURED)/sweep.json data.val_tokens=16384
+	$(BIN)/python benchmarks/watching.py --seconds 15 --out $(MEASURED)/watching.json
 
 clean:
 	rm -rf .venv

@@ -1,6 +1,7 @@
 """Replicas that share a batch: the same loss and gradients, and none where they would differ."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -108,10 +109,10 @@ def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
     batch = trainers[0].batches(0)
     (one, _), (two, _) = (trainer.evaluate([batch]) for trainer in trainers)
     assert one == pytest.approx(two, rel=1e-6)
-    with torch.no_grad():
-        shares = trainers[1].loss._each(batch, lambda loss, share, _: loss.sum(share))
-    assert len(shares) == 2
-    assert not any(share.requires_grad for share in shares)
+    for graph in (False, True):
+        with torch.set_grad_enabled(graph):
+            shares = trainers[1].loss._each(batch, lambda loss, share, _: loss.sum(share))
+        assert [share.requires_grad for share in shares] == [graph, graph]
     replica = trainers[1].loss.losses[1].model
     trainers[1].loss.sum(batch)
     assert replica.training
@@ -140,6 +141,20 @@ def test_a_replica_that_fails_fails_the_step(monkeypatch):
     monkeypatch.setattr(trainer.loss.losses[1], "backward", fails)
     with pytest.raises(ArithmeticError, match="planted"):
         trainer.train_step()
+
+
+def test_a_step_that_fails_leaves_no_replica_at_work():
+    replicas, ended = trainer_of().loss, []
+
+    def work(loss, *_):
+        if loss is replicas.losses[0]:
+            raise ArithmeticError("planted")
+        time.sleep(0.2)
+        ended.append(loss)
+
+    with pytest.raises(ArithmeticError, match="planted"):
+        replicas._each(torch.zeros(2, 17, dtype=torch.long), work)
+    assert ended == replicas.losses[1:]
 
 
 def enough(*overrides):
