@@ -150,11 +150,11 @@ BUGS = """
 - self.position(self.scale(x), start)
 + self.scale(self.position(x, start))
 # logits are capped before they are scaled | model.py | block_equations
-- self.cap(self.logit_scale(F.linear(self.final(x), self.rows(weight), bias)))
-+ self.logit_scale(self.cap(F.linear(self.final(x), self.rows(weight), bias)))
+- self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
++ self.logit_scale(self.cap(F.linear(states, self.rows(weight), bias)))
 # eps stands outside the root | division.py | norms
-- (square.clamp(min=self.floor) / self.count + self.eps).rsqrt()
-+ 1 / ((square.clamp(min=self.floor) / self.count).sqrt() + self.eps)
+- (square + self.eps if self.eps else square).rsqrt()
++ 1 / (square.sqrt() + self.eps)
 # rmsnorm has LayerNorm's eps | norm/rmsnorm.yaml | parity
 - eps: 1e-6
 + eps: 1e-5

@@ -70,8 +70,10 @@ def test_what_is_not_finite_leaves_every_weight_and_moment_as_it_was():
 
 
 COMPILED = """
+import torch._dynamo.utils as dynamo
 import test_trainer as t
-print(*t.losses(t.trainer_of(*{}), 20))
+losses = t.losses(t.trainer_of(*{}), 20)
+print(dynamo.counters["stats"]["unique_graphs"], *losses)
 """
 
 
@@ -84,13 +86,14 @@ def compiled_and_eager(*typed):
         run = subprocess.run(
             [sys.executable, "-c", command], env=environment, capture_output=True, check=True
         )
-        yield [float(loss) for loss in run.stdout.split()]
+        graphs, *losses = map(float, run.stdout.split())
+        assert (graphs > 0) == (compiled == "true")
+        yield losses
 
 
 @pytest.mark.nightly
 def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
     compiled, eager = compiled_and_eager()
-    assert eager != compiled  # or nothing was compiled
     assert compiled == pytest.approx(eager, rel=1e-5)
 
 
@@ -100,5 +103,4 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
 def test_compiled_every_placement_is_the_same_function(placement):
     """In float64, where 20 steps of an optimizer leave rounding small."""
     compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
-    assert eager != compiled or placement == "none"  # whose kernels round alike, without a norm
     assert compiled == pytest.approx(eager, rel=1e-9)
