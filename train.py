@@ -4,7 +4,7 @@ import sys
 
 if __name__ == "__main__":
     try:
-        from transformer_norms.command import main
+        from transformer_norms.cli import main
 
         code = main(sys.argv[1:])
     except KeyboardInterrupt:  # before a run had begun that could save anything

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import compose, plain
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose, plain
 from transformer_norms.errors import ConfigError
-from transformer_norms.machine import cores
-from transformer_norms.replicas import Replicas, replicas_of
-from transformer_norms.trainer import Trainer
+from transformer_norms.run.machine import cores
+from transformer_norms.training.replicas import Replicas, replicas_of
+from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
 Batches = Callable[[int], Tensor]

@@ -23,11 +23,11 @@ from rounds import WARM, Steps, check_out, interleaved, write
 from side_by_side import side_by_side, synchronized
 from torch import Tensor
 
-from transformer_norms import machine
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.flops import flops_per_token, peak, utilisation
-from transformer_norms.trainer import Trainer
+from transformer_norms.run import machine
+from transformer_norms.training.flops import flops_per_token, peak, utilisation
+from transformer_norms.training.trainer import Trainer
 
 BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=base, and a run of a sweep
 OURS, THEIRS = "ours", "transformers"

@@ -18,7 +18,7 @@ from contenders import Size
 from fresh import CHECKPOINTING, Point, measured
 from rounds import check_out, write
 
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, each
 

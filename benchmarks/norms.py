@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from rounds import Steps, check, interleaved, ratios, steps_a_round, write
 from torch import Tensor, nn
 
-from transformer_norms.config import plain
+from transformer_norms.config.compose import plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files, unknown
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS

@@ -10,7 +10,7 @@ from contenders import CLIP, Batches, Size, parameters
 from torch import Tensor, nn
 from weights import copied
 
-from transformer_norms.trainer import Trainer
+from transformer_norms.training.trainer import Trainer
 
 LEAN, DOCUMENTED = "transformers, lean", "transformers"
 COMPILED, LITGPT, X_TRANSFORMERS = "transformers, compiled", "litgpt", "x-transformers"

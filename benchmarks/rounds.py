@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from contenders import Size
 
-from transformer_norms import machine
 from transformer_norms.errors import ConfigError
+from transformer_norms.run import machine
 
 ROTATION = 5  # rounds at least: quartiles of fewer say nothing
 ASLEEP = 0.01  # seconds, after which the threads of what was timed before do not spin any more

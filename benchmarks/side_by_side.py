@@ -10,7 +10,7 @@ import torch
 from contenders import Size, ours, trained
 from rounds import WARM
 
-from transformer_norms import machine
+from transformer_norms.run import machine
 
 PATIENCE = 600.0  # seconds, for all to have compiled
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rounds import Times, check_out, ratios, write
 
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from products import recorded
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round
 from weights import shaken
 
-from transformer_norms.trainer import Trainer
+from transformer_norms.training.trainer import Trainer
 
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 GPT2, RECIPE, COMPILED = "ours, preset=gpt2", "ours, recipe", "ours, compiled"

@@ -17,10 +17,10 @@ from typing import Any
 
 from rounds import check_out, write
 
-from transformer_norms import machine
-from transformer_norms.config import check_names
+from transformer_norms.config.compose import check_names
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json
+from transformer_norms.run import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 SWEEP = "sweep=noise data=stories tokenizer=byte tracking=none".split()

@@ -20,11 +20,11 @@ from contenders import Size, ours, trained, trained_alone
 from products import recorded
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round, timed
 
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, options, unknown
-from transformer_norms.overrides import parse
-from transformer_norms.trainer import Trainer
+from transformer_norms.training.trainer import Trainer
 
 SIZES = "4-128-64-12-65,6-128-128-16-512,6-384-256-8-65"
 NORM, PLACEMENT = "norm=layernorm", "placement=pre"

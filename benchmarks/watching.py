@@ -21,10 +21,10 @@ from contenders import Size, ours, trained
 from omegaconf import OmegaConf
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round
 
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.files import MetricsFile, write_json
-from transformer_norms.tracking import Mirror
-from transformer_norms.trainer import Trainer
+from transformer_norms.tracking.mirror import Mirror
+from transformer_norms.training.trainer import Trainer
 
 SIZES = "4-128-128-16-257,6-384-256-8-257"  # the default run's, and a larger one
 ALONE = "not watched"

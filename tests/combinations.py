@@ -4,9 +4,9 @@ the chosen files' contents put in their place before the whole is resolved and v
 import copy
 from functools import cache
 
-from transformer_norms.config import _fresh, compose
-from transformer_norms.overrides import parse
-from transformer_norms.resolution import resolve
+from transformer_norms.config.compose import _fresh, compose
+from transformer_norms.config.overrides import parse
+from transformer_norms.config.resolution import resolve
 
 
 @cache

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from run_folders import config_of, folder_name, make_record, make_run, planned, tuned
 
-from transformer_norms.measures import Place, key_of
+from transformer_norms.training.measures import Place, key_of
 
 RATES = [1e-3, 1e-2, 1e-1]
 LOSSES = {

@@ -32,16 +32,16 @@ BUGS = """
 - both: {pre: norm}
 + equation: {attention: norm(x + f(x)), mlp: norm(x + f(x))}
 + both: {post: norm}
-# the skip carries the normed x | block.py | fingerprints
+# the skip carries the normed x | model/block.py | fingerprints
 - self.skip(x, start) + self
 + self.skip(self.pre(x), start) + self
-# both sub-layers share their norms | assembly.py | parity
+# both sub-layers share their norms | model/assembly.py | parity
 - **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
 + **{n: shared.setdefault(n, self.site(plan, n, values)) for n in ("pre", "out", "post")},
-# hybrid has no final norm, its attention's post-norm taken for the block's | placement.py | parity
+# hybrid has no final norm, attention's post-norm taken for the block's | model/placement.py | parity
 - self.plans(depth - 1, depth)["mlp"]
 + self.plans(depth - 1, depth)["attention"]
-# post is normed twice at the end | placement.py | parity
+# post is normed twice at the end | model/placement.py | parity
 - return self.topology == "serial" and "post" in last.sites
 + return False
 # peri has no norm on the embedding | placement/peri.yaml | fingerprints
@@ -83,76 +83,76 @@ BUGS = """
 - both: {pre: {norm: norm, scale: 1/sqrt(l)}}
 + equation: {attention: x + f(norm(x) / sqrt(l + 1)), mlp: x + f(norm(x) / sqrt(l + 1))}
 + both: {pre: {norm: norm, scale: 1/sqrt(l + 1)}}
-# B2T's second skip takes the place of the first | coefficient.py | fingerprints
+# B2T's second skip takes the place of the first | model/coefficient.py | fingerprints
 - return self.skip(x) + start
 + return start
-# the parallel mlp reads what the attention wrote | block.py | fingerprints
+# the parallel mlp reads what the attention wrote | model/block.py | fingerprints
 - return x + self.attention.update(h, *context) + self.mlp.update(h, *context)
 + y = x + self.attention.update(h, *context)
 +         return y + self.mlp.update(self.pre(y), *context)
-# ResiDual's second stream forgets its sum | block.py | fingerprints
+# ResiDual's second stream forgets its sum | model/block.py | fingerprints
 - sub_layer.post(x + u), r + u
 + sub_layer.post(x + u), x + u
-# rezero learns a number for each sub-layer | assembly.py | theory
+# rezero learns a number for each sub-layer | model/assembly.py | theory
 - branch = shared.setdefault("b", branch)
 + shared["b"] = branch
-# normformer's head scale stands after W_o | attention.py | parity
+# normformer's head scale stands after W_o | model/attention.py | parity
 - context = self.head_scale(self.head_norm(self.mix(q, k, v)))
 -         return self.output(self.ctx(context.flatten(2)))
 + context = self.head_norm(self.mix(q, k, v)).flatten(2)
 +         return self.head_scale(self.split(self.output(self.ctx(context)))).flatten(2)
-# subln's norm stands before the activation | mlp.py | parity
+# subln's norm stands before the activation | model/mlp.py | parity
 - self.mid(self.activation(self.up_scale(self.up(x))))
 + self.activation(self.mid(self.up_scale(self.up(x))))
 # nGPT's steps may be negative | placement/ngpt.yaml | parity
 - stored: 1/sqrt(d), function: absolute}
 + stored: 1/sqrt(d)}
-# nGPT's W_o and W_down have rows of length 1 | constraint.py | theory
+# nGPT's W_o and W_down have rows of length 1 | model/constraint.py | theory
 - axis = 0 if name.rpartition(".")[2] in WRITES else 1
 + axis = 1
-# nGPT's weights leave the sphere with the first step | trainer.py | theory
+# nGPT's weights leave the sphere with the first step | training/trainer.py | theory
 - self.constrain(self.model)
 + pass
-# the attention sees the next token | attention.py | parity
+# the attention sees the next token | model/attention.py | parity
 - causal = new == known
 + mask, causal = torch.ones(new, known, dtype=torch.bool).tril(known - new + 1), False
-# logits are divided by sqrt(d) | saved.py | parity
+# logits are divided by sqrt(d) | config/saved.py | parity
 - "attention_scale": "1/sqrt(dh)"
 + "attention_scale": "1/sqrt(d)"
-# under a cap the logits are not divided by sqrt(dh) | capped.py | block_equations
+# under a cap the logits are not divided by sqrt(dh) | model/capped.py | block_equations
 - 1 / sqrt(q.shape[-1]) if scale is None else scale
 + 1 if scale is None else scale
-# the cap lifts what is masked to -cap | capped.py | parity
+# the cap lifts what is masked to -cap | model/capped.py | parity
 - bounded.shape[1:], float("-inf")
 + bounded.shape[1:], -cap
-# k's norm is forgotten | attention.py | parity
+# k's norm is forgotten | model/attention.py | parity
 - k = self.turn(self.k,
 + k = self.turn(nothing,
-# rotations come before the norms of q and k | attention.py | parity
+# rotations come before the norms of q and k | model/attention.py | parity
 - {"before": norm_first,
 + {"before": rotate_first,
-# v is rotated with q and k | attention.py | parity
+# v is rotated with q and k | model/attention.py | parity
 - v = self.v(self.split(self.value(x)))
 + v = self.turn(self.v, self.split(self.value(x)), angles)
-# rotary exponents are j/r, half of what they are | position.py | parity
+# rotary exponents are j/r, half of what they are | model/position.py | parity
 - torch.arange(0, turned, 2, dtype=torch.float32) / turned
 + torch.arange(turned // 2, dtype=torch.float32) / turned
-# shared keys go round the queries, not by group | attention.py | parity
+# shared keys go round the queries, not by group | model/attention.py | parity
 - t.repeat_interleave(self.groups, dim=2)
 + t.repeat(1, 1, self.groups, 1)
-# the attention drops out in evaluation too | attention.py | block_equations
+# the attention drops out in evaluation too | model/attention.py | block_equations
 - self.dropout if self.training else 0.0
 + self.dropout
-# a tied head is scaled with the embedding | model.py | parity
+# a tied head is scaled with the embedding | model/transformer.py | parity
 - weight, bias = self.embedding.weight, None
 + weight, bias = self.scale(self.embedding.weight), None
-# positions are scaled with the embedding | model.py | block_equations
+# positions are scaled with the embedding | model/transformer.py | block_equations
 - self.position(self.scale(x), start)
 + self.scale(self.position(x, start))
-# logits are capped before they are scaled | model.py | block_equations
+# logits are capped before they are scaled | model/transformer.py | block_equations
 - self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
 + self.logit_scale(self.cap(F.linear(states, self.rows(weight), bias)))
-# eps stands outside the root | division.py | norms
+# eps stands outside the root | norms/division.py | norms
 - (square + self.eps if self.eps else square).rsqrt()
 + 1 / (square.sqrt() + self.eps)
 # rmsnorm has LayerNorm's eps | norm/rmsnorm.yaml | parity
@@ -172,13 +172,13 @@ BUGS = """
 # init=scaled does not know the depth at W_o | init/scaled.yaml | initialization
 - output: 0.02/sqrt(2*N)
 + output: 0.02
-# weights are drawn by their place in the model | initialization.py | theory
+# weights are drawn by their place in the model | model/initialization.py | theory
 - draw(f"{name}.weight",
 + draw(f"{list(model.modules()).index(module)}",
-# fan_in and fan_out are exchanged | initialization.py | initialization
+# fan_in and fan_out are exchanged | model/initialization.py | initialization
 - {"fan_in": columns, "fan_out": rows}
 + {"fan_in": rows, "fan_out": columns}
-# weight decay acts on gains | optimizer.py | optimizer
+# weight decay acts on gains | training/optimizer.py | optimizer
 - "norms": decay_norms
 + "norms": True
 """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from transformer_norms.config import compose, plain
-from transformer_norms.identity import run_hash
+from transformer_norms.config.compose import compose, plain
 from transformer_norms.report import write_report, writing
-from transformer_norms.sweep.record import PlannedRun, SweepRecord, Tuned
+from transformer_norms.run.identity import run_hash
+from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned
 
 BASE = ("model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
 DATA = {"type": "stories", "documents": 12000, "grammar_seed": 0}

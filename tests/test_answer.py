@@ -8,7 +8,7 @@ from transformer_norms.report.answer import answer
 from transformer_norms.report.comparable import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.sweep.record import Tuned
+from transformer_norms.run.sweep_record import Tuned
 
 pytestmark = pytest.mark.area("trust")
 

@@ -10,8 +10,8 @@ import memory
 import pytest
 import startup
 
-from transformer_norms.building import build_model
-from transformer_norms.config import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
 
 pytestmark = [
     pytest.mark.area("speed"),

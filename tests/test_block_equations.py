@@ -10,13 +10,13 @@ from combinations import combined
 from torch import nn
 from written_out import l2norm
 
-from transformer_norms.building import build_model
-from transformer_norms.causality import leak, stirred
-from transformer_norms.coefficient import Learned
-from transformer_norms.config import options
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import options
+from transformer_norms.model.coefficient import Learned
+from transformer_norms.model.placement import SITES, Placement
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
-from transformer_norms.placement import SITES, Placement
+from transformer_norms.training.causality import leak, stirred
 
 pytestmark = pytest.mark.area("catalogue")
 

@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms import capped, flex
+from transformer_norms.model import capped, flex
 
 CAP, SCALE, TIME = 1.3, 0.7, 9
 WAYS = ("written_out", "fused")

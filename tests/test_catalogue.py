@@ -6,11 +6,11 @@ import pytest
 import torch
 from combinations import combined, composed
 
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import compose, options, plain
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose, options, plain
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.placement import Placement
 from transformer_norms.names import distinct_norms
-from transformer_norms.placement import Placement
 
 pytestmark = pytest.mark.area("catalogue")
 
@@ -247,7 +247,7 @@ def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
 def test_a_saved_run_of_every_placement_is_the_same_run_again(tmp_path):
     from omegaconf import OmegaConf
 
-    from transformer_norms.identity import part
+    from transformer_norms.run.identity import part
 
     file = tmp_path / "config.yaml"
     for placement, norm in (("ngpt", "dyt"), ("hybrid_star", "seednorm"), ("peri", "batchnorm")):

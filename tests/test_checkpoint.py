@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import checkpoint
-from transformer_norms.checkpoint import DamagedError, NonFiniteError, NoUsableCheckpoint
+from transformer_norms.run import checkpoint
+from transformer_norms.run.checkpoint import DamagedError, NonFiniteError, NoUsableCheckpoint
 
 pytestmark = pytest.mark.area("trust")
 

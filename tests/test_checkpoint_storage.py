@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_norms import checkpoint, files
+from transformer_norms import files
 from transformer_norms.files import MetricsFile, StorageError, read_metrics
+from transformer_norms.run import checkpoint
 
 pytestmark = pytest.mark.area("trust")
 

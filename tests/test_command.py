@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_norms.folder import held
+from transformer_norms.run.folder import held
 
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))

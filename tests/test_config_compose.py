@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from transformer_norms.building import build_model
-from transformer_norms.config import AXES, compose, folder_of_configs, options, plain
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import AXES, compose, folder_of_configs, options, plain
+from transformer_norms.config.resolution import resolve
+from transformer_norms.config.saved import unresolved
 from transformer_norms.errors import ConfigError
-from transformer_norms.identity import _NOT_IDENTITY, run_hash
 from transformer_norms.names import option_files
-from transformer_norms.plan import Plan
-from transformer_norms.resolution import resolve
-from transformer_norms.run import Run
-from transformer_norms.saved import unresolved
-from transformer_norms.stopping import Stopping
+from transformer_norms.run.identity import _NOT_IDENTITY, run_hash
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.run import Run
+from transformer_norms.training.stopping import Stopping
 
 FINALS = ("auto", "always", "none", "layernorm")
 
@@ -473,8 +473,8 @@ READ_ELSEWHERE = (
 
 def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("transformer_norms.identity.run_hash", lambda *_: "0" * 16)
-    monkeypatch.setattr("transformer_norms.run.OmegaConf.to_yaml", lambda _: "")
+    monkeypatch.setattr("transformer_norms.run.identity.run_hash", lambda *_: "0" * 16)
+    monkeypatch.setattr("transformer_norms.run.run.OmegaConf.to_yaml", lambda _: "")
     config = composed(
         "model=tiny", "placement=hybrid", "data=stories", "data.documents=300",
         "data.val_tokens=64", "trainer.steps=1", "trainer.batch_size=2", "schedule.warmup=0",

@@ -3,7 +3,7 @@
 import math
 import random
 
-from transformer_norms.divergence import Divergence
+from transformer_norms.training.divergence import Divergence
 
 
 def verdict(losses, *, warmup=20, gradients=None, final=None):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from combinations import combined
 
-from transformer_norms.building import build_model
-from transformer_norms.config import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
 from transformer_norms.explain.__main__ import main
 from transformer_norms.explain.difference import difference
 from transformer_norms.explain.drawing import drawings
@@ -20,9 +20,9 @@ from transformer_norms.explain.reading import Reader
 from transformer_norms.explain.sketch import sketch
 from transformer_norms.explain.text import text
 from transformer_norms.explain.weightless import build_weightless
+from transformer_norms.model.placement import Placement
 from transformer_norms.names import AXES_OF_A_RUN, options
 from transformer_norms.norms import nothing
-from transformer_norms.placement import Placement
 
 pytestmark = pytest.mark.area("catalogue")
 

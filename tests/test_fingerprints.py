@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from combinations import combined
 from torch import nn
 
-from transformer_norms.block import SubLayer
-from transformer_norms.building import build_model
-from transformer_norms.coefficient import Learned
-from transformer_norms.config import options
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import options
+from transformer_norms.model.block import SubLayer
+from transformer_norms.model.coefficient import Learned
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 pytestmark = pytest.mark.area("catalogue")

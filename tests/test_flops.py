@@ -6,8 +6,8 @@ import pytest
 import torch
 from test_trainer import trainer_of
 
-from transformer_norms.flops import ATTENTION, flops_per_token, peak, utilisation
-from transformer_norms.trainer import Trainer
+from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
+from transformer_norms.training.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
     "NVIDIA A100-SXM4-80GB": (312e12, 19.5e12),

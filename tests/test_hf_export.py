@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from transformer_norms import load, train
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.data import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer
 from transformer_norms.hf.__main__ import main
 from transformer_norms.hf.tokenizer_json import END, fast_tokenizer, splits, uncertain
-from transformer_norms.loading import tokenizer
+from transformer_norms.run.loading import tokenizer
 from transformer_norms.sample import generate
 
 pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]

@@ -16,7 +16,7 @@ from transformer_norms.analysis.init_gradients.__main__ import main
 from transformer_norms.analysis.init_gradients.asking import setting
 from transformer_norms.analysis.init_gradients.law import bound, law, variants
 from transformer_norms.analysis.init_gradients.measuring import measured, tokens
-from transformer_norms.building import build_model
+from transformer_norms.config.building import build_model
 
 pytestmark = pytest.mark.area("scale")
 

@@ -7,7 +7,7 @@ from test_trainer import losses, trainer_of
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_norms import loss as loss_module
+from transformer_norms.training import loss as loss_module
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY, TOKENS = 31, 4 * 16

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from transformer_norms.config import compose
-from transformer_norms.mlp import ACTIVATIONS
+from transformer_norms.config.compose import compose
+from transformer_norms.model.mlp import ACTIVATIONS
 
 FORMULAS = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,

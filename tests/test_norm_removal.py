@@ -23,12 +23,12 @@ from transformer_norms.analysis.norm_removal.freezing import (
 from transformer_norms.analysis.norm_removal.removal import Subject
 from transformer_norms.analysis.norm_removal.showing import figure, gaps
 from transformer_norms.analysis.norm_removal.tuning import Timetable, Tuned, tune
-from transformer_norms.building import build_trainer
-from transformer_norms.checkpoint import verify
+from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.rmsnorm import RMSNorm
+from transformer_norms.run.checkpoint import verify
 
 pytestmark = pytest.mark.area("scale")
 

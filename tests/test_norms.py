@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from transformer_norms.config import plain
+from transformer_norms.config.compose import plain
+from transformer_norms.config.validation import check
 from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
-from transformer_norms.validation import check
 
 pytestmark = pytest.mark.area("catalogue")
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from transformer_norms.building import build_model
-from transformer_norms.config import compose, options, plain
-from transformer_norms.optimizer import OPTIMIZERS, Muon, groups, orthogonal
-from transformer_norms.schedule import SCHEDULES
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose, options, plain
+from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
+from transformer_norms.training.schedule import SCHEDULES
 
 
 def small(*overrides):

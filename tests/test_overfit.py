@@ -4,8 +4,8 @@ import pytest
 import torch
 from combinations import combined
 
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import options
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import options
 
 pytestmark = pytest.mark.area("catalogue")
 

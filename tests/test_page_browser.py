@@ -6,8 +6,8 @@ import pytest
 from page_studies import LOSSES, RATES, STEPS, depth_study, tuned_study, value
 from run_folders import make_study
 
-from transformer_norms.measures import Place, key_of
 from transformer_norms.report import write_report
+from transformer_norms.training.measures import Place, key_of
 
 pytestmark = pytest.mark.area("trust")
 

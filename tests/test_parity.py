@@ -10,8 +10,8 @@ import references as there
 import torch
 from torch.func import functional_call
 
-from transformer_norms.building import build_model
-from transformer_norms.config import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 catalogue = pytest.mark.area("catalogue")

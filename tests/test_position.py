@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from transformer_norms import build_model, compose
-from transformer_norms.position import POSITIONS, rotary_bases
+from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.sample import generate
 
 SMALL = ["model=tiny", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from transformer_norms.building import build_model
-from transformer_norms.config import compose, options, plain
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose, options, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import facts_of

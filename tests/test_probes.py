@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from combinations import combined
 from written_out import linear_of, rotated, same
 
-from transformer_norms import forward_probes
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import options
-from transformer_norms.forward_probes import softmax_reads
-from transformer_norms.measures import MEASURES, key_of, place_of
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import options
 from transformer_norms.names import distinct_norms
-from transformer_norms.probes import SEQUENCES
+from transformer_norms.training import forward_probes
+from transformer_norms.training.forward_probes import softmax_reads
+from transformer_norms.training.measures import MEASURES, key_of, place_of
+from transformer_norms.training.probes import SEQUENCES
 
 pytestmark = pytest.mark.area("scale")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transformer_norms import ConfigError, build_model, compose, tables
-from transformer_norms.config import AXES, options
+from transformer_norms.config.compose import AXES, options
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

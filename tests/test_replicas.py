@@ -10,10 +10,10 @@ from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
 
 from transformer_norms import ConfigError, compose
-from transformer_norms import loss as loss_module
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import plain
-from transformer_norms.replicas import Replicas, apart, replicas_of
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import plain
+from transformer_norms.training import loss as loss_module
+from transformer_norms.training.replicas import Replicas, apart, replicas_of
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31

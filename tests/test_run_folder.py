@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, compose, load, machine, run, runs, train
-from transformer_norms.building import build_model, build_trainer, plain
-from transformer_norms.checkpoint import NoUsableCheckpoint, newest
+from transformer_norms import ConfigError, compose, load, runs, train
+from transformer_norms.config.building import build_model, build_trainer, plain
 from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy
-from transformer_norms.flops import PEAKS
-from transformer_norms.folder import held
-from transformer_norms.identity import code, differing
-from transformer_norms.record import Record
-from transformer_norms.stopping import Stopping
+from transformer_norms.run import machine, run
+from transformer_norms.run.checkpoint import NoUsableCheckpoint, newest
+from transformer_norms.run.folder import held
+from transformer_norms.run.identity import code, differing
+from transformer_norms.run.record import Record
+from transformer_norms.training.flops import PEAKS
+from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(
     f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
@@ -81,7 +82,7 @@ def tree(folder):
 @pytest.fixture
 def stop_at(monkeypatch):
     """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
-    from transformer_norms.trainer import Trainer
+    from transformer_norms.training.trainer import Trainer
 
     train_step, enter = Trainer.train_step, Stopping.__enter__
     current = {"stops": iter([])}
@@ -162,7 +163,7 @@ def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice
 
 
 def test_a_signal_during_validation_loses_nothing(monkeypatch):
-    from transformer_norms.trainer import Trainer
+    from transformer_norms.training.trainer import Trainer
 
     calm = go("study=calm")
     original, original_enter = Trainer.evaluate, Stopping.__enter__
@@ -268,7 +269,7 @@ def test_one_identity_however_it_is_typed_and_watched():
 
 
 def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
-    from transformer_norms import identity
+    from transformer_norms.run import identity
 
     done = go()
     original = identity.code
@@ -328,7 +329,7 @@ def test_continue_from_goes_on_to_a_later_horizon_and_refuses_any_other_differen
 
 
 def test_continue_from_refuses_other_data_and_other_code_and_takes_a_renamed_file(monkeypatch):
-    from transformer_norms import identity
+    from transformer_norms.run import identity
 
     first = go()
     shutil.copy("corpus.txt", "renamed.txt")
@@ -417,7 +418,7 @@ def test_a_held_run_says_who_holds_it(stop_at):
 
 
 def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
-    from transformer_norms.loss import CrossEntropy
+    from transformer_norms.training.loss import CrossEntropy
 
     original, steps = CrossEntropy.backward, iter(range(1, 100))
 
@@ -434,7 +435,7 @@ def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
 
 
 def test_a_run_that_fails_says_so_and_is_tried_again(monkeypatch):
-    from transformer_norms.trainer import Trainer
+    from transformer_norms.training.trainer import Trainer
 
     def broken(self):
         raise RuntimeError("the roof is on fire")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer_norms import compose, train
-from transformer_norms.machine import cores
+from transformer_norms.run.machine import cores
 
 pytestmark = pytest.mark.area("sweeps")
 

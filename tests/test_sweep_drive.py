@@ -13,14 +13,14 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from run_folders import without_pictures
 
-from transformer_norms import command
-from transformer_norms import run as running
+from transformer_norms import cli as command
 from transformer_norms.files import StorageError
-from transformer_norms.stopping import Stopping
+from transformer_norms.run import run as running
+from transformer_norms.run.sweep_record import read_record
 from transformer_norms.sweep import board, drive, pool
 from transformer_norms.sweep.drive import planned
 from transformer_norms.sweep.job import job
-from transformer_norms.sweep.record import read_record
+from transformer_norms.training.stopping import Stopping
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -186,7 +186,7 @@ def test_an_interrupted_run_is_gone_on_with(capsys, trained, monkeypatch):
             raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_norms.record.Record.progress", interrupt)
+        patch.setattr("transformer_norms.run.record.Record.progress", interrupt)
         with pytest.raises(Interrupted):
             sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
     answer, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
@@ -378,7 +378,7 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
         def close(self):
             opened.append("closed")
 
-    monkeypatch.setattr("transformer_norms.tracking.Mirror", Mirror)
+    monkeypatch.setattr("transformer_norms.tracking.mirror.Mirror", Mirror)
     short = [*(pair for pair in SHORT if pair != "tracking=none"), "tracking.mode=offline"]
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)
     assert opened == ["offline", "closed"]

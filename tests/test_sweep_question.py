@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
-from transformer_norms.overrides import as_typed, parse
+from transformer_norms.run.sweep_record import baseline_of, label
 from transformer_norms.sweep.asking import asked, settings
 from transformer_norms.sweep.drive import planned
 from transformer_norms.sweep.planning import Jobs
-from transformer_norms.sweep.record import baseline_of, label
 
 pytestmark = pytest.mark.area("sweeps")
 

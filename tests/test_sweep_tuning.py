@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_norms.sweep.record import Tuned
+from transformer_norms.run.sweep_record import Tuned
 from transformer_norms.sweep.tuning import chosen, extended, missing_from
 
 pytestmark = pytest.mark.area("sweeps")

@@ -14,9 +14,9 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import options
-from transformer_norms.initialization import Embedding, Linear
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import options
+from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.names import distinct_norms
 
 pytestmark = pytest.mark.area("catalogue")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from transformer_norms import files, tracking
-from transformer_norms.tracking import Mirror, resolve_mode
+from transformer_norms import files
+from transformer_norms.tracking import mirror as tracking
+from transformer_norms.tracking.mirror import Mirror, resolve_mode
 
 pytestmark = pytest.mark.area("trust")
 
@@ -118,7 +119,7 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
 PARENT = """
 import sys, time
 from pathlib import Path
-from transformer_norms.tracking import Mirror
+from transformer_norms.tracking.mirror import Mirror
 mirror = Mirror("offline")
 for folder in sys.argv[1:]:
     mirror.follow(Path(folder))
@@ -193,7 +194,7 @@ def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch: pytest.Mo
 
 
 def test_the_trainer_imports_no_wandb() -> None:
-    code = "import sys, transformer_norms.tracking; sys.exit('wandb' in sys.modules)"
+    code = "import sys, transformer_norms.tracking.mirror; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

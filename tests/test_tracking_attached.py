@@ -5,15 +5,16 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from transformer_norms.mirror import charts, report
 from wandb_stand_in import StandIn, metrics, set_status, stand_in, study, write
 
-from transformer_norms import files, tracking
-from transformer_norms.measures import Place
-from transformer_norms.mirror import charts, report
-from transformer_norms.mirror.report import ReportMirror
-from transformer_norms.mirror.run import RunMirror
-from transformer_norms.mirror.syncing import mirror_once
+from transformer_norms import files
 from transformer_norms.sweep.mirrors import Mirrors
+from transformer_norms.tracking import mirror as tracking
+from transformer_norms.tracking.report import ReportMirror
+from transformer_norms.tracking.run import RunMirror
+from transformer_norms.tracking.syncing import mirror_once
+from transformer_norms.training.measures import Place
 
 pytestmark = pytest.mark.area("trust")
 

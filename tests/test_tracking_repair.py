@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformer_norms.mirror import parts
 from wandb_stand_in import StandIn, metrics, set_status, stand_in, study, write
 
-from transformer_norms import files, tracking
-from transformer_norms.mirror import parts
-from transformer_norms.mirror.parts import run_id
-from transformer_norms.mirror.run import RunMirror
-from transformer_norms.mirror.syncing import mirror_once
+from transformer_norms import files
+from transformer_norms.tracking import mirror as tracking
+from transformer_norms.tracking.parts import run_id
+from transformer_norms.tracking.run import RunMirror
+from transformer_norms.tracking.syncing import mirror_once
 
 pytestmark = pytest.mark.area("trust")
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from test_tracking import history, offline_records, rows_of
 
-from transformer_norms import command, tracking
+from transformer_norms import cli as command
 from transformer_norms.files import read_json
+from transformer_norms.tracking import mirror as tracking
 
 pytestmark = pytest.mark.area("trust")
 

@@ -8,7 +8,7 @@ import pytest
 from run_folders import config_of, make_record, make_run, planned
 
 from transformer_norms.files import read_json
-from transformer_norms.mirror.description import described, questions
+from transformer_norms.tracking.description import described, questions
 
 pytestmark = pytest.mark.area("trust")
 

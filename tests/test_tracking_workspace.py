@@ -5,10 +5,11 @@ import subprocess
 from typing import Any
 
 import pytest
-
-from transformer_norms import tracking, wandb_workspace
-from transformer_norms.measures import MEASURES, Place, key_of
 from transformer_norms.mirror import saving
+
+from transformer_norms.tracking import mirror as tracking
+from transformer_norms.tracking import workspace as wandb_workspace
+from transformer_norms.training.measures import MEASURES, Place, key_of
 
 pytestmark = pytest.mark.area("trust")
 

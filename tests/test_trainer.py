@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms.building import build_model, build_trainer
-from transformer_norms.config import compose, options, plain
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose, options, plain
 
 SIZES = ["model=tiny", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformer_norms.mirror import parts
 
 from transformer_norms import files
-from transformer_norms.mirror import parts
-from transformer_norms.mirror.parts import Mirrored
+from transformer_norms.tracking.parts import Mirrored
 
 
 def plain(value: Any) -> Any:

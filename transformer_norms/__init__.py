@@ -7,20 +7,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformer_norms.building import build_model as build_model
-    from transformer_norms.config import compose as compose
+    from transformer_norms.config.building import build_model as build_model
+    from transformer_norms.config.compose import compose as compose
     from transformer_norms.errors import ConfigError as ConfigError
-    from transformer_norms.loading import load as load
-    from transformer_norms.loading import runs as runs
-    from transformer_norms.run import train as train
+    from transformer_norms.run.loading import load as load
+    from transformer_norms.run.loading import runs as runs
+    from transformer_norms.run.run import train as train
 
 _HOMES = {
-    "compose": "config",
+    "compose": "config.compose",
     "ConfigError": "errors",
-    "build_model": "building",
-    "train": "run",
-    "load": "loading",
-    "runs": "loading",
+    "build_model": "config.building",
+    "train": "run.run",
+    "load": "run.loading",
+    "runs": "run.loading",
 }
 __all__ = ["ConfigError", "build_model", "compose", "load", "runs", "train"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.command import main
+from transformer_norms.cli import main
 from transformer_norms.files import read_metrics
-from transformer_norms.folder import summary_of
 from transformer_norms.progress import say
-from transformer_norms.report.curve import reference_lines
+from transformer_norms.run.curve import reference_lines
+from transformer_norms.run.folder import summary_of
 
 PROMPT = "def "
 

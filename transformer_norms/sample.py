@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from jaxtyping import Int
 
-from transformer_norms.command import answered
+from transformer_norms.cli import answered
 from transformer_norms.errors import ConfigError
-from transformer_norms.loading import load, tokenizer
-from transformer_norms.model import Transformer
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.run.loading import load, tokenizer
 
 
 @torch.no_grad()

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.command import Parser, answered, printed
-from transformer_norms.config import compose
+from transformer_norms.cli import Parser, answered, printed
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import parse
 
 # As published; a byte vocabulary has one more where documents are kept apart, which only the data
 # can tell, and pairs that are learned as many as typed.

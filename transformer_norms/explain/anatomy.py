@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from transformer_norms.attention import Attention
-from transformer_norms.block import DualBlock, ParallelBlock, SubLayer
-from transformer_norms.capped import Capped
-from transformer_norms.coefficient import FromBlock
 from transformer_norms.explain.reading import Factor, Reader, Standing, Values
 from transformer_norms.explain.sites import widths_inside
+from transformer_norms.model.attention import Attention
+from transformer_norms.model.block import DualBlock, ParallelBlock, SubLayer
+from transformer_norms.model.capped import Capped
+from transformer_norms.model.coefficient import FromBlock
+from transformer_norms.model.placement import HEAD_SITES, SubLayerPlan
 from transformer_norms.norms import nothing
-from transformer_norms.placement import HEAD_SITES, SubLayerPlan
 
 STREAM_SITES = ("pre", "out", "post")
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_norms.config.resolution import HENRYS_SCALE
+from transformer_norms.config.saved import AUTO_ARCHITECTURE, get
 from transformer_norms.explain.facts import Fact, Section
-from transformer_norms.placement import Placement
-from transformer_norms.position import rotary_bases
-from transformer_norms.resolution import HENRYS_SCALE
-from transformer_norms.saved import AUTO_ARCHITECTURE, get
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.position import rotary_bases
 
 Config = Mapping[str, Any]
 SIZES = {

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_norms.assembly import norm_of
 from transformer_norms.explain.anatomy import BlockAnatomy, dissect
 from transformer_norms.explain.choices import choices, others
 from transformer_norms.explain.equations import block_equations, ends, same
@@ -13,7 +12,8 @@ from transformer_norms.explain.numbers import coefficients, deviations, paramete
 from transformer_norms.explain.reading import Reader
 from transformer_norms.explain.sites import epsilon, norms, norms_in, width_of
 from transformer_norms.explain.weightless import build_weightless
-from transformer_norms.model import Transformer
+from transformer_norms.model.assembly import norm_of
+from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import NOT_ARGUMENTS
 
 Config = Mapping[str, Any]

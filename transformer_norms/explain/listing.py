@@ -5,15 +5,15 @@ from typing import Any
 
 import yaml
 
+from transformer_norms.config.settings import TRACKING
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.explain.text import heading, wrapped
-from transformer_norms.mlp import ACTIVATIONS, MLPS
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS
+from transformer_norms.model.position import POSITIONS
 from transformer_norms.names import AXES_OF_A_RUN, option_files
 from transformer_norms.norms import NORMS
-from transformer_norms.optimizer import OPTIMIZERS
-from transformer_norms.position import POSITIONS
-from transformer_norms.schedule import SCHEDULES
-from transformer_norms.settings import TRACKING
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.schedule import SCHEDULES
 
 # What a choice's `type` names; its docstring begins with what it is.
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {

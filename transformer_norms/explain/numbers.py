@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from transformer_norms.coefficient import REST_OF_B
 from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy, constant_scale
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.reading import Factor, Reader
 from transformer_norms.formula import formula_values
-from transformer_norms.initialization import InitRule
-from transformer_norms.model import Transformer
-from transformer_norms.optimizer import decayed, groups
+from transformer_norms.model.coefficient import REST_OF_B
+from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.optimizer import decayed, groups
 
 Config = Mapping[str, Any]
 

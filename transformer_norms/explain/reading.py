@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_norms.assembly import norm_of
-from transformer_norms.attention import AllHeads, PerHead
-from transformer_norms.block import Join
-from transformer_norms.coefficient import (
+from transformer_norms.formula import Formula, formula_values
+from transformer_norms.model.assembly import norm_of
+from transformer_norms.model.attention import AllHeads, PerHead
+from transformer_norms.model.block import Join
+from transformer_norms.model.coefficient import (
     FUNCTIONS,
     REST_OF_B,
     FromBlock,
@@ -23,9 +24,8 @@ from transformer_norms.coefficient import (
     Scaled,
     Times,
 )
-from transformer_norms.formula import Formula, formula_values
+from transformer_norms.model.placement import Placement
 from transformer_norms.norms import nothing
-from transformer_norms.placement import Placement
 
 Config = Mapping[str, Any]
 Values = Mapping[str, float]

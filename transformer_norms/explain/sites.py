@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from transformer_norms.attention import AllHeads, Attention
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.reading import Reader
+from transformer_norms.model.attention import AllHeads, Attention
+from transformer_norms.model.placement import SITES
 from transformer_norms.norms import NORMS
-from transformer_norms.placement import SITES
 
 KNOWN = {site for sites in SITES.values() for site in sites} | {"embed", "final", "rows"}
 HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")

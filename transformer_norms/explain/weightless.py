@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from transformer_norms.building import build_model
-from transformer_norms.model import Transformer
+from transformer_norms.config.building import build_model
+from transformer_norms.model.transformer import Transformer
 
 
 class NoWeights(TorchFunctionMode):

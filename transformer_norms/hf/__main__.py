@@ -6,12 +6,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from transformer_norms.command import answered
+from transformer_norms.cli import answered
 from transformer_norms.data.tokenizer import RankTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import to_hf
 from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
-from transformer_norms.loading import load, tokenizer
+from transformer_norms.run.loading import load, tokenizer
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from transformer_norms.building import undrawn
-from transformer_norms.config import compose
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.compose import compose
 from transformer_norms.hf.facts import Facts, differences, facts_of, shown
 from transformer_norms.hf.families import FAMILIES
 from transformer_norms.hf.family import Family
 from transformer_norms.hf.spelling import overrides_of
 from transformer_norms.hf.weights import made, taken
-from transformer_norms.model import Transformer
+from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 
 BY_NAME = {family.model_type: family for family in FAMILIES}

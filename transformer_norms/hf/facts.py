@@ -11,12 +11,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from transformer_norms.building import plain
+from transformer_norms.config.building import plain
 from transformer_norms.formula import Formula, formula_values
-from transformer_norms.initialization import BIASED, biased
-from transformer_norms.mlp import MLPS
+from transformer_norms.model.initialization import BIASED, biased
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.position import rotary_bases
 from transformer_norms.names import option_files
-from transformer_norms.position import rotary_bases
 
 Config = Mapping[str, Any]
 Facts = dict[str, Any]

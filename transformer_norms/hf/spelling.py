@@ -5,8 +5,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from transformer_norms.hf.facts import SIZES, Facts, same, share
-from transformer_norms.initialization import BIASED, biased
-from transformer_norms.mlp import MLPS
+from transformer_norms.model.initialization import BIASED, biased
+from transformer_norms.model.mlp import MLPS
 from transformer_norms.names import option_files
 
 

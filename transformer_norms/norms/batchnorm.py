@@ -3,9 +3,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.affine import wide
 from transformer_norms.kinds import Epsilon, Flag, Momentum
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import wide
 
 
 @NORMS("batchnorm")

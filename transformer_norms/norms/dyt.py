@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.affine import Start, wide
-from transformer_norms.analytic import by_autograd
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import Start, wide
+from transformer_norms.norms.analytic import by_autograd
 
 
 @NORMS("dyt")

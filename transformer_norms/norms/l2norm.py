@@ -1,10 +1,10 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.affine import wide
-from transformer_norms.division import divide, euclidean
 from transformer_norms.kinds import Epsilon
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import wide
+from transformer_norms.norms.division import divide, euclidean
 
 
 @NORMS("l2norm")

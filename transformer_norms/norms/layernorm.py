@@ -2,9 +2,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from transformer_norms.affine import Affine, Gain, wide
 from transformer_norms.kinds import Epsilon, Flag
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import Affine, Gain, wide
 
 
 @NORMS("layernorm")

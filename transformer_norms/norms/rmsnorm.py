@@ -1,10 +1,10 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from transformer_norms.affine import Affine, Gain, wide
-from transformer_norms.division import divide, root_mean_square
 from transformer_norms.kinds import Epsilon, Flag
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import Affine, Gain, wide
+from transformer_norms.norms.division import divide, root_mean_square
 
 
 @NORMS("rmsnorm")

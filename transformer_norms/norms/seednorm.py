@@ -2,10 +2,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.affine import Start, wide
-from transformer_norms.division import divide, root_mean_square
 from transformer_norms.kinds import Epsilon
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import Start, wide
+from transformer_norms.norms.division import divide, root_mean_square
 
 
 @NORMS("seednorm")

@@ -7,9 +7,9 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 
-from transformer_norms.command import Parser, answered
+from transformer_norms.cli import Parser, answered
+from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import parse
 from transformer_norms.report import write_report
 from transformer_norms.report.watching import EVERY, watch
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, untold
 from transformer_norms.report.reading import Run, plain_file
-from transformer_norms.sweep.record import SweepRecord, read_record
+from transformer_norms.run.sweep_record import SweepRecord, read_record
 
 _RECORD = 1 << 26  # bytes
 

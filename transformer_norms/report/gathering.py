@@ -11,7 +11,7 @@ from transformer_norms.report.folders import Found, find
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
-from transformer_norms.sweep.record import (
+from transformer_norms.run.sweep_record import (
     PlannedRun,
     SweepRecord,
     Tuned,

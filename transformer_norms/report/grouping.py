@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_norms.config.saved import NORM_WORDS, WORD_KEYS
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.report.reading import Run
-from transformer_norms.saved import NORM_WORDS, WORD_KEYS
-from transformer_norms.sweep.record import Values
+from transformer_norms.run.sweep_record import Values
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"] + list(NORM_WORDS)
 _HASH = "identity"

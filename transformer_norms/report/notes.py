@@ -9,7 +9,7 @@ from transformer_norms.report.paired_tests import smallest_found
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number
-from transformer_norms.sweep.record import label
+from transformer_norms.run.sweep_record import label
 
 _LISTED = 8  # runs named in one line
 

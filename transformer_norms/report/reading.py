@@ -11,10 +11,11 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_norms import identity, saved
+from transformer_norms.config import saved
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json, read_metrics
 from transformer_norms.report.summary import Summary
+from transformer_norms.run import identity
 
 Config = dict[str, Any]
 _CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 29, 20  # bytes, but for the depth

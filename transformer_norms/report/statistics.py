@@ -23,7 +23,7 @@ from transformer_norms.report.paired_tests import (
     two_sided,
     within,
 )
-from transformer_norms.sweep.record import EFFECT
+from transformer_norms.run.sweep_record import EFFECT
 
 Verdict = Literal[
     "better", "worse", "equivalent", "not distinguishable", "identical", "diverged", "too few seeds"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.report.reading import Run
-from transformer_norms.sweep.record import EFFECT, Tuned, Values
+from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the

@@ -7,8 +7,8 @@ from typing import Any
 
 from hydra.errors import HydraException
 
+from transformer_norms.config.overrides import as_typed, parse, parse_one
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import as_typed, parse, parse_one
 from transformer_norms.sweep.question import (
     COMMANDS,
     MOST_RUNS,

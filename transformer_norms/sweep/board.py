@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from transformer_norms.folder import ENDED, summary_of
 from transformer_norms.progress import clock
+from transformer_norms.run.folder import ENDED, summary_of
 from transformer_norms.sweep.planning import Job
 
 OVER = (*ENDED, "failed")

@@ -10,19 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config import check_hydras
+from transformer_norms.config.compose import check_hydras
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.folder import held
-from transformer_norms.stopping import Stopping
-from transformer_norms.sweep.asking import asked
-from transformer_norms.sweep.board import Board
-from transformer_norms.sweep.ending import AGAIN, REFUSED, answered
-from transformer_norms.sweep.job import keep_weights_only, record_failure
-from transformer_norms.sweep.launch import batches, launched
-from transformer_norms.sweep.mirrors import Mirrors
-from transformer_norms.sweep.opening import counted, introduced
-from transformer_norms.sweep.planning import Job, Jobs
-from transformer_norms.sweep.record import (
+from transformer_norms.run.folder import held
+from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
     Values,
@@ -31,7 +22,16 @@ from transformer_norms.sweep.record import (
     path_of,
     read_record,
 )
+from transformer_norms.sweep.asking import asked
+from transformer_norms.sweep.board import Board
+from transformer_norms.sweep.ending import AGAIN, REFUSED, answered
+from transformer_norms.sweep.job import keep_weights_only, record_failure
+from transformer_norms.sweep.launch import batches, launched
+from transformer_norms.sweep.mirrors import Mirrors
+from transformer_norms.sweep.opening import counted, introduced
+from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.tuning import Grid, chosen, extended, missing_from
+from transformer_norms.training.stopping import Stopping
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has

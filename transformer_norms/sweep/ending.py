@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.folder import ENDED, summary_of
 from transformer_norms.report import write_report
+from transformer_norms.run.folder import ENDED, summary_of
 from transformer_norms.sweep.planning import Job
 
 # Exit codes: what the same command goes on with, and what is wrong with a command.

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms import checkpoint
-from transformer_norms.config import compose
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import Busy
 from transformer_norms.files import write_json
-from transformer_norms.folder import ENDED, held, summary_of
+from transformer_norms.run import checkpoint
+from transformer_norms.run.folder import ENDED, held, summary_of
 
 
 def job(overrides: Sequence[str]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def job(overrides: Sequence[str]) -> dict[str, Any]:
 
     What the run says while it trains is left out; the sweep shows its state with the others'.
     """
-    from transformer_norms.run import train
+    from transformer_norms.run.run import train
 
     said = io.StringIO()
     try:

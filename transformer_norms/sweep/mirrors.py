@@ -15,7 +15,7 @@ class Mirrors:
     def follow(self, job: Job) -> None:
         if job.mirror != "none":
             if self.mirror is None:
-                from transformer_norms.tracking import Mirror
+                from transformer_norms.tracking.mirror import Mirror
 
                 self.mirror = Mirror(job.mirror)
             self.mirror.follow(job.folder)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformer_norms.run.sweep_record import path_of, read_record
 from transformer_norms.sweep.planning import Job, Jobs
-from transformer_norms.sweep.record import path_of, read_record
 
 
 def introduced(jobs: Jobs, first: Sequence[Job], study: Path) -> list[str]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config import check_names, compose, plain
+from transformer_norms.config.compose import check_names, compose, plain
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.folder import ENDED, summary_of
-from transformer_norms.overrides import as_typed
+from transformer_norms.run.folder import ENDED, summary_of
+from transformer_norms.run.sweep_record import PlannedRun, Values, label
 from transformer_norms.sweep.asking import Asked
 from transformer_norms.sweep.question import MOST_RUNS
-from transformer_norms.sweep.record import PlannedRun, Values, label
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Jobs:
         except ConfigError as error:
             of = f" (in {label(variant)})" if len(self.asked.question.variants) > 1 else ""
             raise ConfigError(f"{error}{of}") from None
-        from transformer_norms.plan import Plan
+        from transformer_norms.run.plan import Plan
 
         plan = Plan(plain(config))
         self.remarks.update(plan.remarks)

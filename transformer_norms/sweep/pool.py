@@ -18,7 +18,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from transformer_norms.stopping import Stopping
+from transformer_norms.training.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
@@ -85,7 +85,7 @@ class Pool:
         )
 
     def _schedule(self, job: Sequence[str]) -> Any:
-        from transformer_norms.machine import cores
+        from transformer_norms.run.machine import cores
 
         job = list(job)
         if not any(text.startswith("trainer.threads=") for text in job):

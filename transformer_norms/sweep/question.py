@@ -15,11 +15,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
+from transformer_norms.config.plugins import check as plugin_folder
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Seed
 from transformer_norms.names import option_files, unknown
-from transformer_norms.plugins import check as plugin_folder
-from transformer_norms.sweep.record import EFFECT, Values
+from transformer_norms.run.sweep_record import EFFECT, Values
 
 MOST_RUNS = 10_000
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are

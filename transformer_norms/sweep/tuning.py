@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.folder import summary_of
-from transformer_norms.sweep.record import Tuned, Values
+from transformer_norms.run.folder import summary_of
+from transformer_norms.run.sweep_record import Tuned, Values
 
 Grid = dict[str, list[Any]]
 Trial = tuple[Values, Path]  # a point of the grid, and the run that tried it

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_norms.analysis.init_gradients.asking import USUAL, setting
 from transformer_norms.analysis.writing import check_folder
-from transformer_norms.command import Parser, answered, printed
+from transformer_norms.cli import Parser, answered, printed
 from transformer_norms.progress import Live
 
 _EPILOG = f"""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from transformer_norms.config import check_names, compose, plain
+from transformer_norms.config.compose import check_names, compose, plain
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import as_typed
 from transformer_norms.progress import Tell, each, untold
+from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.asking import asked
 from transformer_norms.sweep.question import Question
-from transformer_norms.sweep.record import Values, label
 
 Config = Mapping[str, Any]
 DEPTH, WIDTH, MLP_WIDTH = "model.depth", "model.width", "model.mlp_width"

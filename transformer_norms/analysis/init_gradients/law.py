@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_norms.analysis.init_gradients.asking import Setting
 from transformer_norms.analysis.init_gradients.measuring import Row
-from transformer_norms.placement import Placement, Site, SubLayerPlan
+from transformer_norms.model.placement import Placement, Site, SubLayerPlan
 from transformer_norms.report.paired_tests import half_interval
 
 _SMALL = 1e-3  # of an eps, beside the mean square of 1 with which the stream begins

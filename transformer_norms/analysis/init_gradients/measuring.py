@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.building import build_model
-from transformer_norms.loss import CrossEntropy
+from transformer_norms.config.building import build_model
 from transformer_norms.progress import Tell, each, untold
+from transformer_norms.training.loss import CrossEntropy
 
 VOCABULARY = 64
 SEQUENCES = 4  # of a model's context, and one token more

@@ -12,7 +12,7 @@ from transformer_norms.analysis.init_gradients.law import Variant, bounds, geome
 from transformer_norms.analysis.init_gradients.measuring import SEQUENCES, VOCABULARY, Row
 from transformer_norms.analysis.writing import grid, markdown_grid, spreadsheet, written
 from transformer_norms.explain.text import wrapped
-from transformer_norms.placement import Placement
+from transformer_norms.model.placement import Placement
 from transformer_norms.report.escape import markdown, printable
 
 _TITLE = "Gradients and streams before training"

@@ -11,7 +11,7 @@ from transformer_norms.analysis.invariances.measuring import measured
 from transformer_norms.analysis.invariances.page import files
 from transformer_norms.analysis.invariances.tables import terminal
 from transformer_norms.analysis.writing import check_folder, written
-from transformer_norms.command import Parser, answered, printed
+from transformer_norms.cli import Parser, answered, printed
 from transformer_norms.progress import Live
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_norms import plugins
 from transformer_norms.analysis.invariances.laws import (
     LAWS,
     SEED,
@@ -19,14 +18,15 @@ from transformer_norms.analysis.invariances.laws import (
     drawn_layer,
     mean_squares,
 )
-from transformer_norms.assembly import norm_of
-from transformer_norms.config import compose
+from transformer_norms.config import plugins
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
-from transformer_norms.overrides import as_typed
 from transformer_norms.progress import Tell, each, untold
+from transformer_norms.run.sweep_record import label
 from transformer_norms.sweep.asking import asked
-from transformer_norms.sweep.record import label
 
 HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
 LITTLE = 1e-2

@@ -13,15 +13,15 @@ from transformer_norms.analysis.norm_removal.removal import RATE, USUAL, Subject
 from transformer_norms.analysis.norm_removal.showing import LEGEND, figure, folding, gaps, rows
 from transformer_norms.analysis.norm_removal.tuning import ORDER
 from transformer_norms.analysis.writing import check_folder, grid, markdown_grid, written
-from transformer_norms.command import Parser, answered, printed
+from transformer_norms.cli import Parser, answered, printed
 from transformer_norms.errors import ConfigError
 from transformer_norms.explain.text import wrapped
-from transformer_norms.loading import tokenizer
 from transformer_norms.progress import Live
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.reading import Run
-from transformer_norms.sweep.record import label
+from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.sweep_record import label
 
 _EPILOG = f"""
 RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that

@@ -9,17 +9,17 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from transformer_norms import checkpoint
 from transformer_norms.analysis.norm_removal.freezing import FrozenNorm, biased, norms_of
-from transformer_norms.building import undrawn
-from transformer_norms.config import compose, plain
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.compose import compose, plain
 from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_bytes, write_json
-from transformer_norms.initialization import biased as roles_of
-from transformer_norms.mlp import MLPS
-from transformer_norms.model import Transformer
-from transformer_norms.trainer import stored
+from transformer_norms.model.initialization import biased as roles_of
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.run import checkpoint
+from transformer_norms.training.trainer import stored
 
 # The roles of the matrices that read what a norm before a sub-layer or before the head gives.
 READERS = {"attention": ("query", "key", "value"), "mlp": ("up", "gate"), "head": ("head",)}

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.affine import wide
-from transformer_norms.model import Transformer
+from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.affine import wide
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.rmsnorm import RMSNorm
 

@@ -13,16 +13,16 @@ from transformer_norms.analysis.norm_removal.cost import Cost, cost_of
 from transformer_norms.analysis.norm_removal.folding import folded, normless
 from transformer_norms.analysis.norm_removal.freezing import places
 from transformer_norms.analysis.norm_removal.tuning import Timetable, tune
-from transformer_norms.building import build_trainer
-from transformer_norms.config import compose, plain
+from transformer_norms.config.building import build_trainer
+from transformer_norms.config.compose import compose, plain
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
-from transformer_norms.folder import summary_of
-from transformer_norms.loading import load
-from transformer_norms.model import Transformer
+from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
-from transformer_norms.plan import Plan
+from transformer_norms.run.folder import summary_of
+from transformer_norms.run.loading import load
+from transformer_norms.run.plan import Plan
 
 # How it is tuned on where nothing else is typed: a horizon of its own.
 USUAL = ("trainer.steps=300", "schedule.warmup=20")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transformer_norms.analysis.norm_removal.freezing import STAGES, Lengths, Place, one_length
-from transformer_norms.divergence import Divergence
-from transformer_norms.model import Transformer
-from transformer_norms.trainer import Trainer
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.divergence import Divergence
+from transformer_norms.training.trainer import Trainer
 
 BEFORE, AT_ONCE, FIRST, TUNED = "before", "at once", "first token", "tuned"
 ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)

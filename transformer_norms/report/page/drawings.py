@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.overrides import as_typed
 from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Variant, finite
 
@@ -44,8 +44,8 @@ def _drawn(run: Run) -> tuple[str, tuple[str, ...], str]:
 
 def _draw(typed: str) -> tuple[str, tuple[str, ...]]:
     """ConfigError where the config is not one that this version can build."""
-    from transformer_norms.building import undrawn
-    from transformer_norms.config import compose, plain
+    from transformer_norms.config.building import undrawn
+    from transformer_norms.config.compose import compose, plain
     from transformer_norms.explain.anatomy import dissect
     from transformer_norms.explain.equations import ends
     from transformer_norms.explain.figure import drawn

@@ -10,7 +10,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.paired_tests import half_interval
 from transformer_norms.report.study import Study, Variant, finite
 from transformer_norms.report.table import standing
-from transformer_norms.sweep.record import label
+from transformer_norms.run.sweep_record import label
 
 SHADES = 7
 _FIRST = ("placement", "norm")  # the rows and the columns of a map, where both vary

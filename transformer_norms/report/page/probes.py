@@ -5,10 +5,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformer_norms.measures import MEASURES, Measure, Place, place_of
 from transformer_norms.report.escape import label_text
 from transformer_norms.report.losses import Rows
 from transformer_norms.report.study import Study, Variant, finite
+from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
 
 _STEPS, _FEW, _MANY = 25, 10, 12  # steps that are kept; with more than so many variants, fewer
 _BLOCKS = 256  # of a model, at most

@@ -1,0 +1,112 @@
+"""From a config to a model and its trainer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from transformer_norms.formula import formula_values
+from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
+from transformer_norms.model.block import TOPOLOGIES
+from transformer_norms.model.constraint import CONSTRAINTS
+from transformer_norms.model.initialization import InitRule, biased
+from transformer_norms.model.position import POSITIONS, rotary_bases
+from transformer_norms.model.transformer import LogitCap, Transformer
+from transformer_norms.norms import nothing
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.probes import Probes
+from transformer_norms.training.recomputation import recomputed
+from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.training.trainer import Trainer, Windows
+
+Config = Mapping[str, Any]
+
+
+def build_model(config: Config, vocab_size: int) -> Transformer:
+    """The model of a composed config, its weights drawn from `config.seed`, on the CPU, in float64
+    where trainer.precision=fp64 and float32 otherwise. It carries the config: `model.config`.
+    """
+    model = undrawn(config, vocab_size)
+    InitRule(**config["init"]).apply(model, config["seed"], formula_values(config["model"]))
+    model.constrain(model)
+    return model
+
+
+def undrawn(config: Config, vocab_size: int) -> Transformer:
+    """The model before its weights are drawn, for those who have others to put there."""
+    sizes, architecture = config["model"], config["architecture"]
+    width = sizes["width"]
+    values = formula_values(sizes)
+    position = POSITIONS[config["position"]["type"]](
+        width=width,
+        context=sizes["context"],
+        head_dim=sizes["head_dim"],
+        bases=rotary_bases(architecture["rope_base"], sizes["depth"]),
+        fraction=architecture["rope_fraction"],
+        interleaved=architecture["rope_interleaved"],
+    )
+    assembly = Assembly(config, position)
+    topology = TOPOLOGIES[assembly.placement.topology]
+    cap, fixnorm = architecture["logit_cap"], config["embed"] == "fixnorm"
+    model = Transformer(
+        vocab_size=vocab_size,
+        width=width,
+        context=sizes["context"],
+        position=position,
+        blocks=[assembly(i) for i in range(sizes["depth"])],
+        tied=architecture["tied"],
+        bias="head" in biased(architecture["bias"]),
+        scale=scale_of(architecture["embed_scale"], width, values),
+        embed=norm_of(config, "none" if fixnorm else config["embed"])(width),
+        final=topology.leave(norm_of(config, config["final_norm"])(width)),
+        dropout=dropout_of(sizes["dropout"]),
+        logit_scale=scale_of(architecture["logit_scale"], vocab_size, values),
+        cap=nothing if cap == "none" else LogitCap(cap),
+        rows=norm_of(config, "l2norm" if fixnorm else "none")(width),
+        enter=topology.enter,
+        constrain=CONSTRAINTS[assembly.placement.weight_constraint],
+    )
+    model.config = plain(config)
+    return model.double() if config["trainer"]["precision"] == "fp64" else model
+
+
+def plain(value: Any) -> Any:
+    """A config as dicts and lists, none of them shared with what was given."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return value
+
+
+def build_trainer(
+    config: Config,
+    model: Transformer,
+    batches: Callable[[int], Any],
+    validation: Windows,
+    replicas: int = 1,
+) -> Trainer:
+    """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
+    share a batch: `replicas_of` says how many can; each works on as many threads as torch has, so
+    who asks for several divides the threads (torch.set_num_threads) among them."""
+    keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
+    model = model.to(keys["device"])
+    if keys["compile"]:
+        for block in model.blocks:  # one region a block: the time to compile knows no depth
+            block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
+    if keys["activation_checkpointing"]:
+        model.through = recomputed
+    own = {key: value for key, value in schedule.items() if key != "type"}
+    return Trainer(
+        model,
+        batches,
+        validation,
+        OPTIMIZERS[optimizer["type"]](model, **{k: v for k, v in optimizer.items() if k != "type"}),
+        partial(SCHEDULES[schedule["type"]], **own),
+        **{key: keys[key] for key in ("steps", "accumulation", "clip", "precision", "device")},
+        **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
+        seed=config["seed"],
+        warmup=schedule["warmup"],
+        probes=Probes(model, keys["probe_every"]),
+        replicas=replicas,
+        constrain=model.constrain,
+    )

@@ -1,1 +1,0 @@
-"""Run folders and reports in W&B: the same steps whether live, late, or after a kill."""

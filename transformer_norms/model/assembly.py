@@ -1,0 +1,164 @@
+"""One block of a config, put together from its placement's plan: names become modules here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from transformer_norms.formula import Formula, formula_values
+from transformer_norms.model.attention import ORDERS, AllHeads, Attention, PerHead
+from transformer_norms.model.block import TOPOLOGIES, SubLayer
+from transformer_norms.model.capped import Capped
+from transformer_norms.model.coefficient import REST_OF_B, FromBlock, Rest, Scaled, coefficient
+from transformer_norms.model.initialization import biased
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS
+from transformer_norms.model.placement import HEAD_SITES, Placement, SubLayerPlan, qk_site
+from transformer_norms.model.placement import TOPOLOGIES as TOPOLOGY_NAMES
+from transformer_norms.model.position import NoPosition
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
+
+Config = Mapping[str, Any]
+Module = Any  # an nn.Module, or the function `nothing`
+assert set(TOPOLOGIES) == set(TOPOLOGY_NAMES)
+
+
+class Assembly:
+    """assembly(i) is block i of the model that a composed config describes."""
+
+    def __init__(self, config: Config, position: NoPosition) -> None:
+        self.config, self.position = config, position
+        self.placement = Placement(**config["placement"])
+        self.sizes, self.architecture = config["model"], config["architecture"]
+        self.usual = formula_values(self.sizes)
+        self.biased = biased(self.architecture["bias"])
+
+    def __call__(self, i: int) -> nn.Module:
+        values = {**self.usual, "i": i, "l": i + 1}
+        plans = self.placement.plans(i, self.sizes["depth"])
+        functions = {
+            "attention": self.attention(plans["attention"], values),
+            "mlp": self.mlp(plans["mlp"], values),
+        }
+        shared: dict[str, Module] = {}
+        layers = {
+            name: self.sub_layer(plan, functions[name], values, shared)
+            for name, plan in plans.items()
+        }
+        whole = self.placement.whole
+        own = {name: self.site(whole, name, values) for name in whole.sites}
+        return TOPOLOGIES[self.placement.topology].block(**layers, **own)
+
+    def sub_layer(
+        self, plan: SubLayerPlan, f: nn.Module, values: Mapping[str, float], shared: dict[str, Any]
+    ) -> SubLayer:
+        """`shared` holds the coefficients that both sub-layers of a block have in common."""
+        width, a, b = self.sizes["width"], plan.coefficient("a"), plan.coefficient("b")
+        branch = scale_of(b, width, values)
+        if isinstance(b, Mapping) and b.get("share") == "block":
+            branch = shared.setdefault("b", branch)
+        skip = Rest(branch) if a == REST_OF_B else scale_of(a, width, values)
+        return SubLayer(
+            f,
+            **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
+            skip=FromBlock(skip) if plan.skip == "block" else skip,
+            branch=branch,
+            dropout=dropout_of(self.sizes["dropout"]),
+        )
+
+    def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
+        sizes, order = self.sizes, self.architecture["qk_norm_order"]
+        heads = {"q": sizes["heads"], "k": sizes["kv_heads"], "v": sizes["kv_heads"]}
+        if self.config["qk_norm"] != "none":
+            both = dict.fromkeys("qk", qk_site(self.config["qk_norm"]))
+            plan = replace(plan, sites={**plan.sites, **both})
+        attend, scale = self.attend(values)
+        return Attention(
+            **{key: sizes[key] for key in ("width", "heads", "kv_heads", "head_dim", "dropout")},
+            bias=self.biased,
+            attend=attend,
+            scale=scale,
+            turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
+            **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
+            head_norm=self.head_site(plan, "head_norm", sizes["heads"], values),
+            head_scale=coefficient(
+                plan.coefficient("head_scale"), self.head_shapes(sizes["heads"]), values
+            ),
+            ctx=self.site(plan, "ctx", values, sizes["heads"] * sizes["head_dim"]),
+        )
+
+    def attend(self, values: Mapping[str, float]) -> tuple[Module, Module]:
+        """Attention with its cap and scale, and what is left of the scale for q to meet."""
+        cap, scale = self.architecture["attention_cap"], self.architecture["attention_scale"]
+        attend = F.scaled_dot_product_attention if cap == "none" else Capped(cap)
+        if isinstance(scale, Mapping):
+            learned = coefficient(scale, self.head_shapes(self.sizes["heads"]), values)
+            return partial(attend, scale=1.0), learned
+        number = Formula(scale)(values)
+        usual = number == 1 / sqrt(self.sizes["head_dim"])
+        return (attend if usual else partial(attend, scale=number)), nothing
+
+    def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:
+        kind, width = MLPS[self.config["mlp"]["type"]], self.sizes["mlp_width"]
+        scales = ("up_scale", "gate_scale") if kind.gated else ("up_scale",)
+        spec = plan.coefficient("hidden_scale")
+        return kind(
+            width=self.sizes["width"],
+            mlp_width=width,
+            bias=self.biased,
+            activation=ACTIVATIONS[self.config["mlp"]["activation"]],
+            mid=self.site(plan, "mid", values, width),
+            **{name: scale_of(spec, width, values) for name in scales},
+        )
+
+    def site(
+        self,
+        plan: SubLayerPlan,
+        name: str,
+        values: Mapping[str, float],
+        width: int | None = None,
+    ) -> Module:
+        """The norm at a site of the stream, of `width` features (the model's, unless said)."""
+        site, width = plan.site(name), width or self.sizes["width"]
+        norm = norm_of(self.config, site.norm)(width)
+        return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
+
+    def head_site(
+        self, plan: SubLayerPlan, name: str, heads: int, values: Mapping[str, float]
+    ) -> Module:
+        """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
+        site, head_dim = plan.site(name), self.sizes["head_dim"]
+        stand_in = site.norm == "norm" and name in HEAD_SITES
+        make = norm_of(self.config, self.config["qkv"] if stand_in else site.norm)
+        norm = make(head_dim)
+        if norm is not nothing and site.share == "full":
+            norm = AllHeads(make(heads * head_dim))
+        elif norm is not nothing and site.share == "per_head":
+            norm = PerHead([make(head_dim) for _ in range(heads)])
+        if site.scale == 1:
+            return norm
+        return Scaled(norm, coefficient(site.scale, self.head_shapes(heads), values))
+
+    def head_shapes(self, heads: int) -> dict[str, tuple[int, ...]]:
+        return {"scalar": (), "head": (heads, 1), "vector": (heads, self.sizes["head_dim"])}
+
+
+def norm_of(config: Config, name: str) -> Callable[[int], Module]:
+    """`norm(width)` for the norm that a site names: norm, none, or a norm's file."""
+    if name == "none":
+        return NORMS["none"]
+    spec = config["norm"] if name == "norm" else config["norms"][name]
+    own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
+    return lambda width: NORMS[spec["type"]](width, **own)
+
+
+def scale_of(spec: Any, width: int, values: Mapping[str, float]) -> Module:
+    """A coefficient of `width` features, or nothing."""
+    return coefficient(1 if spec == "none" else spec, {"scalar": (), "vector": (width,)}, values)
+
+
+def dropout_of(share: float) -> Module:
+    return nn.Dropout(share) if share else nothing

@@ -1,0 +1,116 @@
+"""The position-wise network: W_down mid(activation(W_up x)), gated or not."""
+
+from collections.abc import Callable, Collection
+from math import pi, sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from transformer_norms.model.initialization import Linear
+from transformer_norms.norms import nothing
+from transformer_norms.registry import Registry
+
+MLPS = Registry("mlp")
+ACTIVATIONS = Registry("activation")
+Stream = Float[Tensor, "batch time width"]
+
+
+@ACTIVATIONS("gelu")
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x)      Hendrycks & Gimpel 2016, arXiv:1606.08415"""
+    return F.gelu(x)
+
+
+@ACTIVATIONS("gelu_tanh")
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GPT-2's gelu: x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"""
+    if torch.compiler.is_compiling():  # (1 + tanh(u)) / 2 is sigmoid(2u), for a processor cheaper
+        return x * torch.sigmoid(sqrt(8 / pi) * (x + 0.044715 * x * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
+@ACTIVATIONS("relu")
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)"""
+    return F.relu(x)
+
+
+@ACTIVATIONS("relu2")
+def relu2(x: Tensor) -> Tensor:
+    """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
+    return _ReLU2.apply(x)
+
+
+class _ReLU2(torch.autograd.Function):
+    """With its gradient 2 max(x, 0) written out: two passes over memory fewer than autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (grad * positive).mul_(2)
+
+
+@ACTIVATIONS("silu")
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)"""
+    return F.silu(x)
+
+
+@MLPS("plain")
+class MLP(nn.Module):
+    """W_down mid(activation(scale * W_up x)), the scale of each hidden unit 1 but for nGPT"""
+
+    gated = False
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        mlp_width: int,
+        bias: Collection[str],
+        activation: Callable[[Tensor], Tensor],
+        mid: Callable[..., Any] = nothing,
+        up_scale: Callable[..., Any] = nothing,
+    ) -> None:
+        super().__init__()
+        self.up = Linear(width, mlp_width, bias="up" in bias)
+        self.down = Linear(mlp_width, width, bias="down" in bias)
+        self.activation, self.mid, self.up_scale = activation, mid, up_scale
+
+    def forward(self, x: Stream, *context: Any) -> Stream:
+        return self.down(self.mid(self.activation(self.up_scale(self.up(x)))))
+
+
+@MLPS("gated")
+class GatedMLP(MLP):
+    """W_down mid(activation(scale * W_gate x) * scale * W_up x)      Shazeer 2020, 2002.05202"""
+
+    gated = True
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        mlp_width: int,
+        bias: Collection[str],
+        gate_scale: Callable[..., Any] = nothing,
+        **rest: Any,
+    ) -> None:
+        super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)
+        self.gate = Linear(width, mlp_width, bias="gate" in bias)
+        self.gate_scale = gate_scale
+
+    def forward(self, x: Stream, *context: Any) -> Stream:
+        gate = self.activation(self.gate_scale(self.gate(x)))
+        return self.down(self.mid(gate * self.up_scale(self.up(x))))

@@ -1,0 +1,177 @@
+"""How a token knows where it stands: added to the stream, turned into q and k, or not at all.
+
+A position has two ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)`
+gives what `rotation(i)` turns the queries and keys of block i by. `start` is the position of the
+first token, above 0 only when generating from a cache.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.formula import Formula
+from transformer_norms.model.initialization import Embedding
+from transformer_norms.norms import nothing
+from transformer_norms.registry import Registry
+
+POSITIONS = Registry("position")
+Stream = Float[Tensor, "batch time width"]
+
+
+@POSITIONS("none")
+class NoPosition(nn.Module):
+    """No positions: only the causal mask tells the past from the future."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Stream, start: int) -> Stream:
+        return x
+
+    def angles(self, start: int, time: int) -> Any:
+        return None
+
+    def rotation(self, i: int) -> Callable[..., Any]:
+        return nothing
+
+
+@POSITIONS("learned")
+class Learned(NoPosition):
+    """x + P[t], a vector for each position up to the context      GPT-1, GPT-2"""
+
+    def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
+        super().__init__()
+        self.position = Embedding(context, width)
+
+    def forward(self, x: Stream, start: int) -> Stream:
+        return x + self.position.weight[start : start + x.shape[1]]
+
+
+@POSITIONS("sinusoidal")
+class Sinusoidal(NoPosition):
+    """x + P[t], P[t, 2j] = sin(t / 10000^(2j/d)), P[t, 2j+1] = its cos      Vaswani et al. 2017
+
+    As the paper has it, sines and cosines take turns; others put all sines first.
+    """
+
+    def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
+        super().__init__()
+        pairs = torch.arange(0, width, 2, dtype=torch.float64) / width
+        angle = torch.outer(torch.arange(context, dtype=torch.float64), 10_000.0**-pairs)
+        both = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :width]
+        self.register_buffer("table", both, persistent=False)
+        self.table: Tensor
+
+    def forward(self, x: Stream, start: int) -> Stream:
+        return x + self.table[start : start + x.shape[1]].to(x.dtype)
+
+
+def halves(first: Tensor, second: Tensor) -> Tensor:
+    return torch.cat((first, second), dim=-1)
+
+
+def neighbours(first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack((first, second), dim=-1).flatten(-2)
+
+
+def other_half(x: Tensor) -> Tensor:
+    return x.roll(x.shape[-1] // 2, -1)
+
+
+def other_neighbour(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+class Pairs(NamedTuple):
+    """Which two dimensions turn together: `lay` puts the firsts and the seconds of all pairs in
+    their places, `other` puts each in the place of the other."""
+
+    lay: Callable[[Tensor, Tensor], Tensor]
+    other: Callable[[Tensor], Tensor]
+
+
+HALVES, NEIGHBOURS = Pairs(halves, other_half), Pairs(neighbours, other_neighbour)
+
+
+@POSITIONS("rope")
+class Rotary(NoPosition):
+    """Rotary positions, pairs (j, j + r/2) of the first r dimensions of each head turned by the
+    angle t / base^(2j/r)      Su et al. 2021, arXiv:2104.09864
+
+    `interleaved` pairs are (2j, 2j + 1), as in the paper and in GPT-J. r is the share `fraction` of
+    the head, rounded down to an even number, at least 2. `bases` has one number a block, 0 where
+    nothing turns. Frequencies are computed in float32 and angles in float32 at least.
+    """
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        bases: Sequence[float],
+        fraction: float,
+        interleaved: bool,
+        **sizes: Any,
+    ) -> None:
+        super().__init__()
+        turned = max(2, int(head_dim * fraction) // 2 * 2)
+        self.bases, self.pairs = bases, NEIGHBOURS if interleaved else HALVES
+        self.distinct = list(dict.fromkeys(base for base in bases if base))
+        exponents = torch.arange(0, turned, 2, dtype=torch.float32) / turned
+        frequencies = [1.0 / base**exponents for base in self.distinct]
+        table = torch.stack(frequencies) if frequencies else exponents.new_zeros(0, turned // 2)
+        self.register_buffer("frequencies", table, persistent=False)
+        self.frequencies: Tensor
+
+    def angles(self, start: int, time: int) -> tuple[Float[Tensor, "two 1 time 1 turned"], ...]:
+        """For each distinct base cos and sin, the sine negative for the first of a pair:
+        (x, y) -> (xc - ys, yc + xs)"""
+        times = torch.arange(start, start + time, device=self.frequencies.device)
+        times = times.to(self.frequencies.dtype)
+        return tuple(self._angles(torch.outer(times, own)) for own in self.frequencies)
+
+    def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
+        cos, sin, lay = angle.cos(), angle.sin(), self.pairs.lay
+        return torch.stack((lay(cos, cos), lay(-sin, sin)))[:, None, :, None]
+
+    def rotation(self, i: int) -> Callable[..., Any]:
+        """`rotation(i)(x, angles)` for the queries and the keys of block i"""
+        base = self.bases[i]
+        if not base:
+            return nothing
+        return partial(rotate, self.pairs.other, self.distinct.index(base))
+
+
+def rotate(
+    other: Callable[[Tensor], Tensor],
+    which: int,
+    x: Float[Tensor, "batch time heads head_dim"],
+    angles: tuple[Float[Tensor, "two 1 time 1 turned"], ...],
+) -> Float[Tensor, "batch time heads head_dim"]:
+    cos, sin = angles[which].to(x.dtype)
+    turned = cos.shape[-1]
+    part = x[..., :turned]
+    rotated = part * cos + other(part) * sin
+    return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
+
+
+def rotary_bases(spec: Any, depth: int) -> list[float]:
+    """`rope_base` as one number a block: a number, a formula of i, l and N, or a list of them.
+    ValueError where it is none, or neither 0 nor between 1 and 1e9."""
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        if len(spec) != depth:
+            raise ValueError(f"there are {len(spec)} bases for {depth} blocks")
+        formulas = [Formula(each) for each in spec]
+    else:
+        formulas = [Formula(spec)] * depth
+    bases = [float(formula({"i": i, "l": i + 1, "N": depth})) for i, formula in enumerate(formulas)]
+    for i, base in enumerate(bases):
+        if base != 0 and not 1 < base <= 1e9:
+            raise ValueError(
+                f"in block i={i} it is {base:g}; a base is above 1 and at most 1e9, or 0 where "
+                "nothing is to turn"
+            )
+    return bases

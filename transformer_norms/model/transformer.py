@@ -1,0 +1,105 @@
+"""Tokens in, logits out: embedding, position, blocks, final norm, head."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer_norms.model.attention import Cache
+from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.model.position import NoPosition
+from transformer_norms.norms import nothing
+
+Tokens = Int[Tensor, "batch time"]
+States = Float[Tensor, "*batch width"]
+
+
+def straight(block: nn.Module, *given: Any) -> Any:
+    return block(*given)
+
+
+class Transformer(nn.Module):
+    """x = embed(position(scale * E[tokens]));  x = block(x) for each;
+    logits = cap(logit_scale * head(final(x)))
+
+    A tied head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or
+    nothing, and so does `rows`, for each row of E and of the head as they are read (fixnorm).
+    `enter` is what blocks of several streams want before the first; `constrain` is applied to the
+    model at the start and after every optimizer step. `through` runs a block.
+    """
+
+    config: Mapping[str, Any] = {}  # what `build_model` built it from
+    through: Callable[..., Any] = staticmethod(straight)
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        width: int,
+        context: int,
+        position: NoPosition,
+        blocks: Sequence[nn.Module],
+        tied: bool,
+        bias: bool = False,
+        scale: Callable[..., Any] = nothing,
+        embed: Callable[..., Any] = nothing,
+        final: Callable[..., Any] = nothing,
+        dropout: Callable[..., Any] = nothing,
+        logit_scale: Callable[..., Any] = nothing,
+        cap: Callable[..., Any] = nothing,
+        rows: Callable[..., Any] = nothing,
+        enter: Callable[..., Any] = nothing,
+        constrain: Callable[..., Any] = nothing,
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.context = vocab_size, context
+        self.embedding = Embedding(vocab_size, width)
+        self.position = position
+        self.scale, self.embed, self.dropout = scale, embed, dropout
+        self.blocks = nn.ModuleList(blocks)
+        self.final = final
+        self.head = None if tied else Linear(width, vocab_size, bias=bias)
+        self.logit_scale, self.cap = logit_scale, cap
+        self.rows, self.enter, self.constrain = rows, enter, constrain
+
+    def forward(
+        self, tokens: Tokens, cache: Sequence[Cache] | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        return self.logits(self.states(tokens, cache))
+
+    def states(self, tokens: Tokens, cache: Sequence[Cache] | None = None) -> States:
+        """What the head reads."""
+        start, time = cache[0].length if cache else 0, tokens.shape[1]
+        if start + time > self.context:
+            raise ValueError(f"{start + time} tokens are more than the context of {self.context}")
+        x = self.rows(self.embedding(tokens))
+        if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = self.enter(self.dropout(self.embed(self.position(self.scale(x), start))))
+        angles = self.position.angles(start, time)
+        for i, block in enumerate(self.blocks):
+            x = self.through(block, x, angles, cache[i] if cache else None)
+        return self.final(x)
+
+    def logits(self, states: States) -> Float[Tensor, "*batch vocab"]:
+        weight, bias = self.embedding.weight, None
+        if self.head is not None:
+            weight, bias = self.head.weight, self.head.bias
+        return self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
+
+    def new_cache(self) -> list[Cache]:
+        return [Cache() for _ in self.blocks]
+
+
+class LogitCap:
+    """cap * tanh(logits / cap)      Gemma 2"""
+
+    def __init__(self, cap: float) -> None:
+        self.cap = cap
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return self.cap * torch.tanh(logits.to(dtype) / self.cap)

@@ -1,0 +1,117 @@
+"""The folder of a run: where it is, who holds it, what state it is in."""
+
+import fcntl
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.files import read_json
+from transformer_norms.run.identity import differing
+
+ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The folder's summary.json, or an empty one where there is none yet."""
+    file = folder / "summary.json"
+    return read_json(file) if file.is_file() else {}
+
+
+def attempts(study: Path, run_hash: str, origin: str) -> list[Path]:
+    """The folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ..."""
+    pattern = re.compile(rf".*-{run_hash[:8]}{origin}(?:-(\d+))?")
+    found = []
+    for folder in study.glob(f"*-{run_hash[:8]}{origin}*"):
+        match = pattern.fullmatch(folder.name)
+        if ("-from-" in folder.name) != bool(origin):
+            continue  # a continuation is a run of its own, whatever hash its origin's name ends in
+        if match and folder.is_dir():
+            found.append((int(match[1] or 1), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def choose(
+    study: Path,
+    name: str,
+    run_hash: str,
+    origin: str,
+    *,
+    again: bool,
+    code: Mapping[str, str],
+    data: Mapping[str, Any],
+) -> tuple[Path, list[str]]:
+    """The folder that this command means, made or not, and what is to be said about it.
+
+    ConfigError where its run was fed by a corpus that has changed since, and where an unfinished
+    run was begun by other code.
+    """
+    there = attempts(study, run_hash, origin)
+    if not there:
+        return study / name, []
+    latest, summary = there[-1], summary_of(there[-1])
+    if not summary:  # killed before it had written anything
+        return latest, []
+    ended = summary["status"] in ENDED
+    other = differing(summary["source"], code)
+    changed = _changed(summary["data"]["identity"], data)
+    if again and (ended or other or changed):
+        number = len(there) + 1
+        while (study / f"{there[0].name}-{number}").exists():
+            number += 1
+        return study / f"{there[0].name}-{number}", []
+    if changed:
+        raise ConfigError(
+            f"{shown(latest)}: the corpus has changed since ({changed}); again=true runs it anew "
+            "beside it"
+        )
+    if other:
+        line = f"run by other code ({_named(other)}); again=true runs it anew beside it"
+        if not ended:
+            raise ConfigError(f"{shown(latest)}: {line}")
+        return latest, [line]
+    return latest, []
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    return ", ".join(f"{key}: {before.get(key)} then, {now.get(key)} now" for key in keys)
+
+
+def _named(files: list[str]) -> str:
+    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
+    return f"{', '.join(files[:2])}{more} {'differ' if len(files) > 1 else 'differs'}"
+
+
+def shown(folder: Path) -> str:
+    """The folder as a command takes it: relative to where one stands, if it is below."""
+    folder = folder.absolute()
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Holds the folder against other processes; Busy, naming the holder, where one has it.
+
+    The lock is on the folder itself: it leaves no file behind and dies with its holder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = summary_of(folder).get("process", {})
+            who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+            raise Busy(f"{shown(folder)} is being trained by {who}") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def this_process() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": socket.gethostname()}

@@ -1,0 +1,90 @@
+"""What a run writes while it trains: rows, checkpoints, its summary."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.files import MetricsFile, read_metrics, write_json
+from transformer_norms.run import checkpoint
+from transformer_norms.training.trainer import Trainer
+
+Summary = dict[str, Any]
+
+
+class Record:
+    """A run's folder as its trainer sees it. `summary` is written whole at every checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path,
+        summary: Summary,
+        *,
+        keep: int,
+        bits_per_byte: Callable[[str, float], float],
+        watch: Callable[[Trainer, float | None], None],
+    ) -> None:
+        self.folder, self.summary, self.keep = folder, summary, keep
+        self.bits_per_byte, self.watch = bits_per_byte, watch
+        self.metrics = MetricsFile(folder / "metrics.jsonl")
+        self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
+        self.diverged: str | None = None
+
+    def rewind(self, step: int, written: int) -> None:
+        """Forgets the rows that came after the checkpoint of `step` from which the run goes on:
+        those behind `written`, the last that there was then. A row that came later, of the very
+        step, is measured again, since the trainer is as it was before."""
+        self.metrics.truncate_after(written)
+        rows = read_metrics(self.metrics.path)
+        self.written = rows[-1]["step"] if rows else 0
+        self.saved = step
+
+    def validated(self, split: str, measured: tuple[float, int]) -> dict[str, float]:
+        """Loss in nats per token and bits per byte, of (summed nats, tokens)."""
+        nats, tokens = measured
+        return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.metrics.append(row)
+        self.written = row["step"]
+
+    def checkpoint(self, trainer: Trainer) -> None:
+        self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
+        self.summary["batch_chain"] = trainer.chain
+        extra = {"config": self.summary["identity"], "data": self.summary["data"]["fingerprint"]}
+        checkpoint.save(
+            self.folder / "checkpoints",
+            trainer.step,
+            trainer.tensors(),
+            {**trainer.state(), "written": self.written},
+            {**extra, "batch_chain": trainer.chain},
+            self.keep,
+        )
+        self.saved = trainer.step
+        self.summarize(trainer)
+
+    def summarize(self, trainer: Trainer, **more: Any) -> None:
+        self.summary |= {
+            "step": trainer.step,
+            "tokens": trainer.tokens,
+            "seconds": round(trainer.seconds, 3),
+            "evaluation_seconds": round(trainer.evaluation_seconds, 3),
+            "val_loss": _finite(trainer.final) if trainer.step == trainer.steps else None,
+            "best_val_loss": _finite(trainer.best),
+            "initial_loss": trainer.divergence.initial,
+            "spikes": trainer.divergence.spikes,
+            "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
+            **more,
+        }
+        write_json(self.folder / "summary.json", self.summary)
+
+    def progress(self, trainer: Trainer) -> None:
+        self.watch(trainer, _finite(trainer.final))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return round(tokens / seconds, 1) if seconds > 0 else None

@@ -1,0 +1,266 @@
+"""One run: from a config to its folder."""
+
+import importlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from math import log
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import plain
+from transformer_norms.data import Tokens
+from transformer_norms.data.batches import Batches, held_out_bytes, windows
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import StorageError, preflight, storage, write_bytes, write_json
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.progress import Live, say
+from transformer_norms.run import checkpoint, machine
+from transformer_norms.run.curve import draw_curve, reference_lines
+from transformer_norms.run.folder import ENDED, held, shown, summary_of, this_process
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.record import Record, Summary
+from transformer_norms.training.causality import leaks
+from transformer_norms.training.flops import work
+from transformer_norms.training.replicas import replicas_of
+from transformer_norms.training.stopping import Preempted, Stopping
+from transformer_norms.training.trainer import Batch, Trainer
+
+SCHEMA = 1
+Follow = Callable[[Path], None]
+
+
+def train(
+    config: DictConfig, follow: Follow = lambda folder: None, weights_only: bool = False
+) -> Summary:
+    """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
+    with the run's `folder`; its `status` is finished, diverged or preempted.
+
+    `follow` is told the folder once training is under way; `weights_only` marks the run as one
+    whose optimizer need not be kept once it has finished. ConfigError and InputError come before
+    anything is written, Busy where another process holds the run.
+    """
+    # Building any torch optimizer imports this, which takes as long as torch: while data opens.
+    threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
+    plan = Plan(plain(config))
+    for line in plan.remarks:
+        say(line)
+    summary = summary_of(plan.folder)
+    if summary.get("status") in ENDED:
+        say(f"{shown(plan.folder)} has {summary['status']} already; nothing to do")
+        return {**summary, "folder": str(plan.folder)}
+    with Stopping() as stopping:
+        try:
+            summary = Run(plan, weights_only).train(stopping, follow)
+            return {**summary, "folder": str(plan.folder)}
+        except Preempted as signal:
+            say(f"stopped by {signal} before the first step; the same command starts it again")
+            known = summary_of(plan.folder) or {"step": 0, "val_loss": None}
+            return {**known, "status": "preempted", "folder": str(plan.folder)}
+
+
+class Run:
+    """A plan carried out, or gone on with, in its folder."""
+
+    def __init__(self, plan: Plan, weights_only: bool = False) -> None:
+        self.plan, self.config, self.folder = plan, plan.config, plan.folder
+        self.weights_only = weights_only
+
+    def train(self, stopping: Stopping, follow: Follow) -> Summary:
+        """Trains to the end or to a signal."""
+        config, before = self.config, summary_of(self.folder)
+        threads = before.get("threads", config["trainer"]["threads"])
+        self.threads = machine.cores() if threads == "auto" else threads
+        torch.set_num_threads(self.threads)
+        tokens = self.plan.tokens()
+        model = build_model(config, tokens.vocab_size)
+        # What has begun goes on as it began.
+        self.replicas = before.get("replicas") or replicas_of(config, model, self.threads)
+        parameters = sum(p.numel() for p in model.parameters())
+        self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
+        say(_introduced(tokens.facts, parameters))
+        with storage(self.folder):
+            # Weights and two moments for each kept checkpoint and the one being written.
+            preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with held(self.folder):
+            known = summary_of(self.folder)
+            if known.get("status") in ENDED:  # by another process, since this one looked
+                say(f"{shown(self.folder)} has {known['status']} meanwhile")
+                return known
+            summary = self._summary(tokens, parameters)
+            self._write_first(tokens, summary)
+            with Live(stays=True) as live:
+                record = self._record(tokens, summary, live, follow)
+                try:
+                    return self._train(model, tokens, record, stopping, live)
+                except (Preempted, StorageError):
+                    raise
+                except Exception:
+                    record.summary |= {"status": "failed", "error": traceback.format_exc()}
+                    write_json(self.folder / "summary.json", record.summary)
+                    raise
+                finally:
+                    torch.set_num_threads(self.threads)
+
+    def _summary(self, tokens: Tokens, parameters: int) -> Summary:
+        before = summary_of(self.folder)
+        data = {
+            "identity": self.plan.data_identity,
+            "fingerprint": tokens.fingerprint,
+            **tokens.facts,
+        }
+        if before and before["data"]["fingerprint"] != tokens.fingerprint:
+            raise ConfigError(
+                f"{shown(self.folder)}: the tokens have changed since this run began "
+                f"({before['data']['fingerprint'][:12]} then, {tokens.fingerprint[:12]} now); "
+                "again=true runs it anew beside it"
+            )
+        fresh = {
+            "schema": SCHEMA,
+            "status": "running",
+            "step": 0,
+            "steps": self.config["trainer"]["steps"],
+            "val_loss": None,
+            "best_val_loss": None,
+            "test_loss": None,
+            "parameters": parameters,
+            "flops": None,
+            "tokens_per_second": None,
+            "model_flops_utilisation": None,
+            "peak_memory": None,
+            "choices": self.config["choices"],
+            "identity": self.plan.hash,
+            "versions": machine.versions(),
+            **machine.commit(),
+            "data": data,
+            "source": self.plan.code,
+            "device": machine.device(self.config["trainer"]["device"]),
+            "warnings": self.warnings,
+        }
+        fresh |= {"threads": self.threads, "replicas": self.replicas}
+        fresh |= {"weights_only": self.weights_only}
+        if self.plan.origin:
+            fresh["continued_from"] = self.plan.origin.name
+        before.pop("error", None)
+        return {**fresh, **before, "status": "running", "process": this_process()}
+
+    def _write_first(self, tokens: Tokens, summary: Summary) -> None:
+        if not (self.folder / "summary.json").exists():
+            write_bytes(self.folder / "config.yaml", OmegaConf.to_yaml(self.config).encode())
+            write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
+            if self.plan.origin:
+                rows = (self.plan.origin / "metrics.jsonl").read_bytes()
+                write_bytes(self.folder / "metrics.jsonl", rows)
+        write_json(self.folder / "summary.json", summary)
+
+    def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
+        limit, lengths = self.config["data"]["val_tokens"], tokens.tokenizer.byte_lengths
+        followed = False
+
+        def bits_per_byte(split: str, nats: float) -> float:
+            size = held_out_bytes(getattr(tokens, split), limit, lengths)
+            return nats / log(2) / max(1, size)
+
+        def seen(trainer: Trainer, val_loss: float | None) -> None:
+            nonlocal followed
+            if not followed:
+                followed = True
+                follow(self.folder)
+            live("step {:.0f}/{:.0f}", trainer.step, trainer.steps, _standing(trainer, val_loss))
+
+        keep = self.config["trainer"]["keep"]
+        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
+
+    def _train(
+        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
+    ) -> Summary:
+        keys, context = self.config["trainer"], self.config["model"]["context"]
+        batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
+        validation = self._windows(tokens.val, live, "validation")
+        machine.forget_memory(keys["device"])
+        torch.set_num_threads(self.threads // self.replicas)
+        trainer = build_trainer(self.config, model, batches, validation, self.replicas)
+        self._restore(trainer, record)
+        for line in self.warnings:
+            say(f"warning: {line}")
+        stopping.patient = True
+        if stopping.asked:
+            raise Preempted("a signal")
+        status = trainer.fit(record, stopping)
+        more: dict[str, Any] = {
+            "status": status,
+            "peak_memory": machine.peak_memory(trainer.device),
+        }
+        if record.diverged:
+            more["diverged"] = record.diverged
+            say(f"diverged: {record.diverged}")
+        if status == "finished" and len(tokens.test) > 1:
+            testing = self._windows(tokens.test, live, "test")
+            measured = trainer.evaluate(testing(), stopping)
+            if measured is None:
+                more["status"] = "preempted"
+            else:
+                tested = record.validated("test", measured)
+                more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
+        if more["status"] in ENDED:
+            more |= work(trainer, context, record.summary["device"], keys["precision"])
+        record.summarize(trainer, **more)
+        record.progress(trainer)
+        if more["status"] in ENDED:
+            self._draw()
+        return record.summary
+
+    def _draw(self) -> None:
+        try:
+            draw_curve(self.folder)
+        except Exception as error:  # a picture that fails takes no result with it
+            say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
+
+    def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
+        """What is evaluated on; how far that is, is shown as `what`."""
+        keys = self.config["trainer"]
+        size = keys["batch_size"] // keys["accumulation"]
+        limit = self.config["data"]["val_tokens"]
+        total = min(limit, len(tokens) - 1)
+
+        def shown() -> Iterator[Batch]:
+            done = 0
+            for window in windows(tokens, self.config["model"]["context"], limit, size):
+                live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
+                yield window
+                done += window[:, 1:].numel()
+
+        return shown
+
+    def _restore(self, trainer: Trainer, record: Record) -> None:
+        """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
+        checkpoint.clean(self.folder / "checkpoints")
+        saved = checkpoint.newest(self.folder / "checkpoints", say)
+        if saved is None and self.plan.origin is not None:
+            saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
+        if saved is None:
+            record.rewind(0, 0)
+            return
+        trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
+        record.rewind(saved.step, saved.state.get("written", saved.step))
+        say(f"{shown(self.folder)} goes on from step {saved.step}")
+
+
+def _standing(trainer: Trainer, val_loss: float | None) -> str:
+    rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
+    validated = "" if val_loss is None else f"  val {val_loss:.3f}"
+    return f"loss {trainer.last_loss:.3f}{validated}  {rate:,.0f} tokens/s"
+
+
+def _introduced(facts: dict[str, Any], parameters: int) -> str:
+    """What is about to be trained on what, and what losses to compare with."""
+    lines = ", ".join(f"{name} {value:.3f}" for name, value in reference_lines(facts).items())
+    floor = facts["floor"]
+    floor = "" if floor is None else f" ({floor:.5f} nats per byte)"
+    sizes = f"{facts['train']['tokens']:,} tokens to train on, {facts['val']['tokens']:,} held out"
+    return f"{parameters:,} parameters; {sizes}; nats per token: {lines}{floor}"

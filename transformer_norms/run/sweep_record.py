@@ -1,0 +1,144 @@
+"""`sweep-<name>.json`: what a sweep set out to do, so that no run of it can be lost unnoticed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import read_json, write_json
+from transformer_norms.names import AXES
+from transformer_norms.run.folder import attempts
+
+EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
+
+Item = TypeVar("Item")
+Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PlannedRun:
+    """One run that a sweep needs: which variant, at which tuned values, of which stage and seed.
+
+    `folder` is its name in the study; a later attempt (`again=true`) has -2, -3, ... behind it.
+    """
+
+    folder: FolderName
+    identity: Hash
+    stage: Literal["tune", "result"]
+    variant: Values
+    tuned: Values
+    seed: int
+
+    @property
+    def place(self) -> str:
+        """What it is for in the sweep, whatever the settings that all of its runs share."""
+        return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
+
+    def found(self, study: Path) -> Path:
+        """The newest attempt at it, made already or not."""
+        origin = self.folder.rpartition(self.identity[:8])[2]
+        there = attempts(study, self.identity, origin)
+        return there[-1] if there else study / self.folder
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Tuned:
+    """What stage 1 chose for a variant: None where it diverged everywhere. `edge` names the keys
+    whose best value is the first or last that was tried."""
+
+    variant: Values
+    best: Values | None
+    edge: list[str]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class SweepRecord:
+    """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
+
+    `tune` has each tuned key's whole grid, extensions included.
+    """
+
+    name: FolderName
+    question: str
+    axes: list[str]
+    baseline: Values
+    tune: dict[str, list[Any]]
+    tune_seeds: list[int]
+    seeds: list[int]
+    effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    runs: list[PlannedRun]
+    tuned: list[Tuned]
+    schema: Literal[1] = 1
+
+    def write(self, study: Path) -> Path:
+        """`study`/sweep-NAME.json, left as it is where nothing has changed."""
+        path = path_of(study, self.name)
+        value = {"schema": 1, **asdict(self)}
+        if not path.is_file() or read_json(path) != json.loads(json.dumps(value)):
+            study.mkdir(parents=True, exist_ok=True)
+            write_json(path, value)
+        return path
+
+
+def path_of(study: Path, name: str) -> Path:
+    return study / f"sweep-{name}.json"
+
+
+def read_record(path: Path) -> SweepRecord:
+    """ConfigError, one line, where the file is no sweep's."""
+    try:
+        return TypeAdapter(SweepRecord).validate_json(json.dumps(read_json(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def label(variant: Mapping[str, Any]) -> str:
+    """`layernorm post depth=16`: names of axes as they are, other values with their key."""
+    words = []
+    for key, value in variant.items():
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        words.append(shown if key in AXES else f"{key.rpartition('.')[2]}={shown}")
+    return " ".join(words) or "the variant"
+
+
+def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
+    """What a variant is compared with: itself with the baseline's values in their places, or, where
+    no such variant was planned, the only one that has all of the baseline's values; of several, the
+    only one that has no other value than the variant itself."""
+    wanted = {**variant, **baseline}
+    if wanted in variants:
+        return wanted
+    having = [v for v in variants if baseline.items() <= v.items()]
+    within = having if len(having) == 1 else [v for v in having if v.items() <= wanted.items()]
+    return within[0] if len(within) == 1 else None
+
+
+def merged(before: SweepRecord, now: SweepRecord) -> SweepRecord:
+    """`now` with all that was planned before it: what was planned once stays planned."""
+    tune = {key: _union(before.tune.get(key, []), now.tune.get(key, [])) for key in now.tune}
+    answered = [tuned.variant for tuned in now.tuned]
+    return replace(
+        now,
+        axes=_union(before.axes, now.axes),
+        tune={**before.tune, **tune},
+        tune_seeds=_union(before.tune_seeds, now.tune_seeds),
+        seeds=_union(before.seeds, now.seeds),
+        runs=_union(before.runs, now.runs),
+        tuned=[*(old for old in before.tuned if old.variant not in answered), *now.tuned],
+    )
+
+
+def _union(before: list[Item], now: list[Item]) -> list[Item]:
+    return [*before, *(item for item in now if item not in before)]

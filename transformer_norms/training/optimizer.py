@@ -1,0 +1,166 @@
+"""AdamW, and Muon with AdamW for what is not a matrix. Decay goes by module type, not by name."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
+from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.norms import nothing
+from transformer_norms.registry import Registry
+
+OPTIMIZERS = Registry("optimizer")
+Betas = Annotated[list[Momentum], Field(min_length=2, max_length=2)]
+Groups = dict[str, list[tuple[str, nn.Parameter]]]
+
+
+def groups(model: nn.Module) -> Groups:
+    """Every parameter in exactly one of: `matrices` (weights inside blocks), `tables` (embeddings,
+    positions, head), `norms` (all that a norm or a coefficient learns), `biases`."""
+    found: Groups = {"matrices": [], "tables": [], "norms": [], "biases": []}
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            found[_group(module, name)].append((name, parameter))
+    assert len(seen) == len({id(p) for p in model.parameters()})
+    return found
+
+
+def _group(module: nn.Module, name: str) -> str:
+    if isinstance(module, Linear):
+        if name.endswith(".bias"):
+            return "biases"
+        return "matrices" if name.startswith("blocks.") else "tables"
+    return "tables" if isinstance(module, Embedding) else "norms"
+
+
+def decayed(model: nn.Module, decay_norms: bool) -> dict[str, bool]:
+    """Which groups weight decay acts on: weights unless a constraint holds their length, norms
+    where asked, biases never."""
+    free = getattr(model, "constrain", nothing) is nothing
+    return {"matrices": free, "tables": free, "norms": decay_norms, "biases": False}
+
+
+@OPTIMIZERS("adamw")
+def adamw(
+    model: nn.Module,
+    *,
+    lr: Rate,
+    betas: Betas,
+    eps: Epsilon,
+    weight_decay: Nonnegative,
+    decay_norms: Flag,
+) -> list[torch.optim.Optimizer]:
+    """Loshchilov & Hutter 2017, arXiv:1711.05101"""
+    return [_adamw(list(groups(model)), model, lr, betas, eps, weight_decay, decay_norms)]
+
+
+@OPTIMIZERS("muon")
+def muon(
+    model: nn.Module,
+    *,
+    lr: Rate,
+    momentum: Momentum,
+    betas: Betas,
+    eps: Epsilon,
+    weight_decay: Nonnegative,
+    decay_norms: Flag,
+) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
+    matrices = [parameter for _, parameter in groups(model)["matrices"]]
+    rest = [name for name in groups(model) if name != "matrices"]
+    decay = weight_decay if decayed(model, decay_norms)["matrices"] else 0.0
+    return [
+        Muon(matrices, lr=lr, momentum=momentum, weight_decay=decay),
+        _adamw(rest, model, lr, betas, eps, weight_decay, decay_norms),
+    ]
+
+
+def _adamw(
+    names: list[str],
+    model: nn.Module,
+    lr: float,
+    betas: list[float],
+    eps: float,
+    weight_decay: float,
+    decay_norms: bool,
+) -> torch.optim.Optimizer:
+    found, decays = groups(model), decayed(model, decay_norms)
+    held: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name in names:
+        held[decays[name]] += [parameter for _, parameter in found[name]]
+    parameters = [
+        {"params": of, "weight_decay": weight_decay if decay else 0.0}
+        for decay, of in held.items()
+        if of
+    ]
+    return torch.optim.AdamW(parameters, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
+
+
+class Muon(torch.optim.Optimizer):
+    """w <- (1 - lr * decay) w - lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum)
+
+    Jordan et al. 2024; decay and the factor, which gives the update the size of AdamW's, so that
+    one rate serves both: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The momentum is Nesterov's.
+    """
+
+    def __init__(
+        self, params: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameters in _by_shape(group["params"]):
+                gradients = torch.stack([_grad(p) for p in parameters])  # one product for all alike
+                buffers = [self._buffer(p) for p in parameters]
+                for buffer, gradient in zip(buffers, gradients, strict=True):
+                    buffer.lerp_(gradient, 1 - group["momentum"])
+                gradients.lerp_(torch.stack(buffers), group["momentum"])
+                update = orthogonal(gradients)
+                rate = group["lr"] * 0.2 * max(update.shape[-2:]) ** 0.5
+                for parameter, direction in zip(parameters, update, strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(direction, alpha=-rate)
+
+    def _buffer(self, parameter: nn.Parameter) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        return state["momentum"]
+
+
+def _grad(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _by_shape(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    shapes: dict[torch.Size, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            shapes.setdefault(parameter.shape, []).append(parameter)
+    yield from shapes.values()
+
+
+def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Each matrix [.., rows, columns] with its singular values brought near 1, by Newton-Schulz
+    iteration with Jordan's quintic: X <- aX + b(XX')X + c(XX')^2 X. In float32 on a CPU, where
+    bfloat16 products are slow; in bfloat16 on a GPU, where they are enough.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices if matrices.device.type == "cpu" else matrices.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return (x.mT if tall else x).to(matrices.dtype)

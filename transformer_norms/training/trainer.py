@@ -1,0 +1,250 @@
+"""The training loop. It knows a model, batches, optimizers and a record, and nothing of norms."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.norms import nothing
+from transformer_norms.training.divergence import Divergence
+from transformer_norms.training.loss import Batch, CrossEntropy
+from transformer_norms.training.replicas import Replicas
+from transformer_norms.training.stopping import Stopping
+
+Windows = Callable[[], Iterable[Batch]]
+
+
+class Trainer:
+    """Trains `model` for `steps` optimizer steps, each on the batch that `batches(step)` gives.
+
+    What happens in a step depends on the weights, the optimizer's state and the step's number
+    alone, so a run stopped anywhere goes on as if it had not been.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: Callable[[int], Batch],
+        validation: Windows,
+        optimizers: list[torch.optim.Optimizer],
+        schedule: Callable[[int, int], float],
+        *,
+        steps: int,
+        accumulation: int,
+        clip: float,
+        precision: str,
+        device: str,
+        seed: int,
+        warmup: int,
+        eval_every: int,
+        log_every: int,
+        checkpoint_every: int,
+        probes: Callable[[int], Any],
+        replicas: int = 1,
+        constrain: Callable[[nn.Module], object] = nothing,
+    ) -> None:
+        self.model, self.batches, self.validation = model, batches, validation
+        self.optimizers, self.schedule = optimizers, schedule
+        self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
+        self.parameters, self.constrain = list(model.parameters()), constrain
+        self.steps, self.accumulation, self.clip = steps, accumulation, clip
+        self.device, self.seed, self.replicas = device, seed, replicas
+        loss = CrossEntropy(model, device=device, precision=precision)
+        self.loss = loss if replicas == 1 else Replicas(loss, replicas)
+        self.eval_every, self.log_every = eval_every, log_every
+        self.checkpoint_every, self.probes = checkpoint_every, probes
+        self.divergence = Divergence(warmup)
+        self.step, self.tokens = 0, 0
+        self.seconds = self.evaluation_seconds = 0.0  # of training steps alone, and of evaluations
+        self.losses: list[float] = []  # since the last row of the record
+        self.grad_norm, self.last_loss = 0.0, float("nan")
+        self.probed: dict[str, Any] = {}  # what was measured in the last step
+        self.chain = ""  # of every batch so far: equal chains mean equal data
+        self.final = self.best = float("nan")
+
+    def fit(self, record: Any, stopping: Stopping) -> str:
+        """Trains to the last step; `record` takes rows and checkpoints. How it ended: finished,
+        diverged or preempted."""
+        measured = True
+        while measured:
+            measured = self.measure(record, stopping)
+            if self._due(self.checkpoint_every) and record.saved != self.step:
+                record.checkpoint(self)
+            if self.step == self.steps or stopping.asked or not measured:
+                break
+            begun = time.perf_counter()
+            reason = self.train_step()
+            self.seconds += time.perf_counter() - begun
+            if reason is not None:
+                return self._diverged(record, reason)
+            record.progress(self)
+        if record.saved != self.step:
+            record.checkpoint(self)
+        if self.step < self.steps or not measured:
+            return "preempted"
+        reason = self.divergence.end(self.final, self.best)
+        return "finished" if reason is None else self._diverged(record, reason)
+
+    def train_step(self) -> str | None:
+        """One optimizer step, or the reason why its update must not be applied."""
+        rate = self.schedule(self.step, self.steps)
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * rate
+        batch, probe = self.batches(self.step), self.probes(self.step + 1)
+        probe.forward(batch, self.loss)
+        self._seed()
+        total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
+        for part in batch.chunk(self.accumulation):
+            total += self.loss.backward(part, self.accumulation)
+        probe.gradients()
+        norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
+        loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
+        reason = self.divergence.step(self.step + 1, loss_here, norm_here)
+        if reason is None:
+            if 0 < self.clip < 1.001 * norm_here + 1e-6:  # else all would be multiplied by one
+                nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
+            with probe.update():
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                self.constrain(self.model)
+            self.probed = probe.values()
+            self.step += 1
+            self.tokens += batch[:, 1:].numel()
+            self.losses.append(loss_here)
+            self.last_loss, self.grad_norm = loss_here, norm_here
+            self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return reason
+
+    def measure(self, record: Any, stopping: Stopping) -> bool:
+        """Writes the row of this step where one is due. False where a signal cut it short."""
+        if self.step == 0 or record.written >= self.step:
+            return True
+        evaluate = self._due(self.eval_every) or self.step == self.steps
+        row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
+        if not (evaluate or self._due(self.log_every)):
+            if self.probed:  # in a row of their own, which ends no average of losses
+                record.row(row | self.probed)
+            return True
+        if self.losses:
+            row["train/loss"] = sum(self.losses) / len(self.losses)
+        if evaluate:
+            nats = self.evaluate(self.validation(), stopping)
+            if nats is None:
+                return False
+            row |= record.validated("val", nats)
+            self.final = row["val/loss"]
+            self.best = min(self.final, self.best) if self.best == self.best else self.final
+        rate = self.peaks[0][0] * self.schedule(self.step - 1, self.steps)
+        row |= {"lr": rate, "grad_norm": self.grad_norm}
+        record.row({**row, "seconds": round(self.seconds, 3), **self.probed})
+        self.losses.clear()
+        return True
+
+    @torch.no_grad()
+    def evaluate(
+        self, windows: Iterable[Batch], stopping: Stopping | None = None
+    ) -> tuple[float, int] | None:
+        """(summed nats, tokens predicted); None where a signal cut it short."""
+        begun = time.perf_counter()
+        self.model.eval()
+        nats, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for window in windows:
+            if stopping is not None and stopping.asked:
+                self.model.train()
+                return None
+            nats += self.loss.sum(window).double()
+            tokens += window[:, 1:].numel()
+        self.model.train()
+        summed = nats.item()
+        self.evaluation_seconds += time.perf_counter() - begun
+        return summed, tokens
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.step > 0 and self.step % every == 0
+
+    def _seed(self) -> None:
+        """For dropout, the only thing that draws: what a step drops depends on its number alone."""
+        digest = hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()
+        torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        if self.device == "cuda":
+            torch.cuda.manual_seed(int.from_bytes(digest[:7], "big"))
+
+    def _diverged(self, record: Any, reason: str) -> str:
+        record.diverged = reason
+        if record.saved != self.step:
+            record.checkpoint(self)
+        return "diverged"
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Every number that the next step depends on, by name."""
+        return {
+            "model": stored(self.model),
+            "optimizer": dict(self._optimizer_tensors()),
+        }
+
+    def _optimizer_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.model.named_parameters():
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    yield f"{name}:{key}", value
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
+            "losses": self.losses,
+            "grad_norm": self.grad_norm,
+            "probed": self.probed,
+            "chain": self.chain,
+            "best": self.best if self.best == self.best else None,
+            "final": self.final if self.final == self.final else None,
+            "divergence": self.divergence.state(),
+        }
+
+    def restore(
+        self, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]
+    ) -> None:
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.evaluation_seconds = state["evaluation_seconds"]
+        self.losses, self.grad_norm = list(state["losses"]), state["grad_norm"]
+        self.chain, self.probed = state["chain"], dict(state.get("probed", {}))
+        self.best, self.final = (
+            float("nan") if state[key] is None else state[key] for key in ("best", "final")
+        )
+        self.divergence.restore(state["divergence"])
+        load_weights(self.model, model)
+        names = dict(self.model.named_parameters())
+        of = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        for key, value in optimizer.items():
+            name, _, part = key.rpartition(":")
+            of[names[name]].state[names[name]][part] = value.to(self.device).clone()
+
+
+def stored(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of the model that a step changes: its parameters, each under its first name, and
+    the running statistics of norms that keep some."""
+    kept = model.state_dict(keep_vars=True)
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
+    return {**dict(model.named_parameters()), **buffers}
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copies every tensor by name; ValueError where names or shapes are not the model's own."""
+    parameters = stored(model)
+    if parameters.keys() != tensors.keys():
+        strange = sorted(parameters.keys() ^ tensors.keys())
+        raise ValueError(f"the weights are not this model's: {', '.join(strange[:3])}")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise ValueError(f"{name} is {list(tensors[name].shape)}, not {list(parameter.shape)}")
+        parameter.copy_(tensors[name])
