@@ -38,7 +38,7 @@ BUGS = """
 # both sub-layers share their norms | model/assembly.py | parity
 - **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
 + **{n: shared.setdefault(n, self.site(plan, n, values)) for n in ("pre", "out", "post")},
-# hybrid has no final norm, attention's post-norm taken for the block's | model/placement.py | parity
+# hybrid has no final norm, attention's post-norm is taken for it | model/placement.py | parity
 - self.plans(depth - 1, depth)["mlp"]
 + self.plans(depth - 1, depth)["attention"]
 # post is normed twice at the end | model/placement.py | parity

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from transformer_norms.config.compose import compose
 from transformer_norms.config import compose as config
+from transformer_norms.config.compose import compose
 from transformer_norms.data import InputError
 from transformer_norms.errors import ConfigError
 from transformer_norms.sweep.drive import planned

@@ -334,20 +334,20 @@ def test_a_bare_sweep_in_a_study_leaves_the_record_of_the_studys_sweep(capsys):
 )
 def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity(monkeypatch, status, val_loss, told):
     other_sweeper(monkeypatch, {"status": status, "val_loss": val_loss})
-    assert command._job(None) == told
+    assert command._run_job(None) == told
 
 
 def test_a_sweeper_that_optimizes_ends_with_a_run_that_was_stopped(monkeypatch):
     other_sweeper(monkeypatch, {"status": "preempted", "val_loss": None})
     with pytest.raises(SystemExit) as stopped:
-        command._job(None)
+        command._run_job(None)
     assert stopped.value.code == 75
 
 
 def other_sweeper(monkeypatch, summary):
     hydra = SimpleNamespace(overrides=SimpleNamespace(task=[]), sweeper={"_target_": "optuna"})
     monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: hydra)
-    monkeypatch.setattr(command, "_one", lambda overrides: summary)
+    monkeypatch.setattr(command, "_train", lambda overrides: summary)
 
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Int
 
-from transformer_norms.cli import answered
+from transformer_norms.cli import run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.run.loading import load, tokenizer
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
     typed = parser.parse_args(arguments)
-    return answered(partial(_print, typed))
+    return run_command(partial(_print, typed))
 
 
 def _print(typed: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import Parser, answered, printed
+from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="all that can be chosen, with sources")
     parser.add_argument("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
-    return answered(partial(_answer, parser, arguments))
+    return run_command(partial(_answer, parser, arguments))
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
@@ -40,7 +40,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
         )
     if typed.vocab is not None and typed.vocab < 1:
         raise ConfigError(f"--vocab {typed.vocab}: at least 1 is wanted")
-    printed(_text(typed).rstrip("\n"))
+    print_line(_text(typed).rstrip("\n"))
     return 0
 
 

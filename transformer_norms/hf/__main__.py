@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from transformer_norms.cli import answered
+from transformer_norms.cli import run_command
 from transformer_norms.data.tokenizer import RankTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import to_hf
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", metavar="OUT", help="the folder to write, new or empty")
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
     typed = parser.parse_args(arguments)
-    return answered(partial(export, typed.folder, typed.out, typed.plugins))
+    return run_command(partial(export, typed.folder, typed.out, typed.plugins))
 
 
 def export(folder: str, out: str, plugins: str = "none") -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 
-from transformer_norms.cli import Parser, answered
+from transformer_norms.cli import Parser, run_command
 from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.report import write_report
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
     nothing = "stopped; nothing was written since the last report"
-    return answered(partial(_answer, parser, arguments), nothing)
+    return run_command(partial(_answer, parser, arguments), nothing)
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_norms.analysis.init_gradients.asking import USUAL, setting
 from transformer_norms.analysis.writing import check_folder
-from transformer_norms.cli import Parser, answered, printed
+from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.progress import Live
 
 _EPILOG = f"""
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with the suppositions of Xiong et al. 2020: uniform attention, relu, square matrices",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write .csv, .md and .svg")
-    return answered(partial(_answer, parser, arguments))
+    return run_command(partial(_answer, parser, arguments))
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
@@ -46,7 +46,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
         asked = setting(typed.overrides, typed.xiong, live)
         found = variants(asked, measured(asked.variants, live))
     paths = write(asked, found, typed.out) if typed.out else []
-    printed("\n".join([text(asked, found), json.dumps({"files": paths})]))
+    print_line("\n".join([text(asked, found), json.dumps({"files": paths})]))
     return 0
 
 

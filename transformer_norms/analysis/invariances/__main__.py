@@ -11,7 +11,7 @@ from transformer_norms.analysis.invariances.measuring import measured
 from transformer_norms.analysis.invariances.page import files
 from transformer_norms.analysis.invariances.tables import terminal
 from transformer_norms.analysis.writing import check_folder, written
-from transformer_norms.cli import Parser, answered, printed
+from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.progress import Live
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="a page, a figure and tables, written there"
     )
-    return answered(partial(_answer, parser, arguments))
+    return run_command(partial(_answer, parser, arguments))
 
 
 def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
@@ -36,7 +36,7 @@ def _answer(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
         rows = measured(typed.overrides, tell)
     made = [] if typed.out is None else written(typed.out, files(rows))
     answer = json.dumps({"norms": len(rows), "files": made})
-    printed("\n".join([terminal(rows), answer]))
+    print_line("\n".join([terminal(rows), answer]))
     return 0
 
 

@@ -13,7 +13,7 @@ from transformer_norms.analysis.norm_removal.removal import RATE, USUAL, Subject
 from transformer_norms.analysis.norm_removal.showing import LEGEND, figure, folding, gaps, rows
 from transformer_norms.analysis.norm_removal.tuning import ORDER
 from transformer_norms.analysis.writing import check_folder, grid, markdown_grid, written
-from transformer_norms.cli import Parser, answered, printed
+from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.explain.text import wrapped
 from transformer_norms.progress import Live
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out", type=Path, metavar="DIR", help="where table and figure go, in the place of others"
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
-    return answered(partial(_answer, parser, arguments), "stopped; finished runs are written")
+    return run_command(partial(_answer, parser, arguments), "stopped; finished runs are written")
 
 
 def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
@@ -81,7 +81,7 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
                 shown = written(typed.out, _files(costs, subjects, typed, keys))
     said = [line for text in (LEGEND, *gaps(costs), *folding(costs)) for line in wrapped(text, "")]
     answer = json.dumps({"files": [*shown, *files]})
-    printed("\n".join([grid(rows(costs)), "", *said, answer]))
+    print_line("\n".join([grid(rows(costs)), "", *said, answer]))
     return 0
 
 
