@@ -35,10 +35,10 @@ nightly: setup
 
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	@$(BIN)/python -m transformer_norms.tables README.md --check
+	@$(BIN)/python -m transformer_norms.readme README.md --check
 
 tables: setup
-	@$(BIN)/python -m transformer_norms.tables README.md
+	@$(BIN)/python -m transformer_norms.readme README.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, build_model, compose, tables
+from transformer_norms import ConfigError, build_model, compose, readme
 from transformer_norms.config.compose import AXES, options
 
 ROOT = Path(__file__).parents[1]
@@ -45,14 +45,14 @@ def test_the_table_of_axes_lists_every_choice_there_is():
 
 
 def test_its_tables_are_those_that_the_definitions_make(tmp_path, capsys):
-    assert tables.main([str(ROOT / "README.md"), "--check"]) == 0
+    assert readme.main([str(ROOT / "README.md"), "--check"]) == 0
     old = tmp_path / "README.md"
     old.write_text(README.replace("`norm(x + f(x))`", "`x + norm(f(x))`"))
-    assert tables.main([str(old), "--check"]) == 1
-    assert tables.main([str(old)]) == 0
+    assert readme.main([str(old), "--check"]) == 1
+    assert readme.main([str(old)]) == 0
     assert old.read_text() == README
     old.write_text("no marks")
-    assert tables.main([str(old)]) == 2
+    assert readme.main([str(old)]) == 2
     assert "there is no <!-- norms: ... -->" in capsys.readouterr().err
 
 

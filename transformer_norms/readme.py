@@ -1,7 +1,7 @@
-"""The README's tables of norms and placements, written from the definitions themselves.
+"""The README's tables of norms and placements, written from their YAML files.
 
-python -m transformer_norms.tables README.md            writes them between their marks
-python -m transformer_norms.tables README.md --check    1 where the file holds others
+python -m transformer_norms.readme README.md            writes the tables between their marks
+python -m transformer_norms.readme README.md --check    exits with 1 if the file holds old tables
 """
 
 import argparse
@@ -19,82 +19,86 @@ Definition = Mapping[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_norms.tables", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m transformer_norms.readme", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing")
     typed = parser.parse_args(arguments)
     try:
         before = typed.file.read_text()
-        after = filled(before)
+        after = insert_tables(before)
     except (OSError, ValueError) as error:
         print(f"{typed.file}: {error}", file=sys.stderr)
         return 2
     if before == after:
         return 0
     if typed.check:
-        print(f"{typed.file}: its tables are old; write them: make tables", file=sys.stderr)
+        print(f"{typed.file}: its tables are old; run: make tables", file=sys.stderr)
         return 1
     typed.file.write_text(after)
     return 0
 
 
-def filled(text: str) -> str:
+def insert_tables(text: str) -> str:
     """`text` with each table between `<!-- NAME: ... -->` and `<!-- /NAME -->`."""
-    for name, table in {"norms": norms(), "placements": placements()}.items():
+    for name, rows in {"norms": norm_table(), "placements": placement_table()}.items():
         marked = re.search(rf"<!-- {name}:[^>]*-->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
         if marked is None:
             raise ValueError(f"there is no <!-- {name}: ... --> with its <!-- /{name} -->")
-        rows = "".join(f"{row}\n" for row in table)
-        text = text[: marked.start(1)] + rows + text[marked.end(1) :]
+        table = "".join(f"{row}\n" for row in rows)
+        text = text[: marked.start(1)] + table + text[marked.end(1) :]
     return text
 
 
-def norms() -> list[str]:
+def norm_table() -> list[str]:
     rows = [
         (f"`{name}`", f"`{norm['formula']}`", norm["source"])
         for name, norm in _definitions("norm").items()
     ]
-    return _table(("`norm=`", "formula, on the last axis", "source"), rows)
+    return _markdown(("`norm=`", "formula, on the last axis", "source"), rows)
 
 
-def placements() -> list[str]:
+def placement_table() -> list[str]:
     rows = [
         (f"`{name}`", "<br>".join(_equations(of)), _companions(of), of["source"])
         for name, of in _definitions("placement").items()
     ]
     heads = ("`placement=`", "attention, then mlp", "with", "source")
-    return _table(heads, rows)
+    return _markdown(heads, rows)
 
 
 def _equations(of: Definition) -> list[str]:
-    """One line where both sub-layers say the same; a schedule's own below, with its condition."""
-    parts = of["equation"]
+    """One line if both sub-layers say the same; below it the equations of some blocks, with their
+    condition."""
+    stated = of.get("equation", {})
+    parts = stated if isinstance(stated, Mapping) else {"": stated}
     lines = dict.fromkeys(f"`{equation}`" for part, equation in parts.items() if part != "end")
     if "end" in parts:
         lines[f"before the head: `{parts['end']}`"] = None
-    for entry in of.get("schedule", []):
-        own = _equations({"equation": entry.get("equation", {})})
-        lines |= dict.fromkeys(f"where `{entry['blocks']}`: {line}" for line in own)
+    for entry in of.get("where", of.get("schedule", [])):
+        lines |= dict.fromkeys(f"where `{entry['blocks']}`: {line}" for line in _equations(entry))
     return list(lines)
 
 
 def _companions(of: Definition) -> str:
-    """What the equation does not say: where learned numbers start, and what is brought along."""
-    found = [
-        f"{key}: {_shown(spec)}"
-        for where in ("both", "attention", "mlp")
-        for key, spec in of.get(where, {}).items()
-        if isinstance(spec, Mapping) and "learn" in spec
-    ]
-    found += [f"{key}={_shown(value)}" for key, value in of.get("brings", {}).items()]
+    """What the equation does not say: learned numbers, and what the placement brings along."""
+    said = [f"{key}: {_said(spec)}" for key, spec in _learned(of).items()]
+    said += [f"{key}={_said(value)}" for key, value in of.get("brings", {}).items()]
     if "weight_constraint" in of:
-        found.append(f"weights of {of['weight_constraint'].replace('_', ' ')}")
+        said.append(f"weights of {of['weight_constraint'].replace('_', ' ')}")
     if "unverified" in of:
-        found.append(f"*unverified: {of['unverified']}*")
-    return "<br>".join(found)
+        said.append(f"*unverified: {of['unverified']}*")
+    return "<br>".join(said)
 
 
-def _shown(value: Any) -> str:
+def _learned(of: Definition) -> Definition:
+    if "learned" in of:
+        return of["learned"]
+    parts = [of.get(part, {}) for part in ("both", "attention", "mlp")]
+    specs = [item for part in parts for item in part.items()]
+    return {key: spec for key, spec in specs if isinstance(spec, Mapping) and "learn" in spec}
+
+
+def _said(value: Any) -> str:
     if isinstance(value, Mapping):
         share = ", one a block" if value.get("share") == "block" else ""
         return f"a learned {value['learn']} from {value['init']}{share}"
@@ -105,7 +109,7 @@ def _definitions(axis: str) -> dict[str, Definition]:
     return {name: yaml.safe_load(file.read_text()) for name, file in option_files(axis).items()}
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
     return ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines]
 
