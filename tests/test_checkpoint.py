@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.run import checkpoint
-from transformer_norms.run.checkpoint import DamagedError, NonFiniteError, NoUsableCheckpoint
+from transformer_norms.run.checkpoint import DamagedError, NonFiniteError
 
 pytestmark = pytest.mark.area("trust")
 

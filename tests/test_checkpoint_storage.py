@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from transformer_norms import files
-from transformer_norms.files import MetricsFile, StorageError, read_metrics
+from transformer_norms.errors import StorageError
+from transformer_norms.files import MetricsFile, read_metrics
 from transformer_norms.run import checkpoint
 
 pytestmark = pytest.mark.area("trust")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_norms.run.folder import held
+from transformer_norms.run.folder import hold_run
 
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
@@ -69,7 +69,7 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
     assert (code, answer["status"], answer["run"]) == (75, "preempted", str(folder))
     at = answer["steps"]
     assert weights(folder)[1] == f"step-{at:08d}"
-    with held(folder):
+    with hold_run(folder):
         code, _, err = ended(start("study=rough", *long))
     assert code == 75
     assert f"{folder} is being trained by process {stopped.pid}" in err

@@ -14,8 +14,7 @@ from omegaconf import OmegaConf
 
 from transformer_norms.config import compose as config
 from transformer_norms.config.compose import compose
-from transformer_norms.data import InputError
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.sweep.drive import planned
 
 ROOT = Path(__file__).parents[1]

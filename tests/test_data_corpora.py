@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from transformer_norms.data import CORPORA, SPLITS, TOKENIZERS, InputError
+from transformer_norms.data import CORPORA, SPLITS, TOKENIZERS
 from transformer_norms.data.pydocs import module_docstrings, topics
+from transformer_norms.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = {"type", "split", "val_fraction", "val_tokens", "seed"}

@@ -7,12 +7,12 @@ import pytest
 from transformer_norms.data import (
     CORPORA,
     TOKENIZERS,
-    InputError,
     hub,
     load_tokenizer,
     network,
     published,
 )
+from transformer_norms.errors import InputError
 
 HUB = CORPORA["hub"](
     name="some/corpus", subset="none", revision="main", field="text", part="train", documents="all"

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_norms.data import TOKENIZERS, InputError, prepare, store
+from transformer_norms.data import TOKENIZERS, prepare, store
 from transformer_norms.data import entry as entries
 from transformer_norms.data.entry import DamagedError, dtype_for, open_entry, write_ids
+from transformer_norms.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]

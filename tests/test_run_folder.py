@@ -11,12 +11,11 @@ import torch
 
 from transformer_norms import ConfigError, compose, load, runs, train
 from transformer_norms.config.building import build_model, build_trainer, plain
-from transformer_norms.data import InputError
 from transformer_norms.data.batches import Batches
-from transformer_norms.errors import Busy
+from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
 from transformer_norms.run import machine, run
-from transformer_norms.run.checkpoint import NoUsableCheckpoint, newest
-from transformer_norms.run.folder import held
+from transformer_norms.run.checkpoint import newest
+from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing
 from transformer_norms.run.record import Record
 from transformer_norms.training.flops import PEAKS
@@ -413,7 +412,7 @@ def test_when_no_checkpoint_verifies_nothing_is_trained_or_deleted(stop_at):
 def test_a_held_run_says_who_holds_it(stop_at):
     stop_at(9)
     stopped = go()
-    with held(Path(stopped["folder"])), pytest.raises(Busy, match=f"process {os.getpid()}"):
+    with hold_run(Path(stopped["folder"])), pytest.raises(Busy, match=f"process {os.getpid()}"):
         go()
 
 

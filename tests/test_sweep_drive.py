@@ -14,7 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from run_folders import without_pictures
 
 from transformer_norms import cli as command
-from transformer_norms.files import StorageError
+from transformer_norms.errors import StorageError
 from transformer_norms.run import run as running
 from transformer_norms.run.sweep_record import read_record
 from transformer_norms.sweep import board, drive, pool

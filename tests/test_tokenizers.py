@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.data import TOKENIZERS, InputError, load_tokenizer
+from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.data.tokenizer import RankTokenizer, stretches
+from transformer_norms.errors import InputError
 
 PROSE = "the cat sat on a mat and then it's gone, isn't it? Zebra naïve 日本語 x = 10**3;\n\n  def"
 WORDS = PROSE.split(" ")

@@ -55,7 +55,7 @@ def test_what_a_killed_mirror_had_not_finished_is_made_again(
     write(metrics, range(11, 21))
     killed = RunMirror(study / "run", "offline")
     killed.poll()
-    killed._lock.close()
+    killed._lock.release()
     mirror_once(study / "run", "offline")
     assert stand_in.steps() == list(range(1, 21))
     assert stand_in.parts == 3

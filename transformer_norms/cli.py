@@ -22,7 +22,7 @@ from transformer_norms.config.compose import (
 )
 from transformer_norms.config.overrides import parse
 from transformer_norms.config.plugins import check as check_plugins
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import ConfigError
 
 MULTIRUN = ("-m", "--multirun")
 HYDRA_FLAGS = frozenset(
@@ -50,25 +50,11 @@ def run_command(body: Callable[[], int], when_stopped: str = "stopped") -> int:
         print(when_stopped, file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        code = exit_code(error)
-        if code == 1:
+        code = getattr(error, "exit_code", None)
+        if code is None:
             raise
         print(" ".join(str(error).split()), file=sys.stderr)
         return code
-
-
-def exit_code(error: Exception) -> int:
-    """Returns 2, 3, 4 or 75 for an error that is answered with one line, else 1."""
-    if isinstance(error, ConfigError):
-        return 2
-    if isinstance(error, Busy):
-        return 75
-    from transformer_norms.data import InputError
-    from transformer_norms.files import StorageError
-    from transformer_norms.run.checkpoint import NoUsableCheckpoint
-
-    codes = {InputError: 2, NoUsableCheckpoint: 3, StorageError: 4}
-    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
 
 
 def print_line(text: str) -> None:

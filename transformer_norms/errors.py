@@ -1,9 +1,34 @@
-"""The errors that a user meets as one line."""
+"""The errors that a user meets as one line, each with the exit code of the command that it ends."""
 
 
 class ConfigError(ValueError):
-    """What was typed cannot be run: names the key, the value, what is allowed, the nearest name."""
+    """The typed configuration cannot be run.
+
+    The message names the key, the value, what is allowed and the nearest name.
+    """
+
+    exit_code = 2
+
+
+class InputError(ValueError):
+    """A corpus, a tokenizer or a split cannot be used. The message says what to do instead."""
+
+    exit_code = 2
+
+
+class NoUsableCheckpoint(RuntimeError):
+    """There are checkpoints and none verifies. Nothing is deleted, nothing starts from scratch."""
+
+    exit_code = 3
+
+
+class StorageError(OSError):
+    """The disk refused. The message holds the path and the bytes that were needed and are free."""
+
+    exit_code = 4
 
 
 class Busy(RuntimeError):
-    """Another process holds this run; the same command later is the way on."""
+    """Another process holds this run. The same command works later."""
+
+    exit_code = 75

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.errors import StorageError
+
 TEMPORARY = ".tmp-"
 _STORAGE = {
     errno.ENOSPC: "no space left",
@@ -22,10 +24,6 @@ _STORAGE = {
     errno.EPERM: "not permitted",
     errno.EIO: "the device failed",
 }
-
-
-class StorageError(OSError):
-    """The disk refused: one line with the path and, in bytes, what was needed and what is free."""
 
 
 def storage_error(path: Path, reason: str, needed: int | None = None) -> StorageError:

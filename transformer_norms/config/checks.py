@@ -8,7 +8,6 @@ from transformer_norms.config.settings import (
     TRACKING,
     About,
     Architecture,
-    DataKeys,
     MLPKeys,
     PlainKeys,
     PositionKeys,
@@ -17,6 +16,7 @@ from transformer_norms.config.settings import (
 )
 from transformer_norms.config.validation import check
 from transformer_norms.data import CORPORA, TOKENIZERS
+from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -60,10 +60,10 @@ def check_axes(config: Config) -> None:
     config["architecture"] = check("architecture", architecture, Architecture)
     config["architecture"]["embed_scale"] = scale
     _check_biases(config)
-    names = DataKeys.__dataclass_fields__
+    names = DataSettings.__dataclass_fields__
     shared = {key: config["data"].pop(key) for key in names if key in config["data"]}
     check_registered("data", config["data"], CORPORA)
-    config["data"] |= check("data", shared, DataKeys)
+    config["data"] |= check("data", shared, DataSettings)
     check_registered("tokenizer", config["tokenizer"], TOKENIZERS)
     check_registered("optimizer", config["optimizer"], OPTIMIZERS, ("model",))
     check_registered("schedule", config["schedule"], SCHEDULES, ("step", "steps"))

@@ -15,7 +15,6 @@ from transformer_norms.kinds import (
     Nonnegative,
     Nothing,
     Number,
-    OpenShare,
     Positive,
     Seed,
     Size,
@@ -112,17 +111,6 @@ class Architecture:
     rope_base: Base | list[Base]  # for all blocks or one for each; 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
     rope_fraction: Annotated[Number, Field(gt=0, le=1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataKeys:
-    """`data.*` keys that every corpus shares: how it is split, how much of val is read, what order
-    the batches come in. A corpus adds its own."""
-
-    split: Literal["hash", "tail"]
-    val_fraction: Annotated[OpenShare, Field(le=0.4)]
-    val_tokens: Positive
-    seed: Auto | Seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from transformer_norms.data import (
     stories,
     text,
 )
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.prepare import Tokens, prepare
 from transformer_norms.data.registries import CORPORA, SPLITS, TOKENIZERS
 from transformer_norms.data.tokenizer import Tokenizer
@@ -29,7 +28,6 @@ __all__ = [
     "CORPORA",
     "SPLITS",
     "TOKENIZERS",
-    "InputError",
     "Tokenizer",
     "Tokens",
     "bpe",

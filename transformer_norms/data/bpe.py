@@ -3,9 +3,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.registries import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer, Tokenizer, stretches
+from transformer_norms.errors import InputError
 from transformer_norms.kinds import Integer
 from transformer_norms.progress import Tell, untold
 

@@ -4,7 +4,7 @@ import glob
 import hashlib
 from pathlib import Path
 
-from transformer_norms.data.errors import InputError
+from transformer_norms.errors import InputError
 
 
 def find_files(patterns: list[str]) -> list[Path]:

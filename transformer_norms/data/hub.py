@@ -3,10 +3,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.network import answers, within
 from transformer_norms.data.registries import CORPORA
 from transformer_norms.data.rows import cause, check_field, column, quiet
+from transformer_norms.errors import InputError
 from transformer_norms.kinds import Nothing, Positive, Text
 
 METADATA_SECONDS = 60.0

@@ -8,13 +8,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from transformer_norms.data.entry import PARTS, Entry, dtype_for, write_ids, write_manifest
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.measures import repeated_share, uniform_entropy, unigram_entropy
 from transformer_norms.data.registries import SPLITS
 from transformer_norms.data.split import Split
 from transformer_norms.data.store import key_of, open_or_build
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.data.tokenizer_file import load_tokenizer
+from transformer_norms.errors import InputError
 from transformer_norms.progress import Tell, untold
 
 Say = Callable[[str], None]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.network import answers, within
 from transformer_norms.data.registries import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer, Tokenizer
+from transformer_norms.errors import InputError
 from transformer_norms.progress import Tell, untold
 
 HOST = "https://openaipublic.blob.core.windows.net"

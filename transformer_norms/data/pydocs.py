@@ -8,8 +8,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.registries import CORPORA
+from transformer_norms.errors import InputError
 
 # Tests are mostly data; encodings and pydoc_data are tables (the topics are read apart).
 LEFT_OUT = {"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages"}

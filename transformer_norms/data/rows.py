@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.files import find_files, sha256_of
 from transformer_norms.data.registries import CORPORA
+from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 
 

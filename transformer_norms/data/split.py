@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.registries import SPLITS
+from transformer_norms.errors import InputError
 
 FEWEST_DOCUMENTS = 100
 

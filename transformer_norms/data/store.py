@@ -4,20 +4,15 @@ An entry is built in a folder beside its place, under a lock that the kernel dro
 dies, and renamed when complete.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from transformer_norms.data.entry import SCHEMA, DamagedError, Entry, canonical, open_entry
 from transformer_norms.files import fsync_folder
-
-PAUSE = 0.1  # seconds between two looks at a lock
+from transformer_norms.locks import is_locked, wait_for_lock
 
 Say = Callable[[str], None]
 
@@ -56,7 +51,10 @@ def open_or_build(
     except (FileNotFoundError, DamagedError):
         pass
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root, key, say, poll):
+    file = _lock_file(root, key)
+    if is_locked(file):
+        say("data: another process is preparing the same tokens; waiting for it")
+    with wait_for_lock(file, poll):
         try:
             return open_entry(folder)  # another may have built it meanwhile
         except FileNotFoundError:
@@ -85,25 +83,10 @@ def _put(passing: Path, folder: Path) -> None:
             raise
 
 
-@contextmanager
-def _locked(root: Path, key: str, say: Say, poll: Callable[[], None]) -> Iterator[None]:
-    with (root / f"tokens-{key}.lock").open("w") as lock:
-        waiting = False
-        while not _take(lock):
-            if not waiting:
-                say("data: another process is preparing the same tokens; waiting for it")
-            waiting = True
-            poll()
-            time.sleep(PAUSE)
-        yield
-
-
-def _take(lock: Any) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _lock_file(root: Path, key: str) -> Path:
+    file = root / f"tokens-{key}.lock"
+    file.touch()
+    return file
 
 
 def _sweep(root: Path, key: str) -> None:
@@ -113,6 +96,5 @@ def _sweep(root: Path, key: str) -> None:
         if other == key:
             shutil.rmtree(left, ignore_errors=True)
             continue
-        with (root / f"tokens-{other}.lock").open("w") as lock:
-            if _take(lock):
-                shutil.rmtree(left, ignore_errors=True)
+        if not is_locked(_lock_file(root, other)):
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.files import find_files, sha256_of
 from transformer_norms.data.registries import CORPORA
+from transformer_norms.errors import InputError
 from transformer_norms.kinds import Texts
 
 

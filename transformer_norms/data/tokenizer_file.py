@@ -8,7 +8,6 @@ import base64
 import binascii
 from typing import Any
 
-from transformer_norms.data.errors import InputError
 from transformer_norms.data.tokenizer import (
     PATTERNS,
     SCHEMA,
@@ -16,6 +15,7 @@ from transformer_norms.data.tokenizer import (
     RankTokenizer,
     Tokenizer,
 )
+from transformer_norms.errors import InputError
 
 MOST_RANKS = 2**20
 MOST_GAPS = 1024  # ids beyond the ranks: separators, and the holes between published ones

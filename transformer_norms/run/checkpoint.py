@@ -19,6 +19,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.files import (
     TEMPORARY,
     fsync_folder,
@@ -43,10 +44,6 @@ class NonFiniteError(ValueError):
 
 class DamagedError(ValueError):
     """A checkpoint is not what was written; the message names the file."""
-
-
-class NoUsableCheckpoint(RuntimeError):  # noqa: N818 (it says what is wrong)
-    """There are checkpoints and none verifies. Nothing is deleted, nothing starts from scratch."""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """The folder of a run: where it is, who holds it, what state it is in."""
 
-import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json
+from transformer_norms.locks import Lock, hold_lock
 from transformer_norms.run.identity import differing
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
@@ -94,23 +93,18 @@ def shown(folder: Path) -> str:
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Holds the folder against other processes; Busy, naming the holder, where one has it.
+def hold_run(folder: Path) -> Lock:
+    """Locks the folder for a `with`; raises Busy, which names the holder, if it is locked.
 
-    The lock is on the folder itself: it leaves no file behind and dies with its holder.
+    The lock is on the folder itself, so it leaves no file behind.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = summary_of(folder).get("process", {})
-            who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
-            raise Busy(f"{shown(folder)} is being trained by {who}") from None
-        yield
-    finally:
-        os.close(descriptor)
+
+    def describe_holder() -> str:
+        holder = summary_of(folder).get("process", {})
+        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+        return f"{shown(folder)} is being trained by {who}"
+
+    return hold_lock(folder, describe_holder)
 
 
 def this_process() -> dict[str, Any]:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.compose import compose, plain, usual_axes
-from transformer_norms.config.settings import DataKeys
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
@@ -20,7 +20,8 @@ class Plan:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        own = {k: v for k, v in config["data"].items() if k not in DataKeys.__dataclass_fields__}
+        shared = DataSettings.__dataclass_fields__
+        own = {key: value for key, value in config["data"].items() if key not in shared}
         self.corpus = CORPORA[own.pop("type")](**own)
         self.data_identity = self.corpus.identity()
         self.hash = identity.run_hash(config, self.data_identity)

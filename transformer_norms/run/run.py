@@ -15,13 +15,13 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import plain
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
-from transformer_norms.errors import ConfigError
-from transformer_norms.files import StorageError, preflight, storage, write_bytes, write_json
+from transformer_norms.errors import ConfigError, StorageError
+from transformer_norms.files import preflight, storage, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve, reference_lines
-from transformer_norms.run.folder import ENDED, held, shown, summary_of, this_process
+from transformer_norms.run.folder import ENDED, hold_run, shown, summary_of, this_process
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record, Summary
 from transformer_norms.training.causality import leaks
@@ -87,7 +87,7 @@ class Run:
             # Weights and two moments for each kept checkpoint and the one being written.
             preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
-        with held(self.folder):
+        with hold_run(self.folder):
             known = summary_of(self.folder)
             if known.get("status") in ENDED:  # by another process, since this one looked
                 say(f"{shown(self.folder)} has {known['status']} meanwhile")

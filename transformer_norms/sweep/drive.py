@@ -1,10 +1,8 @@
 """Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen."""
 
-import fcntl
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from transformer_norms.config.compose import check_hydras
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.run.folder import held
+from transformer_norms.locks import Lock, is_locked, wait_for_lock
 from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
@@ -130,7 +128,7 @@ class Sweep:
         if busy and not self.stopped:
             self.board.say(f"waiting for {counted(len(busy), 'run')} that another process has")
         for job in busy:
-            while not self.stopping.asked and _is_held(job.folder):
+            while not self.stopping.asked and is_locked(job.folder):
                 time.sleep(_LOOK_EVERY)
         self.stopped = self.stopped or self.stopping.asked
         return [job for job in busy if not job.ended]
@@ -230,21 +228,7 @@ def _shown(values: Values) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _is_held(folder: Path) -> bool:
-    try:
-        with held(folder):
-            return False
-    except Busy:
-        return True
-
-
-@contextmanager
-def _alone(study: Path) -> Iterator[None]:
+def _alone(study: Path) -> Lock:
     """One driver at a time reads and writes the study's record."""
     study.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(study, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return wait_for_lock(study)

@@ -11,7 +11,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.errors import Busy
 from transformer_norms.files import write_json
 from transformer_norms.run import checkpoint
-from transformer_norms.run.folder import ENDED, held, summary_of
+from transformer_norms.run.folder import ENDED, hold_run, summary_of
 
 
 def job(overrides: Sequence[str]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def job(overrides: Sequence[str]) -> dict[str, Any]:
 def record_failure(folder: Path, error: str) -> None:
     """For a run that could not say so itself: whoever ran it is gone, or the disk is full, which
     must not end the sweep."""
-    with contextlib.suppress(Busy, OSError), held(folder):
+    with contextlib.suppress(Busy, OSError), hold_run(folder):
         summary = summary_of(folder)
         if summary and summary["status"] not in (*ENDED, "failed"):
             write_json(folder / "summary.json", {**summary, "status": "failed", "error": error})
@@ -50,6 +50,6 @@ def keep_weights_only(folder: Path) -> None:
     summary = summary_of(folder)
     if summary.get("status") != "finished" or not summary.get("weights_only"):
         return
-    with held(folder):
+    with hold_run(folder):
         for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):
             checkpoint.drop(file.parent, "optimizer")

@@ -4,7 +4,6 @@ A worker that dies, of whatever, costs one attempt of one job: a fresh one takes
 job goes on from its checkpoint.
 """
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from transformer_norms.locks import take_lock
 from transformer_norms.training.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
@@ -147,14 +147,12 @@ def _take_slot(slots: Path, workers: int) -> int:
     """The lowest number that no living worker has: its lock dies with it."""
     while True:
         for number in range(workers):
-            slot = open(slots / str(number), "w")  # noqa: SIM115
-            try:
-                fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                slot.close()
-                continue
-            _worker.slot = slot
-            return number
+            slot = slots / str(number)
+            slot.touch()
+            lock = take_lock(slot)
+            if lock is not None:
+                _worker.slot = lock  # which holds it while this process lives
+                return number
         time.sleep(_LOOK_EVERY)  # the one whose place this is has not quite left
 
 

@@ -4,7 +4,6 @@ What is mirrored for certain stands in `<study>/wandb/<run id>.json`. An offline
 finished may lack rows that W&B still buffered, so it is thrown away and made again from the folder.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import wandb
 
 from transformer_norms.files import read_json, write_json
+from transformer_norms.locks import take_lock
 
 _INIT_SECONDS = 20
 _UPLOAD_SECONDS = 300
@@ -79,7 +79,7 @@ class Mirrored:
             self.problem = self._say(f"{type(error).__name__}: {error}")
         finally:
             if self._lock is not None:
-                self._lock.close()
+                self._lock.release()
                 self._lock = None
 
     def _finish(self) -> None:
@@ -104,13 +104,11 @@ class Mirrored:
         if self._lock is not None:
             return True
         self.home.mkdir(exist_ok=True)
-        lock = open(self.home / f"{self.id}.lock", "w")  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
+        file = self.home / f"{self.id}.lock"
+        file.touch()
+        self._lock = take_lock(file)
+        if self._lock is None:
             return False
-        self._lock = lock
         with suppress(OSError, ValueError):
             self.state |= read_json(self.home / f"{self.id}.json")
         self._mirrored = self.state["step"]

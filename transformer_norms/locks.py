@@ -1,0 +1,65 @@
+"""Locks between processes, on a folder or a file. The kernel drops a lock when its holder dies."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_norms.errors import Busy
+
+_LOOK_EVERY = 0.1  # seconds
+
+
+class Lock:
+    """A lock that this process holds until it releases it or ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def take_lock(path: Path) -> Lock | None:
+    """Locks an existing folder or file; returns None if another process has locked it."""
+    # A network disk locks a file only for a process that may write it.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Lock(descriptor)
+
+
+def hold_lock(path: Path, describe_holder: Callable[[], str]) -> Lock:
+    """Locks `path` for a `with`; raises Busy with the given description if it is locked."""
+    lock = take_lock(path)
+    if lock is None:
+        raise Busy(describe_holder())
+    return lock
+
+
+def wait_for_lock(path: Path, poll: Callable[[], object] = lambda: None) -> Lock:
+    """Locks `path` for a `with`; calls `poll` some times a second until it is free."""
+    while (lock := take_lock(path)) is None:
+        poll()
+        time.sleep(_LOOK_EVERY)
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    lock = take_lock(path)
+    if lock is not None:
+        lock.release()
+    return lock is None
