@@ -1,4 +1,4 @@
-"""Shapes are checked on every call, home and caches are the test's own, areas have budgets."""
+"""Shapes are checked on every call, home and caches are the test's own, areas have CPU budgets."""
 
 import os
 from collections import defaultdict
@@ -15,9 +15,41 @@ for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
 # beartype checks every annotation of the package, jaxtyping's shapes among them.
 install_import_hook("transformer_norms", "shape_checker.check")
 
-BUDGETS = {"main": 40, "catalogue": 100, "trust": 70, "sweeps": 50, "scale": 30, "speed": 10}
-WORKERS = 2
+# CPU seconds of all workers together, their child processes included. A file's area is the one
+# that names it, or the beginning of its name.
+BUDGETS = {
+    "config": (55, "config"),
+    "catalogue": (
+        135,
+        "block_equations capped catalogue equation fingerprints formula initialization mlp norms "
+        "parity placement planted_bugs position presets theory",
+    ),
+    "training": (
+        65,
+        "attention divergence flops loss memory optimizer overfit probes replicas schedule trainer "
+        "training",
+    ),
+    "data": (55, "checkpoint data files progress tokenizers"),
+    "sweep": (55, "benchmarks command extension readme rooms run_folder sample sweep"),
+    "report": (
+        95,
+        "answer browser experiments null_study page report statistics verdict watching",
+    ),
+    "tracking": (25, "tracking"),
+    "explain": (15, "explain"),
+    "analysis": (55, "analysis hf init_gradients invariances norm_removal"),
+    "other": (0, ""),
+}
 _seconds: dict[str, float] = defaultdict(float)
+_read = 0.0  # the CPU seconds of this process when they were read last
+
+
+def area_of(file: Path) -> str:
+    """The area with the longest beginning of the file's name."""
+    name = file.stem.removeprefix("test_")
+    fits = [(len(start), area) for area, (_, starts) in BUDGETS.items()
+            for start in starts.split() if f"{name}_".startswith(f"{start}_")]  # fmt: skip
+    return max(fits)[1] if fits else "other"
 
 
 def pytest_addoption(parser):
@@ -25,26 +57,38 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "area(name): whose budget a test is on (default: main)")
+    config.addinivalue_line("markers", "area(name): has no meaning any more; see BUDGETS")
 
 
 def pytest_collection_modifyitems(config, items):
     wanted = config.getoption("--nightly")
     if wanted and wanted not in BUDGETS:
         raise pytest.UsageError(f"--nightly {wanted}: there is no such area; {', '.join(BUDGETS)}")
-    kept = []
-    for item in items:
-        mark = item.get_closest_marker("area")
-        area = mark.args[0] if mark else "main"
-        item.user_properties.append(("area", area))
-        nightly = item.get_closest_marker("nightly") is not None
-        if nightly == bool(wanted) and wanted in (None, area):
-            kept.append(item)
-    items[:] = kept
+    items[:] = [
+        item
+        for item in items
+        if (item.get_closest_marker("nightly") is not None) == bool(wanted)
+        and wanted in (None, area_of(item.path))
+    ]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Writes into each report the CPU seconds since the report before it: those of the test and of
+    the fixtures that it was the first to use. Imports and collection come before the first."""
+    global _read
+    report = (yield).get_result()
+    before, _read = _read, sum(os.times()[:4])
+    report.cpu, report.area = _read - before, area_of(item.path)
+
+
+def pytest_collection_finish():
+    global _read
+    _read = sum(os.times()[:4])
 
 
 def pytest_runtest_logreport(report):
-    _seconds[dict(report.user_properties).get("area", "main")] += report.duration
+    _seconds[report.area] += report.cpu
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -54,10 +98,12 @@ def pytest_terminal_summary(terminalreporter, config):
     skipped = terminalreporter.stats.get("skipped", [])
     if unseen := sum(MISSING in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(f"{unseen} tests of pages skipped: {MISSING}")
+    whole = sum(os.times()[:4])  # the workers have ended
+    _seconds["imports and collection"] = whole - sum(_seconds.values())
     for area, seconds in sorted(_seconds.items()):
-        budget = "" if config.getoption("--nightly") else f" of {BUDGETS[area]}"
-        share = seconds / WORKERS
-        terminalreporter.write_line(f"{area}: {share:.0f} s{budget} with {WORKERS} workers")
+        budget = "" if config.getoption("--nightly") or area not in BUDGETS else BUDGETS[area][0]
+        terminalreporter.write_line(f"{area}: {seconds:.0f} s{budget and f' of {budget}'}")
+    terminalreporter.write_line(f"CPU in all: {whole:.0f} s")
 
 
 @pytest.fixture(autouse=True)
