@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformer_norms.training.settings import TrainerSettings
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, plain
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
-from transformer_norms.training.replicas import Replicas, replicas_of
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.replicas import Replicas, replica_count
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
@@ -72,7 +74,12 @@ def ours(
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)
-    replicas = replicas_of(config, model, torch.get_num_threads())
+    replicas = replica_count(
+        TrainerSettings(**keys),
+        model,
+        torch.get_num_threads(),
+        OPTIMIZERS[config["optimizer"]["type"]],
+    )
     trainer = build_trainer(config, model, batches, lambda: (), replicas)
     # Random tokens cannot be learned, which is no divergence here.
     trainer.divergence.warmup = keys["steps"]

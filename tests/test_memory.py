@@ -1,5 +1,7 @@
 """What takes less memory or time than the plain way gives what the plain way gives."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,7 +45,7 @@ class Largest(TorchDispatchMode):
 def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, pieces, monkeypatch):
     trainer = trainer_of("trainer.precision=fp64", *typed)
     in_pieces_of(-(-TOKENS // pieces), monkeypatch)
-    batch, parts = trainer.batches(0), trainer.accumulation
+    batch, parts = trainer.batches(0), trainer.settings.accumulation
     logits = trainer.model(batch[:, :-1])
     whole = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
     wanted = torch.autograd.grad(whole, trainer.parameters)
@@ -101,7 +103,8 @@ def test_gradients_are_clipped_where_torch_would_change_them(share):
             parameter.grad *= scale
         return total
 
-    trainer.loss.backward, trainer.clip = small, share * norm
+    trainer.loss.backward = small
+    trainer.settings = replace(trainer.settings, clip=share * norm)
     optimizer = trainer.optimizers[0]
     optimizer.register_step_pre_hook(
         lambda *_: stepped.extend(p.grad.clone() for p in trainer.parameters)

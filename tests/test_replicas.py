@@ -8,12 +8,14 @@ import torch
 import variants
 from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
+from transformer_norms.training.settings import TrainerSettings
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import plain
 from transformer_norms.training import loss as loss_module
-from transformer_norms.training.replicas import Replicas, apart, replicas_of
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.replicas import Replicas, apart, replica_count
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31
@@ -163,6 +165,11 @@ def enough(*overrides):
     own = [*SIZES, "trainer.batch_size=64"]
     usual = dict(text.split("=") for text in own if text.partition("=")[0] not in keys)
     return plain(compose([*(f"{key}={value}" for key, value in usual.items()), *overrides]))
+
+
+def replicas_of(config, model, threads):
+    settings = TrainerSettings(**config["trainer"])
+    return replica_count(settings, model, threads, OPTIMIZERS[config["optimizer"]["type"]])
 
 
 ALLOWED = ["norm.allow_noncausal=true"]

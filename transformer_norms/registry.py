@@ -11,10 +11,15 @@ class Registry(dict[str, Any]):
         super().__init__()
         self.kind = kind
 
-    def __call__(self, name: str) -> Callable[[Any], Any]:
+    def __call__(self, name: str, **facts: Any) -> Callable[[Any], Any]:
+        """Registers a thing under `name`. `facts` become its attributes: what others must know of
+        it before they call it."""
+
         def register(thing: Any) -> Any:
             if name in self and self[name] is not thing:
                 raise ValueError(f"{self.kind} '{name}' is taken by {self[name].__module__}")
+            for fact, value in facts.items():
+                setattr(thing, fact, value)
             self[name] = thing
             return thing
 

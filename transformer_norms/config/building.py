@@ -13,9 +13,9 @@ from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.model.transformer import LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.probes import Probes
 from transformer_norms.training.recomputation import recomputed
 from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.trainer import Trainer, Windows
 
 Config = Mapping[str, Any]
@@ -86,7 +86,7 @@ def build_trainer(
     replicas: int = 1,
 ) -> Trainer:
     """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
-    share a batch: `replicas_of` says how many can; each works on as many threads as torch has, so
+    share a batch: `replica_count` says how many can; each works on as many threads as torch has, so
     who asks for several divides the threads (torch.set_num_threads) among them."""
     keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
     model = model.to(keys["device"])
@@ -102,11 +102,8 @@ def build_trainer(
         validation,
         OPTIMIZERS[optimizer["type"]](model, **{k: v for k, v in optimizer.items() if k != "type"}),
         partial(SCHEDULES[schedule["type"]], **own),
-        **{key: keys[key] for key in ("steps", "accumulation", "clip", "precision", "device")},
-        **{key: keys[key] for key in ("eval_every", "log_every", "checkpoint_every")},
+        TrainerSettings(**keys),
         seed=config["seed"],
-        warmup=schedule["warmup"],
-        probes=Probes(model, keys["probe_every"]),
+        warmup=schedule.get("warmup", 0),
         replicas=replicas,
-        constrain=model.constrain,
     )

@@ -12,7 +12,6 @@ from transformer_norms.config.settings import (
     PlainKeys,
     PositionKeys,
     Sizes,
-    TrainerKeys,
 )
 from transformer_norms.config.validation import check
 from transformer_norms.data import CORPORA, TOKENIZERS
@@ -26,6 +25,7 @@ from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.registry import Registry
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.training.settings import TrainerSettings
 
 Config = dict[str, Any]
 
@@ -67,9 +67,9 @@ def check_axes(config: Config) -> None:
     check_registered("tokenizer", config["tokenizer"], TOKENIZERS)
     check_registered("optimizer", config["optimizer"], OPTIMIZERS, ("model",))
     check_registered("schedule", config["schedule"], SCHEDULES, ("step", "steps"))
-    config["trainer"] = check("trainer", config["trainer"], TrainerKeys)
+    config["trainer"] = check("trainer", config["trainer"], TrainerSettings)
     try:
-        TrainerKeys(**config["trainer"])
+        TrainerSettings(**config["trainer"])
     except ValueError as error:
         raise ConfigError(str(error)) from None
     check_registered("tracking", config["tracking"], TRACKING)

@@ -55,7 +55,7 @@ class Transformer(nn.Module):
         constrain: Callable[..., Any] = nothing,
     ) -> None:
         super().__init__()
-        self.vocab_size, self.context = vocab_size, context
+        self.vocab_size, self.width, self.context = vocab_size, width, context
         self.embedding = Embedding(vocab_size, width)
         self.position = position
         self.scale, self.embed, self.dropout = scale, embed, dropout

@@ -69,7 +69,7 @@ class Record:
             "tokens": trainer.tokens,
             "seconds": round(trainer.seconds, 3),
             "evaluation_seconds": round(trainer.evaluation_seconds, 3),
-            "val_loss": _finite(trainer.final) if trainer.step == trainer.steps else None,
+            "val_loss": _finite(trainer.final) if trainer.step == trainer.settings.steps else None,
             "best_val_loss": _finite(trainer.best),
             "initial_loss": trainer.divergence.initial,
             "spikes": trainer.divergence.spikes,

@@ -26,7 +26,9 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record, Summary
 from transformer_norms.training.causality import leaks
 from transformer_norms.training.flops import work
-from transformer_norms.training.replicas import replicas_of
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.replicas import replica_count
+from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Batch, Trainer
 
@@ -79,7 +81,12 @@ class Run:
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
         # What has begun goes on as it began.
-        self.replicas = before.get("replicas") or replicas_of(config, model, self.threads)
+        self.replicas = before.get("replicas") or replica_count(
+            TrainerSettings(**config["trainer"]),
+            model,
+            self.threads,
+            OPTIMIZERS[config["optimizer"]["type"]],
+        )
         parameters = sum(p.numel() for p in model.parameters())
         self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
         say(_introduced(tokens.facts, parameters))
@@ -171,7 +178,12 @@ class Run:
             if not followed:
                 followed = True
                 follow(self.folder)
-            live("step {:.0f}/{:.0f}", trainer.step, trainer.steps, _standing(trainer, val_loss))
+            live(
+                "step {:.0f}/{:.0f}",
+                trainer.step,
+                trainer.settings.steps,
+                _standing(trainer, val_loss),
+            )
 
         keep = self.config["trainer"]["keep"]
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
@@ -194,7 +206,7 @@ class Run:
         status = trainer.fit(record, stopping)
         more: dict[str, Any] = {
             "status": status,
-            "peak_memory": machine.peak_memory(trainer.device),
+            "peak_memory": machine.peak_memory(trainer.settings.device),
         }
         if record.diverged:
             more["diverged"] = record.diverged

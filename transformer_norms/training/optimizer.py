@@ -61,7 +61,7 @@ def adamw(
     return [_adamw(list(groups(model)), model, lr, betas, eps, weight_decay, decay_norms)]
 
 
-@OPTIMIZERS("muon")
+@OPTIMIZERS("muon", all_threads=True)
 def muon(
     model: nn.Module,
     *,

@@ -5,7 +5,7 @@ replicas with a thread each wait for one another once. benchmarks/README.md has 
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -16,9 +16,12 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.causality import stirred
 from transformer_norms.training.loss import Batch, CrossEntropy
+from transformer_norms.training.settings import TrainerSettings
 
 USUAL = 2  # of `auto`; more were not measured
-STREAM = 1 << 16  # numbers, tokens times width: with fewer, threads wait for the interpreter
+# Tokens times width. With a smaller stream, and with blocks that are computed again, the threads
+# wait for the interpreter, which they share.
+STREAM = 1 << 16
 TOKENS = 12
 ROUNDING = 1e-5  # of the logits' standard deviation; more, and other rows have a part in them
 
@@ -94,14 +97,24 @@ def _move_gradients(source: Iterable[nn.Parameter], target: Iterable[nn.Paramete
             other.grad = None
 
 
-def replicas_of(config: Mapping[str, Any], model: Transformer, threads: int) -> int:
-    """How many share a batch: as many as `trainer.replicas` says, or, where that is `auto`, USUAL
-    if that gains time and is possible. ConfigError where a number was typed that is not."""
-    wanted = config["trainer"]["replicas"]
-    if wanted == "auto" and not _faster(config):
-        return 1
+def replica_count(
+    settings: TrainerSettings, model: Transformer, threads: int, optimizer: Callable[..., Any]
+) -> int:
+    """The number of replicas that share a batch: `settings.replicas`, or, where that is `auto`,
+    USUAL if replicas save time and are possible. ConfigError where a typed number is not possible.
+
+    A registered `optimizer` whose step is made of matrix products says `all_threads=True`: with the
+    threads divided among replicas it takes longer than they save.
+    """
+    wanted = settings.replicas
     count = USUAL if wanted == "auto" else wanted
-    obstacle = None if count == 1 else _obstacle(config["trainer"], model, threads, count)
+    if wanted == "auto" and (
+        getattr(optimizer, "all_threads", False)
+        or settings.activation_checkpointing
+        or _sequences(settings) * model.context * model.width < STREAM
+    ):
+        return 1
+    obstacle = None if count == 1 else _obstacle(settings, model, threads, count)
     if obstacle is None:
         return count
     if wanted == "auto":
@@ -111,30 +124,22 @@ def replicas_of(config: Mapping[str, Any], model: Transformer, threads: int) -> 
     )
 
 
-def _faster(config: Mapping[str, Any]) -> bool:
-    """Whether replicas gain time, as measured: not with Muon, whose products want all threads, and
-    not where the interpreter, which two threads share, is what is waited for: small streams, and
-    blocks that are computed again."""
-    trainer, sizes = config["trainer"], config["model"]
-    sequences = trainer["batch_size"] // trainer["accumulation"]
-    return (
-        config["optimizer"]["type"] == "adamw"
-        and not trainer["activation_checkpointing"]
-        and sequences * sizes["context"] * sizes["width"] >= STREAM
-    )
+def _sequences(settings: TrainerSettings) -> int:
+    """The number of sequences that the model reads at a time."""
+    return settings.batch_size // settings.accumulation
 
 
 def _obstacle(
-    trainer: Mapping[str, Any], model: Transformer, threads: int, count: int
+    settings: TrainerSettings, model: Transformer, threads: int, count: int
 ) -> str | None:
-    sequences = trainer["batch_size"] // trainer["accumulation"]
-    if trainer["device"] != "cpu":
-        return f"they are for a CPU, and trainer.device is {trainer['device']}"
+    """The reason why `count` replicas are not possible, or None."""
+    if settings.device != "cpu":
+        return f"they are for a CPU, and trainer.device is {settings.device}"
     if threads % count:
         return f"{threads} threads cannot be shared evenly among so many"
-    if sequences % count:
-        return f"{sequences} sequences at a time cannot be shared evenly among so many"
-    if trainer["compile"]:
+    if _sequences(settings) % count:
+        return f"{_sequences(settings)} sequences at a time cannot be shared evenly among so many"
+    if settings.compile:
         return "trainer.compile=true is for one"
     if not apart(model):
         return "a row of this model's batch is not independent of the others, or it draws numbers"

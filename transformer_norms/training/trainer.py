@@ -9,17 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.norms import nothing
 from transformer_norms.training.divergence import Divergence
 from transformer_norms.training.loss import Batch, CrossEntropy
+from transformer_norms.training.probes import Probes
 from transformer_norms.training.replicas import Replicas
+from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Stopping
 
 Windows = Callable[[], Iterable[Batch]]
 
 
 class Trainer:
-    """Trains `model` for `steps` optimizer steps, each on the batch that `batches(step)` gives.
+    """Trains `model` for `settings.steps` optimizer steps, each on the batch that `batches(step)`
+    gives.
 
     What happens in a step depends on the weights, the optimizer's state and the step's number
     alone, so a run stopped anywhere goes on as if it had not been.
@@ -32,31 +34,20 @@ class Trainer:
         validation: Windows,
         optimizers: list[torch.optim.Optimizer],
         schedule: Callable[[int, int], float],
+        settings: TrainerSettings,
         *,
-        steps: int,
-        accumulation: int,
-        clip: float,
-        precision: str,
-        device: str,
         seed: int,
-        warmup: int,
-        eval_every: int,
-        log_every: int,
-        checkpoint_every: int,
-        probes: Callable[[int], Any],
+        warmup: int = 0,
         replicas: int = 1,
-        constrain: Callable[[nn.Module], object] = nothing,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-        self.parameters, self.constrain = list(model.parameters()), constrain
-        self.steps, self.accumulation, self.clip = steps, accumulation, clip
-        self.device, self.seed, self.replicas = device, seed, replicas
-        loss = CrossEntropy(model, device=device, precision=precision)
+        self.settings, self.seed, self.replicas = settings, seed, replicas
+        self.parameters = list(model.parameters())
+        loss = CrossEntropy(model, device=settings.device, precision=settings.precision)
         self.loss = loss if replicas == 1 else Replicas(loss, replicas)
-        self.eval_every, self.log_every = eval_every, log_every
-        self.checkpoint_every, self.probes = checkpoint_every, probes
+        self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # of training steps alone, and of evaluations
@@ -72,9 +63,9 @@ class Trainer:
         measured = True
         while measured:
             measured = self.measure(record, stopping)
-            if self._due(self.checkpoint_every) and record.saved != self.step:
+            if self._due(self.settings.checkpoint_every) and record.saved != self.step:
                 record.checkpoint(self)
-            if self.step == self.steps or stopping.asked or not measured:
+            if self.step == self.settings.steps or stopping.asked or not measured:
                 break
             begun = time.perf_counter()
             reason = self.train_step()
@@ -84,34 +75,36 @@ class Trainer:
             record.progress(self)
         if record.saved != self.step:
             record.checkpoint(self)
-        if self.step < self.steps or not measured:
+        if self.step < self.settings.steps or not measured:
             return "preempted"
         reason = self.divergence.end(self.final, self.best)
         return "finished" if reason is None else self._diverged(record, reason)
 
     def train_step(self) -> str | None:
         """One optimizer step, or the reason why its update must not be applied."""
-        rate = self.schedule(self.step, self.steps)
+        rate = self.schedule(self.step, self.settings.steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * rate
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
         self._seed()
-        total = torch.zeros((), device=self.device, dtype=self.parameters[0].dtype)
-        for part in batch.chunk(self.accumulation):
-            total += self.loss.backward(part, self.accumulation)
+        total = torch.zeros((), device=self.settings.device, dtype=self.parameters[0].dtype)
+        for part in batch.chunk(self.settings.accumulation):
+            total += self.loss.backward(part, self.settings.accumulation)
         probe.gradients()
         norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
         loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
         reason = self.divergence.step(self.step + 1, loss_here, norm_here)
         if reason is None:
-            if 0 < self.clip < 1.001 * norm_here + 1e-6:  # else all would be multiplied by one
-                nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
+            if (
+                0 < self.settings.clip < 1.001 * norm_here + 1e-6
+            ):  # else all would be multiplied by one
+                nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
             with probe.update():
                 for optimizer in self.optimizers:
                     optimizer.step()
-                self.constrain(self.model)
+                self.model.constrain(self.model)
             self.probed = probe.values()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
@@ -126,9 +119,9 @@ class Trainer:
         """Writes the row of this step where one is due. False where a signal cut it short."""
         if self.step == 0 or record.written >= self.step:
             return True
-        evaluate = self._due(self.eval_every) or self.step == self.steps
+        evaluate = self._due(self.settings.eval_every) or self.step == self.settings.steps
         row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
-        if not (evaluate or self._due(self.log_every)):
+        if not (evaluate or self._due(self.settings.log_every)):
             if self.probed:  # in a row of their own, which ends no average of losses
                 record.row(row | self.probed)
             return True
@@ -141,7 +134,7 @@ class Trainer:
             row |= record.validated("val", nats)
             self.final = row["val/loss"]
             self.best = min(self.final, self.best) if self.best == self.best else self.final
-        rate = self.peaks[0][0] * self.schedule(self.step - 1, self.steps)
+        rate = self.peaks[0][0] * self.schedule(self.step - 1, self.settings.steps)
         row |= {"lr": rate, "grad_norm": self.grad_norm}
         record.row({**row, "seconds": round(self.seconds, 3), **self.probed})
         self.losses.clear()
@@ -154,7 +147,7 @@ class Trainer:
         """(summed nats, tokens predicted); None where a signal cut it short."""
         begun = time.perf_counter()
         self.model.eval()
-        nats, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        nats, tokens = torch.zeros((), dtype=torch.float64, device=self.settings.device), 0
         for window in windows:
             if stopping is not None and stopping.asked:
                 self.model.train()
@@ -173,7 +166,7 @@ class Trainer:
         """For dropout, the only thing that draws: what a step drops depends on its number alone."""
         digest = hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()
         torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
-        if self.device == "cuda":
+        if self.settings.device == "cuda":
             torch.cuda.manual_seed(int.from_bytes(digest[:7], "big"))
 
     def _diverged(self, record: Any, reason: str) -> str:
@@ -226,7 +219,7 @@ class Trainer:
         of = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for key, value in optimizer.items():
             name, _, part = key.rpartition(":")
-            of[names[name]].state[names[name]][part] = value.to(self.device).clone()
+            of[names[name]].state[names[name]][part] = value.to(self.settings.device).clone()
 
 
 def stored(model: nn.Module) -> dict[str, Tensor]:

@@ -56,11 +56,11 @@ def tune(
     steps on the same batches, validated at the same steps."""
     tuned, stages = Tuned(trainer.model), timetable.stages
     # A loss above the first one is what is to be measured here; only what is not finite ends it.
-    trainer.divergence = Divergence(warmup=trainer.steps)
+    trainer.divergence = Divergence(warmup=trainer.settings.steps)
     lengths = Lengths(trainer.model) if remove else None
     tuned.validation[BEFORE] = _loss(trainer, trainer.model)
-    for step in range(trainer.steps):
-        tell(step, trainer.steps)
+    for step in range(trainer.settings.steps):
+        tell(step, trainer.settings.steps)
         if lengths is not None:
             if step == timetable.start:
                 tuned.validation[AT_ONCE] = _loss(trainer, lengths.all_at_once())
