@@ -111,7 +111,7 @@ BUGS = """
 - axis = 0 if name.rpartition(".")[2] in WRITES else 1
 + axis = 1
 # nGPT's weights leave the sphere with the first step | training/trainer.py | theory
-- self.constrain(self.model)
+- self.model.constrain(self.model)
 + pass
 # the attention sees the next token | model/attention.py | parity
 - causal = new == known
