@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformer_norms.training.settings import TrainerSettings
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, plain
@@ -13,6 +12,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import Replicas, replica_count
+from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0

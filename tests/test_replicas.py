@@ -8,7 +8,6 @@ import torch
 import variants
 from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
-from transformer_norms.training.settings import TrainerSettings
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.config.building import build_model, build_trainer
@@ -16,6 +15,7 @@ from transformer_norms.config.compose import plain
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import Replicas, apart, replica_count
+from transformer_norms.training.settings import TrainerSettings
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31
