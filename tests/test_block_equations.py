@@ -1,7 +1,7 @@
 """Every placement computes the equation that its YAML states, with whichever norm."""
 
 import math
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -13,7 +13,8 @@ from written_out import l2norm
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import options
 from transformer_norms.model.coefficient import Learned
-from transformer_norms.model.placement import SITES, Placement
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.training.causality import leak, stirred
@@ -65,78 +66,124 @@ def norm_of(name):
     return (lambda x: x) if name == "none" else (lambda x: make(x.shape[-1])(x))
 
 
-def used(spec, module, values):
-    """What a coefficient multiplies by, from its YAML and its parameter."""
-    if not isinstance(spec, dict):
-        return None if spec is None or spec == "1 - b" else number(spec, values)
-    stored = spec.get("stored", spec["init"])
-    factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
-    shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}
-    return shaped[spec.get("function", "same")](factor * module.gain)
+class Norm:
+    """A norm as an equation writes it: norm(x), norm@full, s * norm."""
+
+    def __init__(self, function, share="head"):
+        self.function, self.share = function, share
+
+    def __call__(self, x):
+        if self.share == "full":
+            return self.function(x.flatten(2)).view_as(x)
+        return self.function(x)  # with one gain for all heads, which `per_head` starts with
+
+    def __matmul__(self, share):
+        return Norm(self.function, share)
+
+    def __rmul__(self, scale):
+        return Norm(lambda x: scale * self.function(x), self.share)
 
 
 def number(text, values):
     return eval(str(text), {"sqrt": math.sqrt, "log": math.log, **values})
 
 
+def learned(spec, parameter, values):
+    """What a learned coefficient multiplies by, from its YAML and its parameter."""
+    stored = spec.get("stored", spec["init"])
+    factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
+    shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}
+    return shaped[spec.get("function", "same")](factor * parameter)
+
+
+# Where the block holds what is learned: the plan says what a name multiplies.
+HELD = {
+    "a": lambda layer: layer.skip,
+    "b": lambda layer: layer.branch,
+    "start": lambda layer: layer.skip.start,
+    "x0": lambda layer: layer.skip.x0,
+    "pre.scale": lambda layer: layer.pre.scale,
+    "q.scale": lambda layer: layer.f.q.scale,
+    "head_scale": lambda layer: layer.f.head_scale,
+    "hidden_scale": lambda layer: layer.f.up_scale,
+}
+
+
 def scope_of(config, block, name, i, norm):
     """What the equation of sub-layer `name` of block i may name."""
     values = {"N": DEPTH, "R": 2 * DEPTH, "i": i, "l": i + 1, "d": WIDTH, "dh": WIDTH // HEADS}
     plan = Placement(**config["placement"]).plans(i, DEPTH)[name]
-    layer, coefficients = getattr(block, name), dict(plan.coefficients)
-    scope = {"norm": norm, "l2norm": l2norm, "sqrt": math.sqrt, **values}
-    scope["a"] = used(coefficients.get("a"), layer.skip, values)
-    scope["b"] = used(coefficients.get("b"), layer.branch, values)
-    if name == "attention":
-        how = config["architecture"]
+    layer, how = getattr(block, name), config["architecture"]
+    scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
+    scope |= {share: share for share in ("head", "per_head", "full")}
+    for slot, of in plan.names.items():
+        spec, module = config["placement"]["learned"][of], HELD[slot](layer)
+        if slot == "a" and plan.names.get("b") == of:
+            assert layer.skip.gain is layer.branch.gain
+        scope[of] = learned(spec, module.gain, values)
+    stand_in = Norm(norm_of("rmsnorm") if config["qkv"] == "rmsnorm" else norm)
+
+    def f(x, **inside):
+        """The sub-layer; at q, k and v stands rmsnorm for norms that cannot stand there."""
+        inside = {k: v for k, v in inside.items() if k in WORDS[name]}
+        of_heads = {k: v for k, v in inside.items() if k in "qkv" and v.function is norm}
+        inside |= {k: stand_in @ v.share for k, v in of_heads.items()}
+        if name == "mlp":
+            return written_out.mlp(layer.f, x, **inside)
         scale = how["attention_scale"]
-        f = partial(
-            written_out.attention,
+        scale = layer.f.scale.gain if isinstance(scale, dict) else number(scale, values)
+        return written_out.attention(
             layer.f,
+            x,
             heads=HEADS,
             order=how["qk_norm_order"],
-            scale=layer.f.scale.gain if isinstance(scale, dict) else number(scale, values),
+            scale=scale,
+            cap=None if how["attention_cap"] == "none" else how["attention_cap"],
+            **inside,
         )
-        stand_in = norm_of("rmsnorm") if config["qkv"] == "rmsnorm" else norm
-        scope["f"] = lambda x, **at: f(
-            x, **{k: stand_in if k in "qkv" and v is norm else v for k, v in at.items()}
-        )
-        scope["head_scale"] = used(coefficients.get("head_scale"), layer.f.head_scale, values)
-        if "q" in plan.sites and plan.sites["q"].scale != 1:
-            scale_q = used(plan.sites["q"].scale, layer.f.q.scale, values)
-            scope["q"] = lambda x: l2norm(x) * scale_q
-    else:
-        scope["f"] = partial(written_out.mlp, layer.f)
-        hidden = coefficients.get("hidden_scale")
-        scope["hidden_scale"] = used(hidden, layer.f.up_scale, values)
-    return scope
+
+    return {**scope, "f": f}
+
+
+WORDS = {
+    "attention": ("q", "k", "v", "head_norm", "head_scale", "ctx"),
+    "mlp": ("mid", "hidden_scale"),
+}
+
+
+def computes_its_equation(model, config, norm):
+    """Compares blocks with the equations' text, which Python's own eval works out."""
+    plan = Placement(**config["placement"])
+    torch.manual_seed(0)
+    x, r, x0 = torch.randn(3, 2, TIME, WIDTH, dtype=torch.double)
+    context = (model.position.angles(0, TIME), None)
+    for i in (0, 1, DEPTH - 1):  # of every condition in `where`, a block that meets it or not
+        block, equation = model.blocks[i], plan.equation(i, DEPTH)
+        scopes = {n: scope_of(config, block, n, i, norm) for n in ("attention", "mlp")}
+        if plan.topology == "serial":
+            y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0})
+            expected = eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
+            found = block(x, x0, *context)
+        elif plan.topology == "parallel":
+            scope = {name: s["f"] for name, s in scopes.items()}
+            scope = {**scopes["mlp"], **scopes["attention"], **scope}
+            expected = eval(equation["block"], {**scope, "x": x})
+            found = block(x, x0, *context)
+        else:
+            y, s = x, r
+            for name in ("attention", "mlp"):
+                here = {**scopes[name], "x": y, "r": s}
+                y, s = eval(equation["x"], here), eval(equation["r"], here)
+            expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
+            found = model.final(block((x, r), x0, *context))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("norm", distinct_norms())
 @pytest.mark.parametrize("placement", options("placement"))
-def test_every_placement_computes_its_stated_equation(placement, norm):
+def test_every_placement_computes_its_equation(placement, norm):
     config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
-    stated, plan = norm_of(norm), Placement(**config["placement"])
-    torch.manual_seed(0)
-    x, r = torch.randn(2, 2, TIME, WIDTH, dtype=torch.double)
-    context = (model.position.angles(0, TIME), None)
-    for i in (0, 1, DEPTH - 1):  # of every schedule, an entry that holds and one that does not
-        block, equation = model.blocks[i], plan.equation(i, DEPTH)
-        scopes = {n: scope_of(config, block, n, i, stated) for n in ("attention", "mlp")}
-        if plan.topology == "serial":
-            y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x})
-            expected = eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x})
-            found = block(x, *context)
-        elif plan.topology == "parallel":
-            scope = {name: s["f"] for name, s in scopes.items()}
-            expected = eval(equation["block"], {**scopes["mlp"], **scope, "x": x})
-            found = block(x, *context)
-        else:
-            y, s = eval(equation["attention"], {**scopes["attention"], "x": x, "r": r})
-            y, s = eval(equation["mlp"], {**scopes["mlp"], "x": y, "r": s})
-            expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
-            found = model.final(block((x, r), *context))
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    computes_its_equation(model, config, norm_of(norm))
 
 
 def test_hybrid_is_the_papers_equations_with_qkv_norm_written_out():
@@ -147,7 +194,7 @@ def test_hybrid_is_the_papers_equations_with_qkv_norm_written_out():
     attention = written_out.attention(block.attention.f, x, heads=HEADS, q=norm, k=norm, v=norm)
     z = norm(attention + x)
     expected = written_out.mlp(block.mlp.f, z) + z
-    found = block(x, model.position.angles(0, TIME), None)
+    found = block(x, x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert [n for n, _ in model.named_parameters() if n.startswith("final")] == ["final.gain"]
 
@@ -207,7 +254,7 @@ def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
     config = config_of(placement=placement)
     model = build_model(config, vocab_size=11)
-    sites = {site for of in SITES.values() for site in of}
+    sites = {"pre", "out", "post", "head_scale", *(site for of in INSIDE.values() for site in of)}
     for i, block in enumerate(model.blocks):
         for name, plan in Placement(**config["placement"]).plans(i, DEPTH).items():
             layer = getattr(block, name)

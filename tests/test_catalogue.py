@@ -119,7 +119,7 @@ STRANGE = [
     (["final_norm=none"], ["the stream reaches the head without a norm"]),
     (["placement=post", "final_norm=always"], ["it follows a norm, and at the start changes"]),
     (["placement=residual_dual"], []),
-    (["placement=mixln"], ["placement.schedule[0]: no block of model.depth=2"]),
+    (["placement=mixln"], ["placement.where[0]: no block of model.depth=2"]),
     (["placement=lns", "init=scaled"], ["init=scaled, where placement=lns goes with normal"]),
     (["placement=deepnorm", "init=xavier"], ["init=xavier, where placement=deepnorm goes with"]),
     (["placement=glm130b", "embed=none"], ["embed=none, where placement=glm130b goes with norm"]),
@@ -131,7 +131,6 @@ STRANGE = [
     (["init=zero_out", "placement=out"], ["init: output and down start at zero under a norm"]),
     (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
     (["norm.bias=true"], ["norm.bias is typed: what is computed may not be the formula"]),
-    (["placement.both={pre: norm, a: 2, b: 2}"], ["a and b are the same number", "is typed"]),
     (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
     (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
 ]
@@ -151,32 +150,85 @@ def _of(fragment, found):
     return next((line for line in sorted(found) if fragment in line), fragment)
 
 
+SCALAR = {"learn": "scalar", "init": 1}
+# What stands in a placement file | what is said of it. `equation` is x + f(norm(x)) unless given.
 BAD = [
-    ({"both": {"pre": {"norm": "norm", "scale": "1/sqrt(l)"}, "out": "norm"}}, "no effect beside"),
-    ({"both": {"post": "norm", "a": 2}, "attention": {"ctx": "norm"}}, "they exclude each other"),
-    ({"mlp": {"post": "norm", "mid": "norm", "a": "R"}}, "they exclude each other"),
-    ({"both": {"inptu": "norm"}}, "there is no site 'inptu'"),
-    ({"both": {"q": "norm"}}, "there is no site 'q'"),
-    ({"attention": {"q": "norm@heads"}}, "there is no share 'heads'"),
-    ({"attention": {"q": 3}}, "3 is no norm"),
-    ({"mlp": {"skip": "blok"}}, "there is no skip 'blok'"),
-    ({"topology": "serail"}, "did you mean 'serial'"),
-    ({"topology": "parallel"}, "there is no part 'attention'"),
-    ({"topology": "parallel", "equation": {"block": "x"}, "both": {"post": "norm"}}, "site 'post'"),
-    ({"block": {"pre": "norm"}}, "block: there is no site 'pre'"),
-    ({"equation": {"attention": "x"}}, "equation: mlp is missing"),
-    ({"schedule": [{"both": {"pre": "norm"}}]}, "blocks is missing"),
-    ({"schedule": [{"blocks": "i == 0", "mpl": {}}]}, "did you mean 'mlp'"),
-    ({"schedule": [{"blocks": "i == 0", "mlp": {}}]}, "schedule[0].equation: mlp is missing"),
+    (
+        {"equation": "x + norm(norm(f(x)))"},
+        "'norm(norm(f(x)))' in 'x + norm(norm(f(x)))': two norms",
+    ),
+    ({"equation": "x + f(norm(norm(x)))"}, "two norms at pre"),
+    ({"equation": "norm(norm(x + f(x)))"}, "two norms at post"),
+    ({"equation": "x"}, "f(x) must stand in it once; the block computes post("),
+    ({"equation": "x + f(x) + f(norm(x))"}, "f(x) must stand in it once"),
+    ({"equation": "norm(x) + f(x)"}, "'norm(x)' in 'norm(x) + f(x)': the skip can have a factor"),
+    ({"equation": "x * f(x)"}, "a stream is multiplied or divided by numbers alone"),
+    ({"equation": "x + f(x) / x"}, "'f(x) / x' in 'x + f(x) / x'"),
+    ({"equation": "x + 1 + f(x)"}, "'1' in 'x + 1 + f(x)': a number stands alone"),
+    (
+        {"equation": "x + f(x, mdi=norm)"},
+        "no site 'mdi' in f(x, mdi=norm). Sites inside f are q, k",
+    ),
+    ({"equation": "x + f(x, mdi=norm)"}, "(did you mean 'mid'?)"),
+    ({"equation": {"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}}, "f of attention are q,"),
+    ({"equation": "x + f(x, q=norm, q=norm)"}, "a site is named twice"),
+    ({"equation": "x + f(x, mid=norm@full)"}, "mid is no site of heads"),
+    ({"equation": "x + f(x, q=norm@heads)"}, "there is no share 'heads'"),
+    ({"equation": "x + f(x, q=3)"}, "'3' in 'x + f(x, q=3)': q holds a norm"),
+    ({"equation": "x + f(x, head_scale=norm)"}, "head_scale is a number, a formula or a learned"),
+    ({"equation": "x + f(x) + y"}, "'y' in 'x + f(x) + y': there is no name 'y'"),
+    ({"equation": "x + c * f(x)"}, "there is no name 'c'"),
+    ({"equation": "x + sqrt(f(x))"}, "'sqrt' in 'x + sqrt(f(x))': out holds a norm"),
+    ({"equation": "x + f(x + x0)"}, "the sub-layer reads x or a norm of it"),
+    ({"equation": "x + f(start)"}, "the sub-layer reads x or a norm of it"),
+    ({"equation": "x + norm(2 * f(x) + x)"}, "nothing else can stand around f"),
+    ({"equation": "x + f(x"}, "it cannot be read; an equation is arithmetic"),
+    ({"equation": "__import__('os')"}, "f(x) must stand in it once"),
+    ({"equation": "x + f(lambda: 1)"}, "'lambda: 1' in 'x + f(lambda: 1)': it is no term"),
+    ({"equation": "x + f(*x)"}, "it is no term of a sum"),
+    ({"equation": "x + f(x) if x else x"}, "it is no term of a sum"),
+    ({"equation": "x + f(x)**2"}, "'f(x)**2' in 'x + f(x)**2': it is no term of a sum"),
+    ({"equation": "x + (" * 400}, "it cannot be read"),
+    ({"equation": "x + f(x)" + " + x" * 600}, "is no equation, such as"),
+    ({"equation": {"mpl": "x + f(x)"}}, "there is no part 'mpl'"),
+    ({"equation": {"attention": "x + f(x)"}}, "mlp is missing; wanted are attention, mlp"),
+    ({"equation": "x + attention(x)"}, "attention(x) and mlp(x) must stand in it once"),
+    (
+        {"equation": "2 * x + attention(x) + mlp(x)"},
+        "side by side the block computes x + at",
+    ),
+    ({"equation": "attention(x) + mlp(x)"}, "x is missing"),
+    ({"equation": "x + attention(h := norm(x)) + mlp(norm(x))"}, "the sub-layer reads h"),
+    ({"equation": {"x": "norm(x + f(x))", "r": "r + f(x)"}}, "end is missing"),
+    ({"equation": {"x": "x + f(x)", "r": "r + f(norm(x))", "end": "x + norm(r)"}}, "r is r + f(x)"),
+    ({"equation": {"x": "x + f(x)", "r": "r + f(x)", "end": "norm(x + r)"}}, "end as x + norm(r)"),
+    ({"equation": {"x": "2 * x + f(x)", "r": "r + f(x)", "end": "x + r"}}, "of two streams, x is"),
+    ({"equation": "x + norm(f(norm(x) / l))"}, "no effect beside"),
+    ({"equation": "norm(2 * x + f(x, ctx=norm))"}, "they exclude each other"),
+    ({"equation": "norm(R * x + f(x, mid=norm))"}, "they exclude each other"),
+    ({"where": [{"equation": "x + f(x)"}]}, "where[0]: blocks and equation are wanted"),
+    ({"where": [{"blocks": "i == 0", "equation": "x + f(x)", "mpl": 1}]}, "there is no key 'mpl'"),
+    ({"where": [{"blocks": "i == 0", "equation": {"mpl": "x"}}]}, "did you mean 'mlp'"),
+    ({"where": [{"blocks": "i == 0", "equation": "x + attention(x) + mlp(x)"}]}, "one way, here s"),
+    ({"learned": {"b": SCALAR}}, "learned.b: no equation names it"),
+    ({"learned": {"x": SCALAR}}, "learned.x: it is the name of something else"),
+    (
+        {"learned": {"b": SCALAR}, "equation": "x + 0.5 * b * f(x)"},
+        "'b' is learned and stands",
+    ),
+    (
+        {"learned": {"b": SCALAR}, "equation": "(1 - b) * x + f(x)"},
+        "'1 - b' in '(1 - b) * x + f",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("keys", "said"), BAD, ids=lambda v: str(v)[:40])
-def test_a_placement_that_contradicts_itself_is_refused(keys, said):
-    equation = {"attention": "x + f(x)", "mlp": "x + f(x)"}
+def test_a_placement_that_cannot_be_computed_is_refused_in_one_line(keys, said):
     with pytest.raises(ValueError, match=r".") as caught:
-        Placement(**{"source": "a test", "equation": equation, **keys})
+        Placement(**{"source": "a test", "equation": "x + f(norm(x))", **keys})
     assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # Adding to it
@@ -202,9 +254,7 @@ def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(t
         (
             "placement",
             "thirds",
-            "source: here\n"
-            "equation: {attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}\n"
-            "attention: {post: norm}\nmlp: {pre: norm, out: norm, b: 1/3}\n",
+            "source: here\nequation: {attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}\n",
         ),
     ):
         (tmp_path / "configs" / axis).mkdir(parents=True)
@@ -220,7 +270,7 @@ def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(t
         return 0.25 * x + 0.75 * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
     expected = eval(config.placement.equation.mlp, {"x": x, "norm": norm, "f": block.f})
-    torch.testing.assert_close(block(x, x), expected)
+    torch.testing.assert_close(block(x, x, x), expected)
     with pytest.raises(ConfigError, match="did you mean 'norm.zeta'"):
         compose([*TINY, *typed[:3], "norm.zetta=0.1"])
 
@@ -229,8 +279,7 @@ def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
     """GroupNorm with a group a head, Wu & He 2018, arXiv:1803.08494, a gain for each channel."""
     (tmp_path / "configs" / "placement").mkdir(parents=True)
     (tmp_path / "configs" / "placement" / "grouped.yaml").write_text(
-        "source: here\nequation: {attention: 'x + f(x, head_norm=norm)', mlp: x + f(x)}\n"
-        "attention: {head_norm: groupnorm_head@per_head}\n"
+        "source: here\nequation: x + f(x, head_norm=groupnorm_head@per_head)\n"
     )
     config = compose([*TINY, f"plugins={tmp_path}", "placement=grouped", "trainer.precision=fp64"])
     norm = build_model(config, VOCABULARY).blocks[0].attention.f.head_norm

@@ -281,7 +281,7 @@ def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
     for name in ("norm/layernorm.yaml", "norm/rmsnorm.yaml", "init/megatron.yaml"):
         text = (edited / name).read_text()
         (edited / name).write_text(text.replace("eps: 1e-", "eps: 2e-").replace("2.5", "3.5"))
-    for module in ("config", "names"):
+    for module in ("config.compose", "names"):
         monkeypatch.setattr(f"transformer_norms.{module}.folder_of_configs", lambda: edited)
     assert composed(file) == config
     assert composed(file, "seed=1")["norms"] == config["norms"]
@@ -332,8 +332,7 @@ def mine(tmp_path_factory) -> Path:
         (
             "placement",
             "mine",
-            "source: me\nequation: {attention: x + norm(f(x)), mlp: x + norm(f(x))}\n"
-            "both: {out: norm}\n",
+            "source: me\nequation: x + norm(f(x))\n",
         ),
     ):
         (folder / "configs" / axis).mkdir(parents=True)

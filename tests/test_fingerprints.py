@@ -213,7 +213,7 @@ def zero(x, *context):
 def run(model, block, x):
     """Of two streams the first, since both begin as x."""
     streams = (x, x) if model.enter(x) is not x else x
-    out = block(streams, model.position.angles(0, x.shape[1]), None)
+    out = block(streams, x, model.position.angles(0, x.shape[1]), None)
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -323,10 +323,11 @@ def growth(model):
         fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return rms(x)[..., None] * fresh
 
-    stream, squares = model.enter(norm(random(1000, TIME, WIDTH, seed=6))), []
+    x0, squares = norm(random(1000, TIME, WIDTH, seed=6)), []
+    stream = model.enter(x0)
     for block in model.blocks:
         block.attention.f, block.mlp.f = Instead(noise), Instead(noise)
-        stream = block(stream, None, None)
+        stream = block(stream, x0, None, None)
         streams = stream if isinstance(stream, tuple) else (stream,)
         squares.append(tuple(s.square().mean().item() for s in streams))
     return squares

@@ -102,7 +102,7 @@ LLAMA = "mlp=swiglu architecture.tied=false"
 OURS = [
     (f"{LLAMA} placement=hybrid", "placement=hybrid, where"),
     (f"{LLAMA} placement=residual_dual", "placement=residual_dual"),
-    (f"{LLAMA} placement=layerscale placement.both.b.init=1", "placement=layerscale, changed"),
+    (f"{LLAMA} placement=layerscale placement.learned.b.init=1", "placement=layerscale, changed"),
     (f"{LLAMA} norm=dyt", "norm=dyt, where"),
     (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
     ("mlp=relu2", "mlp=plain relu2, where llama has gated relu2"),

@@ -177,7 +177,7 @@ def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
 
 
 def test_a_norm_that_the_placement_names_would_stay_and_is_refused(tmp_path):
-    config = compose([*SIZES, "placement.both.pre=rmsnorm_np"])
+    config = compose([*SIZES, "placement.equation='x + f(rmsnorm_np(x))'"])
     with pytest.raises(ConfigError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
         normless(saved(config, tmp_path), build_model(config, 13))
 

@@ -258,7 +258,7 @@ def test_what_differs_beyond_the_axis_stands_beside_the_verdict():
         f"commit mixed: {'c' * 40} in 5, {'d' * 40} in 1",
     ):
         assert said in beside
-    assert "placement.both" not in beside  # that is what was asked
+    assert "placement.equation" not in beside  # that is what was asked
     assert "post: thin ice" in text()
 
 

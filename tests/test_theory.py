@@ -68,12 +68,12 @@ def block_gradient_is_right(placement, i, **how):
     shapes = [parameter.shape for parameter in block.parameters()]
     values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     streams = [random(1, 3, 4, seed=100 + n) for n in range(streams_of(model))]
-    context = (model.position.angles(0, 3), None)
+    angles = model.position.angles(0, 3)
 
     def run(*given):
         x = given[0] if len(streams) == 1 else given[: len(streams)]
         parameters = dict(zip(names, given[len(streams) :], strict=True))
-        return functional_call(block, parameters, (x, *context))
+        return functional_call(block, parameters, (x, given[0], angles, None))
 
     return gradcheck(run, [t.requires_grad_() for t in (*streams, *values)], atol=1e-6, **how)
 
@@ -86,7 +86,7 @@ def streams_of(model):
 @pytest.mark.parametrize("placement", options("placement"))
 def test_the_gradient_of_every_block_is_that_of_differences(placement):
     """Along random directions; by night along every one."""
-    scheduled = combined(*GRADIENTS, placement=placement)["placement"].get("schedule")
+    scheduled = combined(*GRADIENTS, placement=placement)["placement"].get("where")
     for i in (0, 3) if scheduled else (2,):
         assert block_gradient_is_right(placement, i, fast_mode=True)
 
@@ -323,7 +323,7 @@ def test_what_enters_a_block_of_b2t_reaches_its_end_however_loud_the_attention()
         block, loud = model.blocks[0], 1e8 * random(1, 1, 64)
         block.attention.f = Instead(lambda x, loud=loud: loud + x - x)
         block.mlp.f = Instead(zero)
-        y, z = (block(random(2, 3, 64, seed=seed), None, None) for seed in (1, 2))
+        y, z = (block(*2 * [random(2, 3, 64, seed=seed)], None, None) for seed in (1, 2))
         assert ((y - z).abs().max() > 0.1) == is_heard
         assert ((y - z).abs().max() < 1e-6) != is_heard
 
@@ -350,7 +350,7 @@ def test_what_is_left_of_the_start_after_all_sub_layers_is_what_the_skip_has_kep
     x = start = norm(random(500, 4, 64))
     for block in model.blocks:
         block.attention.f = block.mlp.f = noise
-        x = block(x, None, None)
+        x = block(x, x, None, None)
     assert (x * start).mean().item() == pytest.approx(kept ** (8 / 2), abs=0.01)
 
 
@@ -368,7 +368,7 @@ def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
     for block in model.blocks:
         for layer in (block.attention, block.mlp):
             layer.f = noise
-            y = layer(x, x)
+            y = layer(x, x, x)
             branch += 1 - (y * x).mean().item() ** 2
     r = 2 * depth
     assert branch == pytest.approx(r / (r + 1) * math.log(r + 1), rel=1e-6)
@@ -401,7 +401,7 @@ def logits_of(block, x, angles):
         return v
 
     block.attention.f.attend = attend
-    block(x, angles, None)
+    block(x, x, angles, None)
     return kept[0]
 
 
@@ -412,8 +412,8 @@ def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(dept
     _, pre = pair("mixln", "pre", depth=depth, width=16, context=6)
     x, angles = random(2, 6, 16), mixed.position.angles(0, 6)
     for i in range(depth):
-        expected = (post if i < posts else pre).blocks[i](x, angles, None)
-        assert torch.equal(mixed.blocks[i](x, angles, None), expected)
+        expected = (post if i < posts else pre).blocks[i](x, x, angles, None)
+        assert torch.equal(mixed.blocks[i](x, x, angles, None), expected)
     assert [name for name, _ in mixed.named_parameters() if name.startswith("final")]
 
 
@@ -436,9 +436,9 @@ def test_the_first_block_of_hybrid_star_is_equation_seven_and_the_others_are_hyb
     inside = {s: n[f"attention.f.{s}"] for s in "qkv"}
     y = written_out.attention(block.attention.f, n["attention.pre"](x), heads=2, **inside) + x
     expected = written_out.mlp(block.mlp.f, n["mlp.pre"](y)) + y
-    torch.testing.assert_close(block(x, angles, None), expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(block(x, x, angles, None), expected, rtol=0, atol=1e-11)
     for mine, theirs in zip(star.blocks[1:], hybrid.blocks[1:], strict=True):
-        assert torch.equal(mine(x, angles, None), theirs(x, angles, None))
+        assert torch.equal(mine(x, x, angles, None), theirs(x, x, angles, None))
 
 
 def gains_of(block):
@@ -457,7 +457,7 @@ def test_rezero_learns_one_number_a_block_for_both_sub_layers_and_starts_as_the_
     torch.testing.assert_close(model(tokens), weight[tokens] @ weight.T)
     # The gradient of the one number is the sum of those of a number for each sub-layer.
     block, x, angles = model.blocks[0], random(2, 6, 16), model.position.angles(0, 6)
-    block(x, angles, None).pow(3).sum().backward()
+    block(x, x, angles, None).pow(3).sum().backward()
     each = sum(
         (3 * x.square() * f(x, angles, None)).sum() for f in (block.attention.f, block.mlp.f)
     )

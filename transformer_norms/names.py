@@ -47,6 +47,10 @@ def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """`there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm (did you mean 'rmsnorm'?)`"""
     known = list(known)
+    return f"there is no {kind} {str(name)!r}; there are {', '.join(known)}{hint(name, known)}"
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """` (did you mean 'rmsnorm'?)`, or nothing where no known name is near."""
     near = nearest(str(name), known)
-    hint = f" (did you mean '{near[0]}'?)" if near else ""
-    return f"there is no {kind} {str(name)!r}; there are {', '.join(known)}{hint}"
+    return f" (did you mean '{near[0]}'?)" if near else ""

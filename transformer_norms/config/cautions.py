@@ -7,9 +7,9 @@ from typing import Any
 
 from transformer_norms.config.saved import AUTO_ARCHITECTURE
 from transformer_norms.formula import Formula, formula_values
-from transformer_norms.model.coefficient import REST_OF_B
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import HEAD_SITES, Placement
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
 Config = Mapping[str, Any]
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
@@ -27,13 +27,15 @@ def cautions(config: Config, placement: Placement, typed: set[str]) -> list[str]
 
 
 def _stream(config: Config, placement: Placement) -> Iterator[str]:
-    sites = {site for site, _ in placement.sites()}
+    sites = {name for name, site in placement.sites() if site.norm != "none"}
     normless = config["norm"]["type"] == "none"
     named = {site.norm for site_name, site in placement.sites() if site_name not in HEAD_SITES}
     bounded = sites & {"pre", "out", "post"} and not (normless and named <= {"norm"})
     ends_normed = placement.ends_normed(config["model"]["depth"])
     final = config["final_norm"] not in ("none", *(["norm"] if normless else []))
     learned = [plan.coefficient("b") for _, plan in placement.everywhere()]
+    if any(plan.coefficient("a") == 0 for _, plan in placement.everywhere()):
+        yield "placement.equation: a sub-layer has no skip, and gradients reach x through f alone"
     if not bounded and not any(isinstance(b, Mapping) for b in learned):
         yield "there is no norm on the stream: nothing bounds its growth"
     if not final and (not ends_normed or (normless and named <= {"norm"})):
@@ -56,10 +58,10 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     named = {site.norm for _, site in placement.sites()} | {config["embed"], config["final_norm"]}
     if "norm" not in named and config["qk_norm"] in ("none", "l2") and norm != "none":
         yield f"norm={norm} stands nowhere in placement={config['choices']['placement']}"
-    for number, entry in enumerate(placement.schedule):
+    for number, entry in enumerate(placement.where):
         if not any(entry.blocks({"i": i, "l": i + 1, "N": depth}) for i in range(depth)):
             yield (
-                f"placement.schedule[{number}]: no block of model.depth={depth} meets "
+                f"placement.where[{number}]: no block of model.depth={depth} meets "
                 f"'{entry.blocks.text}'"
             )
     values = {**formula_values(config["model"]), "i": 0, "l": 1}
@@ -68,7 +70,7 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     if all(isinstance(c, (int, float, str)) and c != REST_OF_B for pair in pairs for c in pair):
         numbers = [(Formula(a)(values), Formula(b)(values)) for a, b in pairs]
         if all(a == b for a, b in numbers) and any(a != 1 for a, _ in numbers):
-            yield "placement.both: a and b are the same number, and norms forget their common scale"
+            yield "placement.equation: a and b are one number, and norms forget a common scale"
     warmup, steps = config["schedule"].get("warmup", 0), config["trainer"]["steps"]
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"

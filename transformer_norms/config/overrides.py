@@ -127,7 +127,7 @@ def _leaves(value: Any) -> Sequence[Any]:
 
 
 # What a choice's file says of itself, which a value typed beside it would make untrue.
-WHAT_A_FILE_IS = ("type", "formula", "equation", "source", "unverified")
+WHAT_A_FILE_IS = ("type", "formula", "source", "unverified")
 
 
 def apply(config: DictConfig, typed: Iterable[Typed]) -> None:

@@ -22,7 +22,8 @@ from transformer_norms.config.saved import AUTO_ARCHITECTURE, KEYS, WORD_KEYS, g
 from transformer_norms.config.validation import check_formulas
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.initialization import InitRule
-from transformer_norms.model.placement import HEAD_SITES, SHARES, Placement, qk_site
+from transformer_norms.model.placement import Placement, qk_site
+from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
 

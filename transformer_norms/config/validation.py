@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import formula_values
-from transformer_norms.model.coefficient import REST_OF_B, Shapes, coefficient
+from transformer_norms.model.coefficient import Shapes, coefficient
 from transformer_norms.model.initialization import ROLES, InitRule
-from transformer_norms.model.placement import HEAD_SITES, Placement, SubLayerPlan
+from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import rotary_bases
+from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.names import nearest, unknown
 
 
@@ -98,7 +99,7 @@ def check_formulas(config: Mapping[str, Any], placement: Placement, init: InitRu
     with _formula("architecture.rope_base", architecture["rope_base"]):
         rotary_bases(architecture["rope_base"], depth)
     for here in blocks:
-        with _formula("placement.schedule", "blocks"):
+        with _formula("placement.where", "blocks"):
             plans = placement.plans(int(here["i"]), depth)
         for name, plan in {**plans, "block": placement.whole}.items():
             for key, spec, learned in _coefficients(plan):
@@ -121,6 +122,8 @@ def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
     for key, spec in plan.coefficients.items():
         if (key, spec) != ("a", REST_OF_B):
             yield key, spec, HEAD if key == "head_scale" else STREAM
+    for key, spec in plan.adds.items():
+        yield key, spec, STREAM
     for key, site in plan.sites.items():
         yield f"{key}.scale", site.scale, HEAD if key in (*HEAD_SITES, "head_norm") else STREAM
 

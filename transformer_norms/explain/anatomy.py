@@ -12,8 +12,8 @@ from transformer_norms.explain.sites import widths_inside
 from transformer_norms.model.attention import Attention
 from transformer_norms.model.block import DualBlock, ParallelBlock, SubLayer
 from transformer_norms.model.capped import Capped
-from transformer_norms.model.coefficient import FromBlock
-from transformer_norms.model.placement import HEAD_SITES, SubLayerPlan
+from transformer_norms.model.coefficient import Adding
+from transformer_norms.model.sites import HEAD_SITES, SubLayerPlan
 from transformer_norms.norms import nothing
 
 STREAM_SITES = ("pre", "out", "post")
@@ -112,7 +112,7 @@ def _sub_layer(
         name,
         {site: standing for site, standing in found.items() if standing},
         {symbol: factor for symbol, factor in factors.items() if factor},
-        start=isinstance(sub_layer.skip, FromBlock),
+        start=isinstance(sub_layer.skip, Adding),
         **more,
     )
 

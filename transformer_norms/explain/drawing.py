@@ -11,7 +11,7 @@ from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy
 from transformer_norms.explain.facts import blocks_text
 from transformer_norms.explain.numbers import number
 from transformer_norms.explain.reading import Factor, Reader, Standing
-from transformer_norms.model.coefficient import REST_OF_B
+from transformer_norms.model.sites import REST_OF_B
 
 
 @dataclass(frozen=True)

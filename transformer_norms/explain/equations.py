@@ -6,8 +6,8 @@ from typing import Any
 from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy
 from transformer_norms.explain.reading import Factor, Reader, Standing
 from transformer_norms.model.block import Join, twice
-from transformer_norms.model.coefficient import REST_OF_B
 from transformer_norms.model.position import NoPosition
+from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.model.transformer import Transformer
 
 INNER = ("q", "k", "v", "head_norm", "ctx", "mid")

@@ -11,8 +11,8 @@ from transformer_norms.explain.anatomy import Anatomy, BlockAnatomy, constant_sc
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.reading import Factor, Reader
 from transformer_norms.formula import formula_values
-from transformer_norms.model.coefficient import REST_OF_B
 from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.optimizer import decayed, groups
 

@@ -17,14 +17,14 @@ from transformer_norms.model.attention import AllHeads, PerHead
 from transformer_norms.model.block import Join
 from transformer_norms.model.coefficient import (
     FUNCTIONS,
-    REST_OF_B,
-    FromBlock,
+    Adding,
     Learned,
     Rest,
     Scaled,
     Times,
 )
 from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.norms import nothing
 
 Config = Mapping[str, Any]
@@ -112,7 +112,7 @@ class Reader:
 
     def factor(self, symbol: str, thing: Any, spec: Any, values: Values) -> Factor | None:
         """What multiplies there, or None for nothing."""
-        if isinstance(thing, FromBlock):
+        if isinstance(thing, Adding):
             thing = thing.skip
         if thing is nothing:  # as well where the config's formula is 1 here: 1/sqrt(l) at l = 1
             one = not isinstance(spec, (int, float, Mapping)) and _formula(spec, 1, values)

@@ -11,10 +11,11 @@ from torch import nn
 from transformer_norms.explain.facts import Fact, Section
 from transformer_norms.explain.reading import Reader
 from transformer_norms.model.attention import AllHeads, Attention
-from transformer_norms.model.placement import SITES
+from transformer_norms.model.sites import INSIDE
 from transformer_norms.norms import NORMS
 
-KNOWN = {site for sites in SITES.values() for site in sites} | {"embed", "final", "rows"}
+KNOWN = {site for sites in INSIDE.values() for site in sites}
+KNOWN |= {"pre", "out", "post", "embed", "final", "rows"}
 HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
 
 

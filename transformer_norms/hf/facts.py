@@ -22,7 +22,7 @@ Config = Mapping[str, Any]
 Facts = dict[str, Any]
 
 # What a file says of itself, and what has a fact of its own.
-_BESIDE = ("source", "equation", "brings", "unverified", "formula", "eps", "allow_noncausal")
+_BESIDE = ("source", "brings", "unverified", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
 # Facts that are of another: without it there is nothing to compare.

@@ -13,17 +13,17 @@ from transformer_norms.formula import Formula, formula_values
 from transformer_norms.model.attention import ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
 from transformer_norms.model.capped import Capped
-from transformer_norms.model.coefficient import REST_OF_B, FromBlock, Rest, Scaled, coefficient
+from transformer_norms.model.coefficient import Adding, Rest, Scaled, coefficient
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import HEAD_SITES, Placement, SubLayerPlan, qk_site
-from transformer_norms.model.placement import TOPOLOGIES as TOPOLOGY_NAMES
+from transformer_norms.model.placement import PARTS, Placement, qk_site
 from transformer_norms.model.position import NoPosition
+from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 
 Config = Mapping[str, Any]
 Module = Any  # an nn.Module, or the function `nothing`
-assert set(TOPOLOGIES) == set(TOPOLOGY_NAMES)
+assert set(TOPOLOGIES) == set(PARTS)
 
 
 class Assembly:
@@ -56,15 +56,26 @@ class Assembly:
         self, plan: SubLayerPlan, f: nn.Module, values: Mapping[str, float], shared: dict[str, Any]
     ) -> SubLayer:
         """`shared` holds the coefficients that both sub-layers of a block have in common."""
-        width, a, b = self.sizes["width"], plan.coefficient("a"), plan.coefficient("b")
-        branch = scale_of(b, width, values)
-        if isinstance(b, Mapping) and b.get("share") == "block":
-            branch = shared.setdefault("b", branch)
-        skip = Rest(branch) if a == REST_OF_B else scale_of(a, width, values)
+        own: dict[str, Module] = {}
+
+        def scale(slot: str, spec: Any) -> Module:
+            """A learned coefficient is one parameter wherever its name stands in the equation."""
+            if slot not in plan.names:
+                return scale_of(spec, self.sizes["width"], values)
+            held = shared if spec.get("share") == "block" else own
+            name = plan.names[slot]
+            if name not in held:
+                held[name] = scale_of(spec, self.sizes["width"], values)
+            return held[name]
+
+        branch = scale("b", plan.coefficient("b"))
+        a = plan.coefficient("a")
+        skip = Rest(branch) if a == REST_OF_B else scale("a", a)
+        adds = {name: scale(name, spec) for name, spec in plan.adds.items()}
         return SubLayer(
             f,
             **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
-            skip=FromBlock(skip) if plan.skip == "block" else skip,
+            skip=Adding(skip, adds) if adds else skip,
             branch=branch,
             dropout=dropout_of(self.sizes["dropout"]),
         )

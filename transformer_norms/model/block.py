@@ -18,8 +18,8 @@ class SubLayer(nn.Module):
     """y = post(a * x + b * out(f(pre(x))))      f is the attention or the mlp
 
     Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
-    the sites inside f, and of the coefficients a (`skip`) and b (`branch`). `start` is the stream
-    as it entered the block, for skips that reach that far back.
+    the sites inside f, and of the coefficients a (`skip`) and b (`branch`). A skip may also add
+    earlier streams: `start`, as it entered the block, and `x0`, the embedded tokens.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class SubLayer(nn.Module):
         self.f, self.pre, self.out, self.post = f, pre, out, post
         self.skip, self.branch, self.dropout = skip, branch, dropout
 
-    def forward(self, x: Stream, start: Stream, *context: Any) -> Stream:
-        return self.post(self.skip(x, start) + self.update(x, *context))
+    def forward(self, x: Stream, start: Stream, x0: Stream, *context: Any) -> Stream:
+        return self.post(self.skip(x, start, x0) + self.update(x, *context))
 
     def update(self, x: Stream, *context: Any) -> Stream:
         """b * out(f(pre(x))), what the sub-layer adds to the stream"""
@@ -52,9 +52,9 @@ class SerialBlock(nn.Module):
         self.attention = attention
         self.mlp = mlp
 
-    def forward(self, x: Stream, *context: Any) -> Stream:
-        y = self.attention(x, x, *context)
-        return self.mlp(y, x, *context)
+    def forward(self, x: Stream, x0: Stream, *context: Any) -> Stream:
+        y = self.attention(x, x, x0, *context)
+        return self.mlp(y, x, x0, *context)
 
 
 class ParallelBlock(nn.Module):
@@ -69,7 +69,7 @@ class ParallelBlock(nn.Module):
         super().__init__()
         self.attention, self.mlp, self.pre = attention, mlp, pre
 
-    def forward(self, x: Stream, *context: Any) -> Stream:
+    def forward(self, x: Stream, x0: Stream, *context: Any) -> Stream:
         h = self.pre(x)
         return x + self.attention.update(h, *context) + self.mlp.update(h, *context)
 
@@ -85,7 +85,9 @@ class DualBlock(nn.Module):
         super().__init__()
         self.attention, self.mlp = attention, mlp
 
-    def forward(self, streams: tuple[Stream, Stream], *context: Any) -> tuple[Stream, Stream]:
+    def forward(
+        self, streams: tuple[Stream, Stream], x0: Stream, *context: Any
+    ) -> tuple[Stream, Stream]:
         x, r = streams
         for sub_layer in (self.attention, self.mlp):
             u = sub_layer.update(x, *context)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
+from transformer_norms.model.sites import EARLIER
 from transformer_norms.norms import nothing
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
@@ -19,7 +20,6 @@ FUNCTIONS: dict[str, Function] = {
 }
 OPTIONAL = {"stored": "", "function": "same", "share": "sub_layer"}
 SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
-REST_OF_B = "1 - b"  # a, in a convex residual
 
 
 def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Callable[..., Any]:
@@ -92,14 +92,21 @@ class Rest:
         return x - self.branch(x)
 
 
-class FromBlock:
-    """skip(x) + start: a second skip, from where the stream entered the block"""
+class Adding(nn.Module):
+    """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer"""
 
-    def __init__(self, skip: Callable[..., Any]) -> None:
-        self.skip = skip
+    def __init__(self, skip: Callable[..., Any], scales: Mapping[str, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.skip, self.names = skip, tuple(scales)
+        for name, scale in scales.items():
+            setattr(self, name, scale)
 
-    def __call__(self, x: Tensor, start: Tensor) -> Tensor:
-        return self.skip(x) + start
+    def forward(self, x: Tensor, *earlier: Tensor) -> Tensor:
+        streams = dict(zip(EARLIER, earlier, strict=True))
+        y = self.skip(x)
+        for name in self.names:
+            y = y + getattr(self, name)(streams[name])
+        return y
 
 
 class Scaled(nn.Module):

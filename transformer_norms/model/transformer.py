@@ -78,10 +78,10 @@ class Transformer(nn.Module):
         x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        x = self.enter(self.dropout(self.embed(self.position(self.scale(x), start))))
-        angles = self.position.angles(start, time)
+        x0 = self.dropout(self.embed(self.position(self.scale(x), start)))
+        x, angles = self.enter(x0), self.position.angles(start, time)
         for i, block in enumerate(self.blocks):
-            x = self.through(block, x, angles, cache[i] if cache else None)
+            x = self.through(block, x, x0, angles, cache[i] if cache else None)
         return self.final(x)
 
     def logits(self, states: States) -> Float[Tensor, "*batch vocab"]:

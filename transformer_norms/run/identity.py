@@ -15,7 +15,7 @@ _NOT_IDENTITY = (
     "study tracking plugins again continue_from about choices words warnings "
     "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every trainer.probe_every "
     "trainer.activation_checkpointing trainer.replicas "
-    "placement.source placement.equation placement.brings placement.unverified "
+    "placement.source placement.brings placement.unverified "
     "norm.formula norm.source norm.brings"
 ).split()
 # The rooms that training imports. What only watches a run is left out, and so is what stands beside

@@ -22,11 +22,12 @@ from transformer_norms.training.measures import Place, key_of
 Readings = dict[str, Tensor]  # numbers by key, still where they were computed
 QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
 
-# What the branch of a sub-layer is added to, of (sub-layer, what it was given, the block's input).
-ADDED_TO: dict[type[nn.Module], Callable[[SubLayer, Tensor, Any], Tensor]] = {
-    SerialBlock: lambda sub_layer, x, start: sub_layer.skip(x, start),
-    ParallelBlock: lambda sub_layer, h, x: x,
-    DualBlock: lambda sub_layer, x, streams: x,
+# What the branch of a sub-layer is added to, from the sub-layer, what it reads, and what the block
+# was given: its stream and the embedded tokens.
+ADDED_TO: dict[type[nn.Module], Callable[..., Tensor]] = {
+    SerialBlock: lambda sub_layer, x, start, x0: sub_layer.skip(x, start, x0),
+    ParallelBlock: lambda sub_layer, h, x, x0: x,
+    DualBlock: lambda sub_layer, x, streams, x0: x,
 }
 
 
@@ -85,7 +86,7 @@ def _watch_branch(
     start: list[Any] = []
 
     def entered(block: nn.Module, given: tuple[Any, ...]) -> None:
-        start[:] = given[:1]
+        start[:] = given[:2]
 
     def updated(x: Tensor, *context: Any) -> Tensor:
         added = update(x, *context)

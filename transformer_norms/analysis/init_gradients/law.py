@@ -8,7 +8,8 @@ from typing import Any
 
 from transformer_norms.analysis.init_gradients.asking import Setting
 from transformer_norms.analysis.init_gradients.measuring import Row
-from transformer_norms.model.placement import Placement, Site, SubLayerPlan
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import Site, SubLayerPlan
 from transformer_norms.report.paired_tests import half_interval
 
 _SMALL = 1e-3  # of an eps, beside the mean square of 1 with which the stream begins
@@ -99,12 +100,12 @@ def bound(config: Mapping[str, Any]) -> float | None:
     the end, O(d sqrt(ln d / N)). Their norm is LayerNorm; that it holds of RMSNorm is our reading.
     """
     placement, norm = Placement(**config["placement"]), config["norm"]
-    series = placement.topology == "serial" and not placement.schedule
+    series = placement.topology == "serial" and not placement.where
     small = norm["type"] in ("layernorm", "rmsnorm") and norm["eps"] <= _SMALL
     if not (series and small):
         return None
     pre, post = (SubLayerPlan(sites={name: Site("norm")}) for name in ("pre", "post"))
-    plans = list(placement.usual.values())
+    plans = list(placement.plans(0, 1).values())
     if plans == [post, post]:
         return 0.0
     return -0.5 if plans == [pre, pre] and config["final_norm"] == "norm" else None

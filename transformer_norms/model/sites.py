@@ -1,0 +1,48 @@
+"""The sites of a sub-layer: where a norm may stand, and what an equation says of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# What may stand inside f, as an argument of it: sites hold a norm, scales a coefficient.
+INSIDE = {"attention": ("q", "k", "v", "head_norm", "ctx"), "mlp": ("mid",)}
+SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
+HEAD_SITES = ("q", "k", "v")
+# A norm at q, k or v acts on each head with one gain, on each with a gain of its own, or on all
+# heads side by side.
+SHARES = ("head", "per_head", "full")
+EARLIER = ("start", "x0")  # the stream as it entered the block, and the embedded tokens
+REST_OF_B = "1 - b"  # the skip's coefficient in a convex residual, (1 - b) * x + b * f
+
+Coefficient = Any  # a number, the text of a formula, or the mapping of what is learned
+
+
+@dataclass(frozen=True)
+class Site:
+    """The norm at a site: `norm` is the run's norm, any other word a norm's file. `share` says
+    whether it acts head by head, and `scale` is a coefficient that multiplies its output."""
+
+    norm: str
+    share: str = "head"
+    scale: Coefficient = 1
+
+
+@dataclass(frozen=True)
+class SubLayerPlan:
+    """What one sub-layer of one block holds: norms by site, and coefficients.
+
+    `coefficients` are a (skip), b (branch), head_scale and hidden_scale, where they are not 1.
+    `adds` are the coefficients of the earlier streams that the skip adds. `names` are the names of
+    learned coefficients by what they multiply: one name is one parameter.
+    """
+
+    sites: Mapping[str, Site] = field(default_factory=dict)
+    coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
+    adds: Mapping[str, Coefficient] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def site(self, name: str) -> Site:
+        return self.sites.get(name, Site("none"))
+
+    def coefficient(self, name: str) -> Coefficient:
+        return self.coefficients.get(name, 1)
