@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from transformer_norms.config import compose as config
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError, InputError
-from transformer_norms.sweep.drive import planned
+from transformer_norms.sweep.drive import plan_sweep
 
 ROOT = Path(__file__).parents[1]
 
@@ -271,7 +271,7 @@ def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
 
 def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
     with pytest.raises(InputError, match="there is no file nowhere.txt"):
-        planned(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
+        plan_sweep(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
 
 
 def test_a_single_string_is_no_list_of_overrides():

@@ -18,8 +18,8 @@ from transformer_norms.errors import StorageError
 from transformer_norms.run import run as running
 from transformer_norms.run.sweep_record import read_record
 from transformer_norms.sweep import board, drive, pool
-from transformer_norms.sweep.drive import planned
-from transformer_norms.sweep.job import job
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.launching import run_job
 from transformer_norms.training.stopping import Stopping
 
 pytestmark = pytest.mark.area("sweeps")
@@ -63,7 +63,7 @@ class BasicLauncher:
     def launch(self, job_overrides, initial_job_idx):
         self.asked += job_overrides
         return [
-            JobReturn(_return_value=job(overrides), status=JobStatus.COMPLETED)
+            JobReturn(_return_value=run_job(overrides), status=JobStatus.COMPLETED)
             for overrides in job_overrides
         ]
 
@@ -74,7 +74,7 @@ def here(tmp_path, monkeypatch):
     Path("corpus.txt").write_text(TEXT)
     monkeypatch.setattr(running.Run, "_draw", lambda self: None)  # a third of a second each
     without_pictures(monkeypatch)
-    planned.cache_clear()
+    plan_sweep.cache_clear()
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def trained(monkeypatch):
 
 def sweep(capsys, *arguments, launcher=None, short=SHORT):
     """(the JSON line, the exit code, what a person reads)."""
-    planned.cache_clear()
+    plan_sweep.cache_clear()
     code = 0
     try:
-        drive.run([*short, *arguments], launcher or BasicLauncher())
+        drive.run_sweep([*short, *arguments], launcher or BasicLauncher())
     except SystemExit as exit:
         code = exit.code
     out, err = capsys.readouterr()
@@ -243,7 +243,7 @@ def test_the_best_rate_is_the_one_with_the_lowest_loss_in_its_summaries(capsys):
 
 
 def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypatch):
-    _, jobs = planned((*SHORT, "norm=layernorm,rmsnorm"))
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm,rmsnorm"))
     folder = jobs[0].folder
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -314,8 +314,8 @@ def test_a_failure_that_cannot_be_written_ends_no_sweep(capsys, monkeypatch):
         fails()
 
     monkeypatch.setattr(running.Run, "train", begins)
-    monkeypatch.setattr("transformer_norms.sweep.job.write_json", fails)
-    monkeypatch.setattr("transformer_norms.sweep.ending._report", lambda *_: (None, 0))
+    monkeypatch.setattr("transformer_norms.sweep.launching.write_json", fails)
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
     assert (answer["failed"], code) == (2, 1)
     assert "StorageError: full" in err
@@ -397,7 +397,7 @@ def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
     rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
     text = "".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}])
     (tmp_path / "metrics.jsonl").write_text(text)
-    last = board._last_loss(tmp_path / "metrics.jsonl")
+    last = board.last_loss(tmp_path / "metrics.jsonl")
     assert (last["step"], last["train/loss"]) == (49, 3.25)
 
 
@@ -413,7 +413,7 @@ def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_comm
     capsys, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        for module in ("job", "drive"):
+        for module in ("launching", "drive"):
             patch.setattr(
                 f"transformer_norms.sweep.{module}.keep_weights_only", lambda folder: None
             )

@@ -10,9 +10,9 @@ from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
 from transformer_norms.run.sweep_record import baseline_of, label
-from transformer_norms.sweep.asking import asked, settings
-from transformer_norms.sweep.drive import planned
+from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.planning import Jobs
+from transformer_norms.sweep.question import common_settings, read_request
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -30,14 +30,14 @@ def mine(tmp_path, monkeypatch):
 
     def ask(content, *typed):
         (folder / "mine.yaml").write_text(content)
-        return asked(["sweep=mine", "plugins=mine", *typed])
+        return read_request(["sweep=mine", "plugins=mine", *typed])
 
     return ask
 
 
 @pytest.mark.parametrize("name", READY)
 def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_each(name):
-    plans = asked([f"sweep={name}", "data=stories"])
+    plans = read_request([f"sweep={name}", "data=stories"])
     question = plans.question
     assert question.question.endswith(("?", "."))
     variants = question.variants
@@ -48,7 +48,7 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
     longest = max(map(len, question.vary.values()))
     for number in range(longest):
         one = {key: values[number % len(values)] for key, values in question.vary.items()}
-        assert jobs.of("result", one, point, question.seeds[-1]).run.variant in variants
+        assert jobs.make("result", one, point, question.seeds[-1]).run.variant in variants
 
 
 def test_the_issues_sweeps_are_there():
@@ -78,13 +78,15 @@ def test_a_typed_axis_without_the_baselines_value_has_its_first_as_baseline_and_
 def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
     assert mine(BASE).study == "mine"
     assert mine(BASE, "study=other").study == "other"
-    assert asked(["norm=a,b"]).study == "main"
-    bare = asked(["norm=a,b", "study=other"])
+    assert read_request(["norm=a,b"]).study == "main"
+    bare = read_request(["norm=a,b", "study=other"])
     assert (bare.study, bare.name) == ("other", "main")
 
 
 def test_without_a_file_each_axis_first_value_is_the_baseline():
-    question = asked(["norm=a,b", "model.depth=4,16", "seed=0,1", "trainer.steps=5"]).question
+    question = read_request(
+        ["norm=a,b", "model.depth=4,16", "seed=0,1", "trainer.steps=5"]
+    ).question
     assert question.baseline == {"norm": "a", "model.depth": 4}
     assert question.seeds == [0, 1]
     assert question.fixed == {"trainer.steps": 5}
@@ -93,7 +95,7 @@ def test_without_a_file_each_axis_first_value_is_the_baseline():
 
 def test_what_a_sweeps_runs_have_in_common_can_be_shown(mine):
     mine(BASE + "fixed: {trainer.steps: 600, model.depth: 4}\n")
-    shown = settings(["sweep=mine", "plugins=mine", "trainer.steps=7"])
+    shown = common_settings(["sweep=mine", "plugins=mine", "trainer.steps=7"])
     assert shown == ["model.depth=4"]
 
 
@@ -126,7 +128,7 @@ def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):
     folder.mkdir(parents=True)
     (folder / "my own.yaml").write_text(BASE)
     with pytest.raises(ConfigError, match="a sweep's name has letters"):
-        asked(["sweep='my own'", f"plugins={tmp_path}"])
+        read_request(["sweep='my own'", f"plugins={tmp_path}"])
 
 
 REFUSED = [
@@ -171,7 +173,7 @@ def test_a_file_that_contradicts_itself_is_one_line_that_names_the_key(mine, cas
 )
 def test_a_command_that_asks_for_what_cannot_be_is_one_line(arguments, fragments):
     with pytest.raises(ConfigError) as refusal:
-        planned(tuple(arguments))
+        plan_sweep(tuple(arguments))
     assert [part for part in fragments if part not in str(refusal.value)] == []
 
 

@@ -9,7 +9,7 @@ from transformer_norms.mirror import charts, report
 from wandb_stand_in import StandIn, metrics, set_status, stand_in, study, write
 
 from transformer_norms import files
-from transformer_norms.sweep.mirrors import Mirrors
+from transformer_norms.sweep.drive import Mirrors
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.report import ReportMirror
 from transformer_norms.tracking.run import RunMirror
@@ -100,9 +100,9 @@ def test_the_report_of_a_sweep_is_handed_to_the_mirror_of_its_runs(
 ) -> None:
     followed: list[Path] = []
     mirrors = Mirrors()
-    mirrors.report(study)
+    mirrors.show_report(study)
     mirrors.mirror = type("Mirror", (), {"follow": lambda _, folder: followed.append(folder)})()
-    mirrors.report(study)
+    mirrors.show_report(study)
     assert followed == [study]
 
 

@@ -114,9 +114,9 @@ def _run_sweep(overrides: Sequence[str]) -> int:
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydras(text for text in overrides if text.startswith("hydra/"))
     else:
-        from transformer_norms.sweep.drive import planned
+        from transformer_norms.sweep.drive import plan_sweep
 
-        planned(tuple(overrides))  # a wrong sweep is answered before Hydra starts
+        plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
         os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
     return _run_hydra(["-m", *overrides, *search_path(_plugins_folder(overrides))])
 
@@ -132,9 +132,9 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
     if folder is not None and (folder / "configs").is_dir():
         flags = ["--config-dir", f"{folder}/configs", *flags]
     if any(text.startswith("sweep=") for text in overrides):
-        from transformer_norms.sweep.asking import settings
+        from transformer_norms.sweep.question import common_settings
 
-        overrides += settings(own)
+        overrides += common_settings(own)
     return _run_hydra([*flags, *overrides])
 
 
@@ -160,9 +160,9 @@ def _run_job(config: Any) -> Any:
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     if "transformer_norms" in str(hydra.sweeper.get("_target_")):
-        from transformer_norms.sweep.job import job
+        from transformer_norms.sweep.launching import run_job
 
-        return job(overrides)
+        return run_job(overrides)
     summary = _train(overrides)
     if summary["status"] == "preempted":
         raise SystemExit(CODES["preempted"])

@@ -32,3 +32,8 @@ class Busy(RuntimeError):
     """Another process holds this run. The same command works later."""
 
     exit_code = 75
+
+
+def describe_error(error: Exception) -> str:
+    """The error's kind and message in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -30,10 +30,10 @@ class StudySweeper(Sweeper):
         )
 
     def sweep(self, arguments: Sequence[str]) -> Any:
-        from transformer_norms.sweep.drive import run
+        from transformer_norms.sweep.drive import run_sweep
 
         try:
-            return run(arguments, self.launcher)
+            return run_sweep(arguments, self.launcher)
         finally:
             getattr(self.launcher, "close", lambda: None)()
 

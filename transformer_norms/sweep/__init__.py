@@ -1,1 +1,1 @@
-"""Many runs from one question: planned, checked, run, recorded."""
+"""A sweep: many runs from one question. drive.py is read first."""

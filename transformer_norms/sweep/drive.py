@@ -1,4 +1,8 @@
-"""Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen."""
+"""Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen.
+
+question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
+them, grid.py chooses each variant's best point, and ending.py reports and answers.
+"""
 
 import time
 from collections.abc import Sequence
@@ -10,25 +14,27 @@ from typing import Any
 
 from transformer_norms.config.compose import check_hydras
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.locks import Lock, is_locked, wait_for_lock
+from transformer_norms.locks import is_locked, wait_for_lock
 from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
-    Values,
     label,
     merged,
     path_of,
     read_record,
 )
-from transformer_norms.sweep.asking import asked
 from transformer_norms.sweep.board import Board
-from transformer_norms.sweep.ending import AGAIN, REFUSED, answered
-from transformer_norms.sweep.job import keep_weights_only, record_failure
-from transformer_norms.sweep.launch import batches, launched
-from transformer_norms.sweep.mirrors import Mirrors
-from transformer_norms.sweep.opening import counted, introduced
-from transformer_norms.sweep.planning import Job, Jobs
-from transformer_norms.sweep.tuning import Grid, chosen, extended, missing_from
+from transformer_norms.sweep.ending import AGAIN, REFUSED, end_sweep
+from transformer_norms.sweep.grid import Grid, best_point, new_points, widen
+from transformer_norms.sweep.launching import (
+    Answer,
+    keep_weights_only,
+    launch,
+    make_batches,
+    record_failure,
+)
+from transformer_norms.sweep.planning import Job, Jobs, count
+from transformer_norms.sweep.question import read_request
 from transformer_norms.training.stopping import Stopping
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
@@ -36,80 +42,106 @@ _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 
 
 @cache
-def planned(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
-    """The jobs of a command line, checked; ConfigError or InputError, and nothing written, where
-    one of them cannot be run."""
+def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
+    """The checked jobs of a command line. Raises ConfigError or InputError, and has written
+    nothing, if one of them cannot be run."""
     check_hydras([text for text in arguments if text.startswith(_HYDRAS)])
-    jobs = Jobs(asked(text for text in arguments if not text.startswith(("hydra/", "hydra."))))
-    return jobs, jobs.first()
+    own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
+    jobs = Jobs(read_request(own))
+    return jobs, jobs.first_stage()
 
 
-def run(arguments: Sequence[str], launcher: Any) -> None:
-    """What Hydra's `-m` calls. Ends with the sweep's JSON line; SystemExit with its exit code."""
-    jobs, first = planned(tuple(arguments))
+def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
+    """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
+    code, if that is not 0. Hydra calls it for `-m`."""
+    jobs, first = plan_sweep(tuple(arguments))
     with closing(Mirrors()) as mirrors:
         sweep = Sweep(jobs, launcher, mirrors)
         sweep.run(first)
-        record, ran = path_of(sweep.study, jobs.asked.name), _distinct(sweep.all)
-        known = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
-        code = answered(record, ran, sweep.failed, known, sweep.board.say)
-        mirrors.report(sweep.study)
+        code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
+        code = end_sweep(
+            path_of(jobs.study, jobs.request.name),
+            _distinct(sweep.jobs), sweep.failed, code, sweep.board.say,
+        )  # fmt: skip
+        mirrors.show_report(jobs.study)
     if code:
         raise SystemExit(code)
 
 
+class Mirrors:
+    """The one W&B mirror of a sweep's command, opened for the first run that wants it."""
+
+    def __init__(self) -> None:
+        self.mirror: Any = None
+
+    def follow(self, job: Job) -> None:
+        if job.mirror != "none":
+            if self.mirror is None:
+                from transformer_norms.tracking.mirror import Mirror
+
+                self.mirror = Mirror(job.mirror)
+            self.mirror.follow(job.folder)
+
+    def show_report(self, study: Path) -> None:
+        """Adds the study's report to the runs that this command had mirrored."""
+        if self.mirror is not None:
+            self.mirror.follow(study)
+
+    def close(self) -> None:
+        if self.mirror is not None:
+            self.mirror.close()
+
+
 class Sweep:
-    """A question being answered: `jobs` makes its jobs, `launcher` is Hydra's, `mirrors` show its
+    """Runs the jobs of one question. `make` makes them, `launcher` is Hydra's, `mirrors` show the
     runs in W&B."""
 
-    def __init__(self, jobs: Jobs, launcher: Any, mirrors: Mirrors) -> None:
-        self.jobs, self.launcher, self.mirrors = jobs, launcher, mirrors
-        self.asked, self.question = jobs.asked, jobs.asked.question
-        self.study = Path("runs") / self.asked.study
-        self.all: list[Job] = []
+    def __init__(self, make: Jobs, launcher: Any, mirrors: Mirrors) -> None:
+        self.make, self.launcher, self.mirrors = make, launcher, mirrors
+        self.request, self.question = make.request, make.request.question
+        self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
         self.failed: dict[Path, str] = {}
-        self.told: set[str] = set()  # tracebacks
+        self.tracebacks: set[str] = set()  # those that were printed
         self.stopped = self.refused = False
 
     def run(self, first: list[Job]) -> None:
-        stopping = Stopping()
-        stopping.patient = True
-        with stopping, Board(self.asked.name, self.mirrors.follow) as self.board:
-            self.stopping = stopping
-            for line in introduced(self.jobs, first, self.study):
+        self.stopping = Stopping()
+        self.stopping.patient = True
+        with self.stopping, Board(self.request.name, self.mirrors.follow) as self.board:
+            for line in self.make.introduction(first):
                 self.board.say(line)
-            self._stage(first)
+            self._run_stage(first)
             if self.question.tune and not self.stopped:
                 self._tune()
             if self.question.tune and not self.stopped:
-                self._results()
+                self._run_results()
 
-    def _stage(self, jobs: list[Job]) -> None:
-        """Runs those of `jobs` that have not ended, and waits for those that others run."""
-        known = {job.folder for job in self.all}
-        self.all += jobs
+    def _run_stage(self, jobs: list[Job]) -> None:
+        """Runs the jobs that have not ended, and waits for those that other commands run."""
+        known = {job.folder for job in self.jobs}
+        self.jobs += jobs
         self._record()
         self.board.add([job for job in _distinct(jobs) if job.folder not in known])
         waiting = _distinct(jobs)
         while waiting and not self.stopped:
             busy = []
-            for batch in batches(self.launcher, [job for job in waiting if not job.ended]):
+            for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
                 if self.stopped:
                     break
-                answers = launched(self.launcher, batch, self.board.say)
+                answers = launch(self.launcher, batch, self.board.say)
                 for job, answer in zip(batch, answers, strict=True):
-                    self._heard(job, answer)
+                    self._note(job, answer)
                     if answer["status"] == "busy":
                         busy.append(job)
-            waiting = self._released(busy)
+            waiting = self._wait_for_others(busy)
         for job in _distinct(jobs):
-            with suppress(Busy):  # one was killed between its end and this
+            with suppress(Busy):  # a run may have been killed between its end and this
                 keep_weights_only(job.folder)
         self.board.look()
 
-    def _heard(self, job: Job, answer: dict[str, Any]) -> None:
+    def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.asked:
             self.stopped = True
         if answer["status"] == "failed":
@@ -117,16 +149,16 @@ class Sweep:
             self.board.tell(job, "failed", answer["error"])
             if job.folder.is_dir():
                 record_failure(job.folder, answer["error"])
-            trace = answer.get("traceback", "")
-            if trace not in self.told:  # one error of ten seeds is one
-                self.told.add(trace)
-                for line in trace.splitlines():
+            traceback = answer.get("traceback", "")
+            if traceback not in self.tracebacks:  # ten seeds fail with one error
+                self.tracebacks.add(traceback)
+                for line in traceback.splitlines():
                     self.board.say(line)
 
-    def _released(self, busy: list[Job]) -> list[Job]:
-        """Waits until none of the runs that other processes have is held; those not ended then."""
+    def _wait_for_others(self, busy: list[Job]) -> list[Job]:
+        """Waits until other processes have released their runs; returns those that did not end."""
         if busy and not self.stopped:
-            self.board.say(f"waiting for {counted(len(busy), 'run')} that another process has")
+            self.board.say(f"waiting for {count(len(busy), 'run')} that another process has")
         for job in busy:
             while not self.stopping.asked and is_locked(job.folder):
                 time.sleep(_LOOK_EVERY)
@@ -134,42 +166,44 @@ class Sweep:
         return [job for job in busy if not job.ended]
 
     def _tune(self) -> None:
-        """Chooses each variant's best point; once more on a wider grid where one was at an edge."""
-        found = self._chosen()
-        wider = extended(self.grid, found)
-        if wider != self.grid and (more := self._more(wider)):
+        """Chooses each variant's best point, and once more on a wider grid if one is at an edge."""
+        tuned = self._best_points()
+        wider = widen(self.grid, tuned)
+        if wider != self.grid and (trials := self._new_trials(wider)):
             self.grid = wider
-            self._stage(more)
+            self._run_stage(trials)
             if self.stopped:
                 return
-            found = self._chosen()
-        self.tuned = found
-        for one in found:
+            tuned = self._best_points()
+        self.tuned = tuned
+        for one in tuned:
             if one.best is None:
                 self.board.say(f"{label(one.variant)}: diverged wherever it was tried")
                 continue
+            best = ", ".join(f"{key}={value}" for key, value in one.best.items())
             edge = f"; still the edge of {', '.join(one.edge)}" if one.edge else ""
-            self.board.say(f"{label(one.variant)}: best at {_shown(one.best)}{edge}")
+            self.board.say(f"{label(one.variant)}: best at {best}{edge}")
 
-    def _chosen(self) -> list[Tuned]:
-        """Of the variants whose trials have all ended; another waits for the next command."""
-        found = []
+    def _best_points(self) -> list[Tuned]:
+        """The best points of the variants whose trials have all ended. The next command chooses for
+        the other variants."""
+        tuned = []
         for variant in self.question.variants:
-            trials = [job for job in self.all if job.run.variant == variant]
+            trials = [job for job in self.jobs if job.run.variant == variant]
             if all(job.ended for job in trials):
                 points = [(job.run.tuned, job.folder) for job in trials]
-                found.append(chosen(variant, points, self.grid))
+                tuned.append(best_point(variant, points, self.grid))
             else:
                 self.board.say(f"{label(variant)}: not all of its tuning runs have ended")
-        return found
+        return tuned
 
-    def _more(self, wider: Grid) -> list[Job]:
-        """The trials that a wider grid adds, or none where one of them is not allowed."""
+    def _new_trials(self, wider: Grid) -> list[Job]:
+        """The trials that a wider grid adds; none if one of them is not allowed."""
         points = replace(self.question, tune={**self.question.tune, **wider}).points
-        new = missing_from(self.grid, points)
+        new = new_points(self.grid, points)
         try:
-            more = [
-                self.jobs.of("tune", variant, point, seed)
+            trials = [
+                self.make.make("tune", variant, point, seed)
                 for seed in self.question.tune_seeds
                 for variant in self.question.variants
                 for point in new
@@ -180,28 +214,28 @@ class Sweep:
         for key in wider:
             steps = ", ".join(str(value) for value in wider[key])
             self.board.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
-        return more
+        return trials
 
-    def _results(self) -> None:
-        """Stage 2: each variant at its best, on seeds that the tuning has not seen."""
+    def _run_results(self) -> None:
+        """Runs stage 2: each variant at its best, on seeds that the tuning has not seen."""
         try:
             jobs = [
-                self.jobs.of("result", tuned.variant, tuned.best, seed)
+                self.make.make("result", tuned.variant, tuned.best, seed)
                 for seed in self.question.seeds
                 for tuned in self.tuned
                 if tuned.best is not None
             ]
-        except ConfigError as error:  # one was begun by other code, say
+        except ConfigError as error:  # other code began one of these runs, for example
             self.board.say(str(error))
             self.refused = True
         else:
-            self._stage(jobs)
+            self._run_stage(jobs)
 
     def _record(self) -> None:
         """Writes sweep-NAME.json. A named sweep's planned runs stay planned whatever is typed next,
-        so that none is lost; a bare `-m` has no name to come back to, and is the last one typed."""
+        so that none is lost. A bare `-m` cannot be typed by name: its record is the newest one."""
         record = SweepRecord(
-            name=self.asked.name,
+            name=self.request.name,
             question=self.question.question,
             axes=self.question.axes,
             baseline=self.question.baseline,
@@ -209,26 +243,21 @@ class Sweep:
             tune_seeds=self.question.tune_seeds,
             seeds=self.question.seeds,
             effect=self.question.effect,
-            runs=[job.run for job in self.all],
+            runs=[job.run for job in self.jobs],
             tuned=self.tuned,
         )
-        path = path_of(self.study, record.name)
-        with _alone(self.study):
-            if self.asked.named and path.is_file():
+        study = self.make.study
+        path = path_of(study, record.name)
+        study.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(study):  # one command at a time reads and writes the record
+            if self.request.named and path.is_file():
                 record = merged(read_record(path), record)
-            record.write(self.study)
+            record.write(study)
 
 
 def _distinct(jobs: list[Job]) -> list[Job]:
-    """Each folder once: two variants may come to the same run."""
-    return list({job.folder: job for job in reversed(jobs)}.values())[::-1]
-
-
-def _shown(values: Values) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _alone(study: Path) -> Lock:
-    """One driver at a time reads and writes the study's record."""
-    study.mkdir(parents=True, exist_ok=True)
-    return wait_for_lock(study)
+    """Each folder once: two variants may be the same run."""
+    first: dict[Path, Job] = {}
+    for job in jobs:
+        first.setdefault(job.folder, job)
+    return list(first.values())

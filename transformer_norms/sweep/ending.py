@@ -1,4 +1,4 @@
-"""How a sweep ends: the report, a line of JSON, an exit code."""
+"""The end of a sweep: the report, one line of JSON, an exit code."""
 
 import json
 import os
@@ -8,30 +8,30 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.report import write_report
 from transformer_norms.run.folder import ENDED, summary_of
 from transformer_norms.sweep.planning import Job
 
-# Exit codes: what the same command goes on with, and what is wrong with a command.
-AGAIN, REFUSED = 75, 2
+AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
 
 
-def answered(
+def end_sweep(
     record: Path,
     jobs: Sequence[Job],
     failed: Mapping[Path, str],
-    known: int,
+    code: int,
     say: Callable[[str], None],
 ) -> int:
-    """Prints the sweep's JSON line on stdout; its exit code, `known` where there is one already.
-    What was stopped has no report yet."""
-    if known == AGAIN:
-        report, code = None, AGAIN
+    """Writes the report, prints the sweep's JSON line on stdout, and returns the exit code. `code`
+    is 0, or what the sweep has already ended with. A sweep that was stopped gets no report."""
+    if code == AGAIN:
+        report = None
         say("stopped; the same command goes on with it")
     else:
-        report, code = _report(record, say)
-    for error in dict.fromkeys(failed.values()):  # a traceback may be far above by now
+        report, report_code = _write_report(record, say)
+        code = code or report_code
+    for error in dict.fromkeys(failed.values()):  # its traceback may have scrolled away
         names = [str(job) for job in jobs if failed.get(job.folder) == error]
         say(f"failed: {', '.join(names)}: {error}")
     counts = Counter(_status(job, failed) for job in jobs)
@@ -42,29 +42,29 @@ def answered(
         "report": report,
     }
     print(json.dumps(answer), flush=True)
-    if known == AGAIN:
-        return AGAIN
-    return 1 if counts["failed"] or counts["missing"] else known or code
+    lacks_runs = counts["failed"] or counts["missing"]
+    return 1 if lacks_runs and code != AGAIN else code
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:
-    status = summary_of(job.folder).get("status", "missing")
+    status = str(summary_of(job.folder).get("status", "missing"))
     if status in ENDED:
-        return str(status)
+        return status
     return "failed" if status == "failed" or job.folder in failed else "missing"
 
 
-def _report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
+def _write_report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
+    """The report's path, relative to the current folder, and an exit code."""
     try:
         from transformer_norms.report.table import summary_lines
 
-        path, found = write_report([record])
-        for line in [*summary_lines(found), f"more in {os.path.relpath(path)}"]:
+        path, findings = write_report([record])
+        for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}"]:
             say(line)
     except ConfigError as error:
         say(f"no report: {error}")
         return None, REFUSED
-    except Exception:  # the runs are there, and the report can be asked for again
+    except Exception:  # the runs are there, and the report can be made again
         print(traceback.format_exc(), file=sys.stderr)
         return None, 1
     return os.path.relpath(path), 0

@@ -1,4 +1,4 @@
-"""From a question to jobs: each composed, its data and its folder looked at, before any is run."""
+"""From a question to jobs: each is composed, and its data and folder checked, before any runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,13 @@ from transformer_norms.config.compose import check_names, compose, plain
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.folder import ENDED, summary_of
-from transformer_norms.run.sweep_record import PlannedRun, Values, label
-from transformer_norms.sweep.asking import Asked
-from transformer_norms.sweep.question import MOST_RUNS
+from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
+from transformer_norms.sweep.question import MOST_RUNS, Request
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: the folder it goes to, the command that trains it, how W&B mirrors it (or
-    `none`)."""
+    """A planned run: its folder, the arguments that train it, and W&B's mode or `none`."""
 
     run: PlannedRun
     folder: Path
@@ -35,21 +33,22 @@ class Job:
 
 
 class Jobs:
-    """Makes the jobs of a question, and remembers what is to be said about them."""
+    """Makes the jobs of a request, and collects what a person should know about them."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.study = Path("runs") / request.study
         self.remarks: Counter[str] = Counter()
-        self.warnings: dict[str, str] = {}  # what a run warns of -> the first variant that does
+        self.warnings: dict[str, str] = {}  # a run's warning -> the first variant that has it
         self._made: dict[tuple[str, ...], tuple[Any, str]] = {}
         self._first: dict[str, Any] = {}  # identity -> the first plan of it
 
-    def first(self) -> list[Job]:
-        """The jobs known from the start; all that will follow them have been looked at, too.
+    def first_stage(self) -> list[Job]:
+        """The jobs that are known from the start. Those that will follow are checked as well.
 
-        ConfigError or InputError, and nothing written, where one of them cannot be run.
+        Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
-        question = self.asked.question
+        question = self.request.question
         seeds = question.tune_seeds or question.seeds
         points, variants = question.points, question.variants
         if len(variants) * len(points) * max(len(seeds), len(question.seeds)) > MOST_RUNS:
@@ -57,20 +56,20 @@ class Jobs:
         self._check_names(variants, points)
         if question.tune:
             for seed in question.seeds:
-                self.of("result", variants[0], points[0], seed)
+                self.make("result", variants[0], points[0], seed)
         stage = "tune" if question.tune else "result"
         return [
-            self.of(stage, variant, point, seed)
-            for seed in seeds  # seed by seed: what is there early compares all variants
+            self.make(stage, variant, point, seed)
+            for seed in seeds  # seed by seed: early runs compare all variants
             for variant in variants
             for point in points
         ]
 
-    def of(self, stage: Any, variant: Values, tuned: Values, seed: int) -> Job:
-        values = {"study": self.asked.study, **self.asked.question.fixed, **variant, **tuned}
+    def make(self, stage: Any, variant: Values, tuned: Values, seed: int) -> Job:
+        values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
         overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
         if overrides not in self._made:
-            self._made[overrides] = self._look(overrides, variant)
+            self._made[overrides] = self._plan(overrides, variant)
         plan, mirror = self._made[overrides]
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
@@ -78,12 +77,37 @@ class Jobs:
         )  # fmt: skip
         return Job(run, plan.folder, overrides, mirror)
 
-    def _look(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
+    def introduction(self, first: Sequence[Job]) -> list[str]:
+        """The lines before the first job: the question, the number of runs, remarks, warnings."""
+        request, question = self.request, self.request.question
+        lines = [f"{request.name}: {question.question}"] if question.question else []
+        folders = {job.folder for job in first}
+        there = len({job.folder for job in first if job.ended})
+        number = f"{count(len(folders), 'run')} in {self.study}"
+        number += f", {there} there already" if there else ""
+        if question.tune:
+            number += (
+                f": {len(question.variants)} variants x {len(question.points)} points of the grid "
+                f"x {count(len(question.tune_seeds), 'seed')}; then each variant at its best, "
+                f"{count(len(question.seeds), 'other seed')}"
+            )
+        lines += [number, *request.remarks]
+        lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
+        lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
+        if changed := self._changed_job(first):
+            lines.append(
+                f"warning: {changed} was planned with other settings before; the report will not "
+                "mix them, and study=NAME keeps them apart"
+            )
+        return lines
+
+    def _plan(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
+        """The plan of a run, and how it is mirrored."""
         try:
-            config = compose(overrides)  # before torch is imported with what comes next
+            config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
-            of = f" (in {label(variant)})" if len(self.asked.question.variants) > 1 else ""
-            raise ConfigError(f"{error}{of}") from None
+            where = f" (in {label(variant)})" if len(self.request.question.variants) > 1 else ""
+            raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 
         plan = Plan(plain(config))
@@ -91,11 +115,26 @@ class Jobs:
         for warning in config.warnings:
             self.warnings.setdefault(str(warning), label(variant))
         mirror = config.tracking.mode if config.tracking.type == "wandb" else "none"
-        # Two variants may come to one run: `auto` here is what another spells out.
+        # Two variants may be one run: `auto` in one of them is what the other spells out.
         return self._first.setdefault(plan.hash, plan), mirror
 
     def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
-        """Options that do not exist, before any job is composed."""
-        pairs = [*self.asked.question.fixed.items()]
+        """Refuses options that do not exist, before any job is composed."""
+        pairs = [*self.request.question.fixed.items()]
         pairs += [pair for values in (*variants, *points) for pair in values.items()]
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
+
+    def _changed_job(self, first: Sequence[Job]) -> Job | None:
+        """A job that this sweep planned before as another run, since other settings changed."""
+        path = path_of(self.study, self.request.name)
+        if not (self.request.named and path.is_file()):
+            return None
+        before: dict[str, set[str]] = {}
+        for run in read_record(path).runs:
+            before.setdefault(run.place, set()).add(run.identity)
+        known = ((job, before.get(job.run.place, {job.run.identity})) for job in first)
+        return next((job for job, identities in known if identities != {job.run.identity}), None)
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

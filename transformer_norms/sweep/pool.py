@@ -1,7 +1,7 @@
 """`launcher=pool`: jobs in workers that stay, so that imports, data and compilation are paid once.
 
-A worker that dies, of whatever, costs one attempt of one job: a fresh one takes its place, and the
-job goes on from its checkpoint.
+A worker that dies costs one attempt of one job. A fresh worker takes its place, and the job goes on
+from its checkpoint.
 """
 
 import multiprocessing
@@ -17,45 +17,43 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from transformer_norms.locks import take_lock
+from transformer_norms.errors import describe_error
+from transformer_norms.locks import Lock, take_lock
 from transformer_norms.training.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
-_PATIENCE = 30.0  # seconds for workers to save what they are at, once told to stop
-
-Answer = dict[str, Any]
+_PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
 
 
 class Pool:
-    """`workers` processes, spawned when first needed and closed with `close`."""
+    """`workers` processes, spawned when first needed and ended by `close`."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.pool: Any = None
+        self.processes: Any = None
 
-    def run(self, jobs: Sequence[Sequence[str]]) -> list[Answer]:
-        """What became of each job. A signal lets the workers save what they are at."""
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
         with Stopping() as stop:
             stop.patient = True
             return self._run(jobs, stop)
 
-    def _run(self, jobs: Sequence[Sequence[str]], stop: Stopping) -> list[Answer]:
-        if self.pool is None:
+    def _run(self, jobs: Sequence[Sequence[str]], stop: Stopping) -> list[dict[str, Any]]:
+        if self.processes is None:
             self._open()
         futures = {number: self._schedule(job) for number, job in enumerate(jobs)}
-        left = dict.fromkeys(futures, ATTEMPTS)
-        answers: dict[int, Answer] = {}
+        attempts = dict.fromkeys(futures, 1)
+        answers: dict[int, dict[str, Any]] = {}
         while futures:
             if stop.asked:
                 self.stopping.set()
-            for number, future in list(futures.items()):
-                if not future.done():
+            for number in [number for number, future in futures.items() if future.done()]:
+                answers[number] = answer = _read_answer(futures.pop(number))
+                if answer["status"] != "died":
                     continue
-                del futures[number]
-                answers[number] = answer = _answer(future)
-                left[number] -= 1
-                if answer["status"] == "died" and left[number] and not stop.asked:
+                if attempts[number] < ATTEMPTS and not stop.asked:
+                    attempts[number] += 1
                     futures[number] = self._schedule(jobs[number])
             time.sleep(_LOOK_EVERY)
         for answer in answers.values():
@@ -64,11 +62,11 @@ class Pool:
         return [answers[number] for number in range(len(jobs))]
 
     def close(self) -> None:
-        if self.pool is not None:
-            self.pool.close()
-            self.pool.join()
+        if self.processes is not None:
+            self.processes.close()
+            self.processes.join()
             self.slots.cleanup()
-            self.pool = None
+            self.processes = None
 
     def _open(self) -> None:
         import torch
@@ -77,9 +75,9 @@ class Pool:
         spawn = multiprocessing.get_context("spawn")
         self.stopping = spawn.Event()
         self.slots = tempfile.TemporaryDirectory(prefix="transformer_norms-")
-        self.pool = ProcessPool(
+        self.processes = ProcessPool(
             max_workers=self.workers,
-            initializer=_prepare,
+            initializer=_prepare_worker,
             initargs=(self.slots.name, self.workers, torch.cuda.device_count(), self.stopping),
             context=spawn,
         )
@@ -90,74 +88,72 @@ class Pool:
         job = list(job)
         if not any(text.startswith("trainer.threads=") for text in job):
             job.append(f"trainer.threads={max(1, cores() // self.workers)}")
-        return self.pool.schedule(_job, args=[job])
+        return self.processes.schedule(_run_in_worker, args=[job])
 
 
-def _answer(future: Any) -> Answer:
+def _read_answer(future: Any) -> dict[str, Any]:
     try:
         return dict(future.result())
     except ProcessExpired as error:
-        return {"status": "died", "error": f"its worker {_ended(error.exitcode)}; out of memory?"}
+        names = {number.value: number.name for number in signal.Signals}
+        code = error.exitcode
+        cause = (
+            f"ended with code {code}"
+            if code >= 0
+            else f"was killed by {names.get(-code, f'signal {-code}')}"
+        )
+        return {"status": "died", "error": f"its worker {cause}; out of memory?"}
     except Exception as error:
-        return {"status": "failed", "error": " ".join(f"{type(error).__name__}: {error}".split())}
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {known.get(-code, f'signal {-code}')}"
+        return {"status": "failed", "error": describe_error(error)}
 
 
 @dataclass
 class Worker:
-    """What a worker knows of itself: the event that says stop, the open file whose lock says which
-    share of the machine it has, whether a job is under way."""
+    """The state of a worker process."""
 
-    stopping: Any = None
-    slot: Any = None
-    at_work: bool = False
+    stopping: Any = None  # the event that tells it to save and end
+    slot: Lock | None = None  # locks the number of its share of the machine
+    busy: bool = False
 
 
 _worker = Worker()
 
 
-def _job(overrides: list[str]) -> Answer:
-    from transformer_norms.sweep.job import job
+def _run_in_worker(overrides: list[str]) -> dict[str, Any]:
+    from transformer_norms.sweep.launching import run_job  # imports torch
 
-    _worker.at_work = True
+    _worker.busy = True
     try:
-        return {"status": "preempted"} if _worker.stopping.is_set() else job(overrides)
+        return {"status": "preempted"} if _worker.stopping.is_set() else run_job(overrides)
     finally:
-        _worker.at_work = False
+        _worker.busy = False
 
 
-def _prepare(slots: str, workers: int, gpus: int, stopping: Any) -> None:
-    """In a new worker, before torch: its share of the machine, and when to leave."""
+def _prepare_worker(slots: str, workers: int, gpus: int, stopping: Any) -> None:
+    """Gives a new worker its share of the machine, before it imports torch."""
     _worker.stopping = stopping
-    # The terminal's Ctrl-C is the driver's to pass on: a second signal would mean "at once".
+    # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
     os.setpgrp()
     number = _take_slot(Path(slots), workers)
     _take_cores(number, workers)
     _take_gpu(number, gpus)
-    threading.Thread(target=_leave, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
 
 
 def _take_slot(slots: Path, workers: int) -> int:
-    """The lowest number that no living worker has: its lock dies with it."""
+    """Takes the lowest number that no living worker has: the lock dies with its worker."""
     while True:
         for number in range(workers):
             slot = slots / str(number)
             slot.touch()
-            lock = take_lock(slot)
-            if lock is not None:
-                _worker.slot = lock  # which holds it while this process lives
+            if (lock := take_lock(slot)) is not None:
+                _worker.slot = lock
                 return number
-        time.sleep(_LOOK_EVERY)  # the one whose place this is has not quite left
+        time.sleep(_LOOK_EVERY)  # the worker that this one replaces has not quite ended
 
 
 def _take_cores(number: int, workers: int) -> None:
-    """An equal share of the cores, where there are as many as workers and the system can."""
+    """Takes an equal share of the cores, if there are enough and the system can divide them."""
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -167,21 +163,21 @@ def _take_cores(number: int, workers: int) -> None:
 
 
 def _take_gpu(number: int, gpus: int) -> None:
-    """One of the GPUs that this command may use, turn by turn: with more workers than GPUs several
-    have the same. CUDA ends a list of them at the first that is not there."""
+    """Takes one of this command's GPUs, in turn: more workers than GPUs share them. CUDA ends its
+    list of GPUs at the first one that does not exist."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = names[number % gpus].strip()
 
 
-def _leave(parent: int) -> None:
-    """Tells the run to save and end when the driver says so, or is gone."""
+def _leave_when_told(parent: int) -> None:
+    """Lets the run save and ends the worker, once the driver says so or has ended itself."""
     while not _worker.stopping.is_set() and os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
-    if _worker.at_work:
+    if _worker.busy:
         os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + _PATIENCE
-    while os.getppid() == parent or (_worker.at_work and time.monotonic() < end):
+    while os.getppid() == parent or (_worker.busy and time.monotonic() < end):
         time.sleep(_LOOK_EVERY)
     os._exit(1)

@@ -1,21 +1,23 @@
-"""A sweep's question: what configs/sweep/NAME.yaml says."""
+"""A sweep's question: what configs/sweep/NAME.yaml says, and what was typed in its place."""
 
 import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any
 
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
-from transformer_norms.config.plugins import check as plugin_folder
+from transformer_norms.config.overrides import as_typed, parse, parse_one
+from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Seed
 from transformer_norms.names import option_files, unknown
@@ -24,18 +26,17 @@ from transformer_norms.run.sweep_record import EFFECT, Values
 MOST_RUNS = 10_000
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 Seeds = Annotated[list[Seed], Field(min_length=1)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Question:
-    """What a sweep's file says. Stage 1 tunes each variant on seeds of its own, stage 2 runs each
-    at its best on `seeds`; without `tune` there is one stage.
+    """The content of a sweep's file. Stage 1 tunes each variant on seeds of its own. Stage 2 runs
+    each variant at its best point on `seeds`. Without `tune` there is one stage.
 
-    `vary` and `tune` are grids; `together` are whole variants besides the grid's; `fixed` are
-    settings of every run; `effect` is the smallest difference worth naming, in nats per token.
+    `vary` and `tune` are grids. `together` lists whole variants besides those of the grid. `fixed`
+    are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
     """
 
     question: str
@@ -49,14 +50,13 @@ class Question:
 
     @property
     def variants(self) -> list[Values]:
-        grid = [dict(zip(self.vary, row, strict=True)) for row in _product(self.vary.values())]
-        return distinct([*(grid if self.vary or not self.together else []), *self.together])
+        grid = _product(self.vary) if self.vary or not self.together else []
+        return distinct([*grid, *self.together])
 
     @property
     def points(self) -> list[Values]:
-        """The points of the tuning grid; one empty one where nothing is tuned."""
-        grid = {key: values for key, values in self.tune.items() if key != "seed"}
-        return distinct([dict(zip(grid, row, strict=True)) for row in _product(grid.values())])
+        """The points of the tuning grid; one empty point if nothing is tuned."""
+        return distinct(_product({key: self.tune[key] for key in self.tuned_keys}))
 
     @property
     def tuned_keys(self) -> list[str]:
@@ -71,48 +71,142 @@ class Question:
         return list(dict.fromkeys([*self.vary, *(key for one in self.together for key in one)]))
 
 
+@dataclass(frozen=True)
+class Request:
+    """The question of one command line. `name` is the sweep's name, and `main` for a bare `-m`."""
+
+    name: str
+    question: Question
+    named: bool  # typed as sweep=NAME, so the same name may be typed again
+    remarks: tuple[str, ...] = ()  # lines to print before the first job
+
+    @property
+    def study(self) -> str:
+        return str(self.question.fixed.get("study", self.name))
+
+
+def read_request(arguments: Iterable[str]) -> Request:
+    """Reads KEY=VALUE and KEY=A,B of a command line; ConfigError if they contradict each other."""
+    typed: dict[str, list[Any]] = {}
+    for text in arguments:
+        key, values = _read_values(text)
+        if key.split(".")[0] in Question.__dataclass_fields__:
+            raise ConfigError(
+                f"{text}: {key} stands in a sweep's file; typed beside it is KEY=VALUE or KEY=A,B "
+                "of a run, seed=0,1,2 too (report: --effect)"
+            )
+        if key in typed and typed[key] != values:
+            raise ConfigError(f"{key} is typed twice, the second time as {text}")
+        typed[key] = values
+    names = typed.pop("sweep", ["none"])
+    if len(names) > 1:
+        raise ConfigError(f"sweep={','.join(map(str, names))}: one sweep at a time")
+    for key in ONE_VALUE:
+        if len(typed.get(key, [])) > 1:
+            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {typed[key]}")
+    typed = {key: values for key, values in typed.items() if key.split(".")[0] not in COMMANDS}
+    if names == ["none"]:
+        # Never the study's name: the record of a sweep of that name may lie in the study.
+        return Request("main", _bare_question(typed), named=False)
+    name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
+    question, remarks = _replace_typed(read_question(name, plugins), typed)
+    check_question(f"sweep={name}", question)
+    return Request(name, question, named=True, remarks=tuple(remarks))
+
+
+def common_settings(arguments: Iterable[str]) -> list[str]:
+    """The settings that a sweep's file fixes and that were not typed, as KEY=VALUE."""
+    arguments = list(arguments)
+    typed = {text.partition("=")[0] for text in arguments}
+    fixed = read_request(arguments).question.fixed
+    return [as_typed(key, value) for key, value in fixed.items() if key not in typed]
+
+
 def read_question(name: str, plugins: str = "none") -> Question:
-    """configs/sweep/NAME.yaml; ConfigError names the key that is wrong."""
-    files = option_files("sweep", plugin_folder(plugins))
+    """Reads configs/sweep/NAME.yaml; ConfigError names the key that is wrong."""
+    files = option_files("sweep", check_plugins(plugins))
     if name not in files:
         raise ConfigError(f"sweep={name}: {unknown('sweep', name, files)}")
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", name):
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
-    with one_line(f"sweep={name}"):
+    with _name_wrong_key(f"sweep={name}"):
         content = OmegaConf.to_container(OmegaConf.load(files[name]))
         if not isinstance(content, dict):
             raise ValueError("a list is not allowed; it should be keys")
         question = Question(**{str(key): value for key, value in content.items()})
-    check(f"sweep={name}", question)
+    check_question(f"sweep={name}", question)
     return question
 
 
-@contextmanager
-def one_line(where: str) -> Iterator[None]:
-    """What is wrong with a question as a ConfigError that names the key."""
+def _read_values(text: str) -> tuple[str, list[Any]]:
+    """`norm=a,b` -> "norm", ["a", "b"]"""
+    override = parse_one(text)
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return key, [parse([text])[0].value]
     try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["loc"][0] == "seeds" and len(first["loc"]) > 1:  # typed as seed=0,1,2
-            line = f"seed={first['input']} is not allowed; {first['msg'].lower()}"
-            raise ConfigError(line) from None
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: {key}: {_plainly(first, key)}") from None
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1))
+    except HydraException:  # glob and interval
+        raise ConfigError(f"{text}: a sweep lists its values, KEY=A,B or KEY=range(0,3)") from None
+    if not values:
+        raise ConfigError(f"{text}: names no value")
+    if len(values) > MOST_RUNS:
+        raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
+    return key, [parse([f"{key}={value}"])[0].value for value in values]
 
 
-def _plainly(error: Any, key: str) -> str:
-    if error["type"] == "unexpected_keyword_argument":
-        return unknown("key", key, Question.__dataclass_fields__)
-    if error["type"] in ("missing", "missing_argument"):
-        return "is missing"
-    return f"{error['input']!r} is not allowed; {error['msg'].lower()}"
+def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
+    """The question of `-m` without a file: each axis's first value is the baseline."""
+    vary = {key: distinct(values) for key, values in typed.items() if key != "seed"}
+    fixed = {key: vary.pop(key)[0] for key in list(vary) if len(vary[key]) == 1}
+    with _name_wrong_key("-m"):
+        return Question(
+            question="",
+            baseline={key: values[0] for key, values in vary.items()},
+            vary=vary,
+            seeds=distinct(typed.get("seed", [0])),
+            fixed=fixed,
+        )
 
 
-def check(where: str, question: Question) -> None:
-    """ConfigError where the parts of a question contradict each other."""
+def _replace_typed(
+    question: Question, typed: Mapping[str, list[Any]]
+) -> tuple[Question, list[str]]:
+    """The file's question with the typed axes, grids, seeds and settings in the place of its own.
+    Several values of a key that the file does not vary are a further axis."""
+    remarks = []
+    vary, tune, fixed = dict(question.vary), dict(question.tune), dict(question.fixed)
+    baseline, seeds, together = dict(question.baseline), question.seeds, question.together
+    for key, values in typed.items():
+        values = distinct(values)
+        if key == "seed":
+            seeds = values
+        elif key in tune and len(values) > 1:
+            tune[key] = values
+        elif key in vary or len(values) > 1:
+            vary[key] = values
+            fixed.pop(key, None)
+            together = [one for one in together if one.get(key, values[0]) in values]
+            if key in baseline and baseline[key] not in values:
+                baseline[key] = values[0]
+                remarks.append(f"{key}={values[0]} is the baseline, since {key} was typed")
+        elif any(key in one for one in together):
+            raise ConfigError(f"{key}={values[0]}: this sweep's variants set {key} themselves")
+        else:
+            fixed[key] = values[0]
+            tune.pop(key, None)
+    if list(tune) == ["seed"]:  # its rates were typed: there is nothing left to tune
+        tune = {}
+    with _name_wrong_key("sweep"):
+        question = replace(
+            question, vary=vary, tune=tune, fixed=fixed, baseline=baseline, seeds=seeds,
+            together=together,
+        )  # fmt: skip
+    return question, remarks
+
+
+def check_question(where: str, question: Question) -> None:
+    """Raises ConfigError if the parts of a question contradict each other."""
     keys = [*question.axes, *question.fixed, *question.tuned_keys]
     for key in ["seed", *(key for key in keys if key.split(".")[0] in (*COMMANDS, "sweep"))]:
         if key in keys:
@@ -126,8 +220,7 @@ def check(where: str, question: Question) -> None:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
     if question.tune and not question.tune_seeds:
         raise ConfigError(f"{where}: tune.seed is missing: seeds that only the tuning sees")
-    both = sorted(set(question.tune_seeds) & set(question.seeds))
-    if both:
+    if both := sorted(set(question.tune_seeds) & set(question.seeds)):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"
         )
@@ -138,17 +231,37 @@ def check(where: str, question: Question) -> None:
         raise ConfigError(f"{where}: no variant has the baseline's values, {question.baseline}")
 
 
-def _product(grids: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    grids = list(grids)
-    if math.prod(len(values) for values in grids) > MOST_RUNS:
+@contextmanager
+def _name_wrong_key(where: str) -> Iterator[None]:
+    """Turns the errors of pydantic and YAML into a ConfigError that names the wrong key."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["loc"][0] == "seeds" and len(first["loc"]) > 1:  # typed as seed=0,1,2
+            line = f"seed={first['input']} is not allowed; {first['msg'].lower()}"
+            raise ConfigError(line) from None
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "unexpected_keyword_argument":
+            line = unknown("key", key, Question.__dataclass_fields__)
+        elif first["type"] in ("missing", "missing_argument"):
+            line = "is missing"
+        else:
+            line = f"{first['input']!r} is not allowed; {first['msg'].lower()}"
+        raise ConfigError(f"{where}: {key}: {line}") from None
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
+
+
+def _product(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
+    if math.prod(len(values) for values in grid.values()) > MOST_RUNS:
         raise ConfigError(f"more than {MOST_RUNS} variants; split the study")
-    return list(itertools.product(*grids))
+    return [dict(zip(grid, row, strict=True)) for row in itertools.product(*grid.values())]
 
 
 def distinct(values: Sequence[Any]) -> list[Any]:
-    """Each value once, in order; they may be groups of keys, which no set holds."""
-    return list(
-        {
-            json.dumps(value, sort_keys=True, default=str): value for value in reversed(values)
-        }.values()
-    )[::-1]
+    """Each value once, in order. Values may be groups of keys, which no set holds."""
+    first: dict[str, Any] = {}
+    for value in values:
+        first.setdefault(json.dumps(value, sort_keys=True, default=str), value)
+    return list(first.values())

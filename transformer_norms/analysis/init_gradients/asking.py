@@ -10,8 +10,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, each, untold
 from transformer_norms.run.sweep_record import Values, label
-from transformer_norms.sweep.asking import asked
-from transformer_norms.sweep.question import Question
+from transformer_norms.sweep.question import Question, read_request
 
 Config = Mapping[str, Any]
 DEPTH, WIDTH, MLP_WIDTH = "model.depth", "model.width", "model.mlp_width"
@@ -85,7 +84,7 @@ def setting(arguments: Sequence[str], xiong: bool = False, tell: Tell = untold) 
     if "preset" in typed:
         del usual["placement"]
     keys = (*(f"{key}={usual[key]}" for key in usual if key not in typed), *arguments)
-    question = asked(text for text in keys if text != f"{MLP_WIDTH}={WIDTH}").question
+    question = read_request(text for text in keys if text != f"{MLP_WIDTH}={WIDTH}").question
     wanted = list(_models(question, xiong))
     variants: dict[str, list[Config]] = {name: [] for name, _ in wanted}
     for name, values in each(tell, "composing models {:.0f}/{:.0f}", wanted):

@@ -26,7 +26,7 @@ from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
 from transformer_norms.progress import Tell, each, untold
 from transformer_norms.run.sweep_record import label
-from transformer_norms.sweep.asking import asked
+from transformer_norms.sweep.question import read_request
 
 HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
 LITTLE = 1e-2
@@ -100,7 +100,7 @@ def _wanted(overrides: Sequence[str]) -> list[Values]:
         key = text.partition("=")[0]
         if key not in ("norm", "plugins") and not key.startswith("norm."):
             raise ConfigError(f"{text}: {unknown('key', key, _KEYS)}")
-    question = asked(overrides).question
+    question = read_request(overrides).question
     found = [{**question.fixed, **variant} for variant in question.variants]
     if any("norm" in values for values in found):
         return found

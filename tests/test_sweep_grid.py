@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer_norms.run.sweep_record import Tuned
-from transformer_norms.sweep.tuning import chosen, extended, missing_from
+from transformer_norms.sweep.grid import best_point, new_points, widen
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -29,7 +29,7 @@ def trial(tmp_path):
 
 def test_the_best_point_has_the_lowest_mean_over_the_tuning_seeds(trial):
     trials = [trial(1e-3, 2.0), trial(1e-3, 2.4), trial(2e-3, 2.1), trial(2e-3, 2.2)]
-    found = chosen({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
+    found = best_point({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
     assert (found.best, found.edge) == ({LR: 2e-3}, [])
 
 
@@ -41,51 +41,53 @@ def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
         trial(2e-3, 2.0),
         trial(2e-3, None, diverged=True),
     ]
-    found = chosen({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
+    found = best_point({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
     assert (found.best, found.edge) == ({LR: 1e-3}, [LR])
 
 
 def test_a_diverged_run_with_a_low_loss_is_never_the_best(trial):
-    found = chosen({}, [trial(1e-3, 3.0), trial(2e-3, 1.0, diverged=True), trial(4e-3, 4.0)], GRID)
+    found = best_point(
+        {}, [trial(1e-3, 3.0), trial(2e-3, 1.0, diverged=True), trial(4e-3, 4.0)], GRID
+    )
     assert found.best == {LR: 1e-3}
 
 
 def test_a_run_that_diverged_at_its_first_step_counts_as_infinity(trial):
     trials = [trial(1e-3, 1.0), trial(1e-3, None, diverged=True, initial=None), trial(2e-3, 9.0)]
-    assert chosen({}, trials, GRID).best == {LR: 2e-3}
+    assert best_point({}, trials, GRID).best == {LR: 2e-3}
 
 
 def test_a_variant_that_diverged_everywhere_has_no_best_and_asks_for_lower_rates(trial):
-    found = chosen({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
+    found = best_point({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
     assert (found.best, found.edge) == (None, [LR])
-    assert extended(GRID, [found]) == {LR: [5e-4, *GRID[LR]]}
+    assert widen(GRID, [found]) == {LR: [5e-4, *GRID[LR]]}
 
 
 def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best(trial):
-    low = chosen({}, [trial(1e-3, 1.0), trial(2e-3, 2.0), trial(4e-3, 3.0)], GRID)
-    middle = chosen({}, [trial(1e-3, 2.0), trial(2e-3, 1.0), trial(4e-3, 3.0)], GRID)
-    high = chosen({}, [trial(1e-3, 3.0), trial(2e-3, 2.0), trial(4e-3, 1.0)], GRID)
-    assert extended(GRID, [middle]) == GRID
-    assert extended(GRID, [middle, high]) == {LR: [1e-3, 2e-3, 4e-3, 8e-3]}
-    assert extended(GRID, [low, high]) == {LR: [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]}
+    low = best_point({}, [trial(1e-3, 1.0), trial(2e-3, 2.0), trial(4e-3, 3.0)], GRID)
+    middle = best_point({}, [trial(1e-3, 2.0), trial(2e-3, 1.0), trial(4e-3, 3.0)], GRID)
+    high = best_point({}, [trial(1e-3, 3.0), trial(2e-3, 2.0), trial(4e-3, 1.0)], GRID)
+    assert widen(GRID, [middle]) == GRID
+    assert widen(GRID, [middle, high]) == {LR: [1e-3, 2e-3, 4e-3, 8e-3]}
+    assert widen(GRID, [low, high]) == {LR: [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]}
 
 
 def test_a_grid_of_words_or_of_one_value_has_no_edge(trial):
     words = {"schedule": ["cosine", "linear"]}
     run = trial(0, 1.0)[1]
-    found = chosen({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
+    found = best_point({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
     assert found.edge == []
-    assert extended(words, [found]) == words
+    assert widen(words, [found]) == words
     one = {LR: [1e-3]}
-    assert chosen({}, [trial(1e-3, 2.0)], one).edge == []
+    assert best_point({}, [trial(1e-3, 2.0)], one).edge == []
 
 
 def test_whole_numbers_stay_whole():
     grid = {"schedule.warmup": [50, 100]}
     found = Tuned(variant={}, best={"schedule.warmup": 100}, edge=["schedule.warmup"])
-    assert extended(grid, [found]) == {"schedule.warmup": [50, 100, 200]}
+    assert widen(grid, [found]) == {"schedule.warmup": [50, 100, 200]}
 
 
 def test_only_the_points_that_a_wider_grid_adds_are_run():
     points = [{LR: 1e-3}, {LR: 8e-3}]
-    assert missing_from(GRID, points) == [{LR: 8e-3}]
+    assert new_points(GRID, points) == [{LR: 8e-3}]

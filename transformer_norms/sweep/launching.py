@@ -1,0 +1,89 @@
+"""Hands jobs to a launcher, Hydra's or ours, and trains one job in whichever process it chooses."""
+
+import contextlib
+import io
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import Busy, describe_error
+from transformer_norms.files import write_json
+from transformer_norms.run import checkpoint
+from transformer_norms.run.folder import ENDED, hold_run, summary_of
+from transformer_norms.sweep.planning import Job
+
+# `status` (finished, diverged, preempted, busy, failed); of a failed job its `error` in one line
+# and, where there is one, its `traceback`.
+Answer = dict[str, Any]
+
+
+def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
+    """The jobs that the launcher gets at once. A launcher that runs them in this process gets one
+    at a time: a signal ends the sweep after it, and runs that another command has finished since
+    are seen."""
+    if type(launcher).__name__ == "BasicLauncher":  # Hydra loads plugins as modules of their own
+        return [[job] for job in jobs]
+    return [jobs] if jobs else []
+
+
+def launch(launcher: Any, batch: list[Job], say: Callable[[str], None]) -> list[Answer]:
+    """Runs a batch and returns an answer for each job. A launcher that breaks down loses no more
+    than the jobs of its batch."""
+    if all(job.ended for job in batch):
+        return [{"status": "finished"}] * len(batch)
+    try:
+        returned = launcher.launch([list(job.overrides) for job in batch], initial_job_idx=0)
+    except Exception as error:
+        line = describe_error(error)
+        say(f"the launcher broke down: {line}")
+        lost = {"status": "failed", "error": line}
+        return [{"status": "finished"} if job.ended else lost for job in batch]
+    return [_unpack(one) for one in returned]
+
+
+def _unpack(returned: Any) -> Answer:
+    try:
+        return dict(returned.return_value)
+    except Exception as error:  # Hydra keeps what a job raised until its value is read
+        return {"status": "failed", "error": describe_error(error)}
+
+
+def run_job(overrides: Sequence[str]) -> Answer:
+    """Trains one run and returns its answer. It raises nothing, so the sweep goes on.
+
+    The run's own lines are dropped: the sweep shows its state beside that of the other runs.
+    """
+    from transformer_norms.run.run import train
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            summary = train(compose(overrides), weights_only=True)
+            keep_weights_only(Path(summary["folder"]))
+    except Busy:
+        return {"status": "busy"}
+    except Exception as error:
+        trace = traceback.format_exc()
+        return {"status": "failed", "error": describe_error(error), "traceback": trace}
+    return {"status": summary["status"]}
+
+
+def record_failure(folder: Path, error: str) -> None:
+    """Marks a run as failed that could not do so itself: its process is gone, or the disk is full.
+    A disk that is still full does not end the sweep."""
+    with contextlib.suppress(Busy, OSError), hold_run(folder):
+        summary = summary_of(folder)
+        if summary and summary["status"] not in (*ENDED, "failed"):
+            write_json(folder / "summary.json", {**summary, "status": "failed", "error": error})
+
+
+def keep_weights_only(folder: Path) -> None:
+    """Deletes the optimizer's state of a finished run of a sweep, so that hundreds of runs fit on a
+    disk. A run that was trained outside of a sweep keeps it."""
+    summary = summary_of(folder)
+    if summary.get("status") != "finished" or not summary.get("weights_only"):
+        return
+    with hold_run(folder):
+        for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):
+            checkpoint.drop(file.parent, "optimizer")
