@@ -265,7 +265,7 @@ def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
 @pytest.mark.parametrize("case", SWEEPS, ids=lambda case: case[0])
 def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
     overrides, *fragments = case
-    line = refused(planned, tuple(typed(overrides)))
+    line = refused(plan_sweep, tuple(typed(overrides)))
     assert [part for part in fragments if part not in line] == [], line
 
 
