@@ -86,9 +86,9 @@ BUGS = """
 - held = shared if spec.get("share") == "block" else own
 + held = own
 # normformer's head scale stands after W_o | model/attention.py | parity
-- context = self.head_scale(self.head_norm(self.mix(q, k, v)))
+- context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
 -         return self.output(self.ctx(context.flatten(2)))
-+ context = self.head_norm(self.mix(q, k, v)).flatten(2)
++ context = self.head_norm(self.mix(q, k, v, x)).flatten(2)
 +         return self.head_scale(self.split(self.output(self.ctx(context)))).flatten(2)
 # subln's norm stands before the activation | model/mlp.py | parity
 - self.mid(self.activation(self.up_scale(self.up(x))))
@@ -103,14 +103,14 @@ BUGS = """
 - self.model.constrain(self.model)
 + pass
 # the attention sees the next token | model/attention.py | parity
-- causal = new == known
-+ mask, causal = torch.ones(new, known, dtype=torch.bool).tril(known - new + 1), False
+- mask, causal = None, self.causal and time == known
++ mask, causal = torch.ones(time, known, dtype=torch.bool).tril(known - time + 1), False
 # logits are divided by sqrt(d) | config/saved.py | parity
 - "attention_scale": "1/sqrt(dh)"
 + "attention_scale": "1/sqrt(d)"
-# under a cap the logits are not divided by sqrt(dh) | model/capped.py | block_equations
-- 1 / sqrt(q.shape[-1]) if scale is None else scale
-+ 1 if scale is None else scale
+# under a cap the logits are not divided by sqrt(dh) | model/attention.py | block_equations
+- partial(capped_attention, cap=self.cap)
++ lambda *qkv, **how: capped_attention(*qkv, **how | {"cap": self.cap, "scale": 1.0})
 # the cap lifts what is masked to -cap | model/capped.py | parity
 - bounded.shape[1:], float("-inf")
 + bounded.shape[1:], -cap

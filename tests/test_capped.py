@@ -1,5 +1,7 @@
 """Capped attention, each way that computes it, against its formula and autograd's gradient."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -10,6 +12,7 @@ from transformer_norms.model import capped, flex
 
 CAP, SCALE, TIME = 1.3, 0.7, 9
 WAYS = ("written_out", "fused")
+attend = partial(capped.capped_attention, cap=CAP, scale=SCALE)
 
 
 def formula(q, k, v, cap=CAP, scale=SCALE):
@@ -69,14 +72,16 @@ def test_a_gradient_of_the_gradient_is_refused():
 def test_under_a_mask_attention_is_the_same_formula():
     q, k, v = of_heads(torch.float64)
     seen = torch.ones(TIME, TIME, dtype=torch.bool).tril()
-    found = capped.Capped(CAP)(q, k, v, seen, 0.0, False, SCALE)
+    found = attend(q, k, v, attn_mask=seen, dropout_p=0.0, is_causal=False)
     torch.testing.assert_close(found, formula(q, k, v), rtol=0, atol=1e-13)
 
 
 def test_dropout_leaves_out_weights_and_enlarges_the_others():
     q, k, v = of_heads(torch.float64)
     torch.manual_seed(0)
-    first = capped.Capped(CAP)(q, k, v, None, 0.75, True, SCALE)[:, :, 0]  # sees itself alone
+    first = attend(q, k, v, attn_mask=None, dropout_p=0.75, is_causal=True)[
+        :, :, 0
+    ]  # sees itself alone
     kept = first.ne(0).any(-1, keepdim=True)
     assert kept.any()
     assert not kept.all()

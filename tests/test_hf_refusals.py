@@ -168,7 +168,7 @@ def test_every_key_that_makes_a_model_is_a_fact():
     for node, free in (("architecture", set()), ("model", {"dropout"})):
         assert {f"{node}.{key}" for key in model.config[node].keys() - free} <= keys
     # `norms` and `qkv` are what `embed`, `final_norm`, `qk_norm` and the placement name.
-    rest = "choices words about init data tokenizer optimizer schedule trainer tracking seed "
+    rest = "choices words about init data tokenizer loss optimizer schedule trainer tracking seed "
     rest += "study plugins again continue_from warnings architecture model norms qkv"
     rest = set(rest.split())
     assert model.config.keys() - rest <= keys

@@ -51,7 +51,7 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, piece
     wanted = torch.autograd.grad(whole, trainer.parameters)
     assert trainer.loss(batch).item() == pytest.approx(whole.item(), rel=1e-13)
     assert trainer.loss.sum(batch).item() == pytest.approx(TOKENS * whole.item(), rel=1e-13)
-    total = sum(trainer.loss.backward(part, parts).item() for part in batch.chunk(parts))
+    total = sum(trainer.loss.backward(part, parts)[0].item() for part in batch.chunk(parts))
     assert total == pytest.approx(whole.item(), rel=1e-13)
     for parameter, gradient in zip(trainer.parameters, wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
@@ -66,7 +66,10 @@ def test_nats_are_torchs_to_the_digit_and_their_gradient_to_rounding(dtype):
     share = torch.tensor(1.0) / 3 / TOKENS
     (wanted * share).backward()
     memory = torch.full_like(logits, float("nan"))
-    nats, gradient = loss_module.nats_and_gradient(logits.to(dtype), targets, share, memory)
+    loss, nats, gradient = loss_module.CrossEntropy().gradient(
+        logits.to(dtype), targets, share, memory
+    )
+    assert torch.equal(loss, wanted)
     assert torch.equal(nats, wanted)
     torch.testing.assert_close(gradient, logits.grad, rtol=0, atol=2e-7 * share.item())
 

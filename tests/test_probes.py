@@ -5,15 +5,14 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from combinations import combined
 from written_out import linear_of, rotated, same
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
+from transformer_norms.model.attention import Softmax
 from transformer_norms.names import distinct_norms
 from transformer_norms.training import forward_probes
-from transformer_norms.training.forward_probes import softmax_reads
 from transformer_norms.training.measures import MEASURES, key_of, place_of
 from transformer_norms.training.probes import SEQUENCES
 
@@ -302,7 +301,8 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, HEADS, TIME, 8, generator=generator).bfloat16() for _ in "qk")
     with torch.autocast("cpu", torch.bfloat16):
-        logits = softmax_reads(F.scaled_dot_product_attention, q, k, torch.arange(TIME))
+        softmax = Softmax(scale=1 / math.sqrt(8), cap=None, dropout=0.0)
+        logits = softmax.logits(q, k, torch.arange(TIME))
     exact = torch.einsum("bhtd,bhsd->bhts", q.double(), k.double()) / math.sqrt(8)
     seen = torch.arange(TIME)[:, None] >= torch.arange(TIME)
     torch.testing.assert_close(logits[..., seen].double(), exact[..., seen], rtol=1e-6, atol=1e-6)
@@ -313,18 +313,18 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
 def test_of_a_long_context_queries_at_even_distances_are_read_and_all_their_keys(
     typed, monkeypatch
 ):
-    whole, read = trainer_of(*typed), {}
+    whole, read, logits_of = trainer_of(*typed), {}, Softmax.logits
 
     def reading(into):
         def recorded(*given):
-            into.append(softmax_reads(*given))
+            into.append(logits_of(*given))
             return into[-1]
 
         return recorded
 
     for queries in (TIME, 3):  # all six, and the first, one in the middle and the last
         monkeypatch.setattr(forward_probes, "QUERIES", queries)
-        monkeypatch.setattr(forward_probes, "softmax_reads", reading(read.setdefault(queries, [])))
+        monkeypatch.setattr(Softmax, "logits", reading(read.setdefault(queries, [])))
         trainer = copy.deepcopy(whole)
         assert trainer.train_step() is None
         for block, logits in enumerate(read[queries]):

@@ -269,7 +269,7 @@ def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typ
 def test_a_replica_has_the_models_buffers():
     model = build_model(plain(compose(SIZES)), VOCABULARY)
     model.final = Counts()
-    loss = loss_module.CrossEntropy(model, device="cpu", precision="fp32")
+    loss = loss_module.ModelLoss(model, loss_module.CrossEntropy(), device="cpu", precision="fp32")
     one, other = (each.model.final.calls for each in Replicas(loss, 2).losses)
     assert one.data_ptr() == other.data_ptr()
 

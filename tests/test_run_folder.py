@@ -417,15 +417,15 @@ def test_a_held_run_says_who_holds_it(stop_at):
 
 
 def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
-    from transformer_norms.training.loss import CrossEntropy
+    from transformer_norms.training.loss import ModelLoss
 
-    original, steps = CrossEntropy.backward, iter(range(1, 100))
+    original, steps = ModelLoss.backward, iter(range(1, 100))
 
     def backward(self, batch, parts):
         return original(self, batch, parts) * (float("nan") if next(steps) == 13 else 1)
 
     with monkeypatch.context() as planted:
-        planted.setattr(CrossEntropy, "backward", backward)
+        planted.setattr(ModelLoss, "backward", backward)
         diverged = go()
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "nan at step 13" in diverged["diverged"]

@@ -396,11 +396,12 @@ def test_the_logits_of_attention_shrink_with_the_block_in_lns_and_its_final_norm
 def logits_of(block, x, angles):
     kept = []
 
-    def attend(q, k, v, **how):
-        kept.append(q @ k.mT)
-        return v
+    class Attend(torch.nn.Module):
+        def forward(self, q, k, v, x):
+            kept.append(q @ k.mT)
+            return v
 
-    block.attention.f.attend = attend
+    block.attention.f.attend = Attend()
     block(x, x, angles, None)
     return kept[0]
 

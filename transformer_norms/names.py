@@ -7,7 +7,8 @@ from pathlib import Path
 import yaml
 
 AXES_OF_A_RUN = (
-    "norm placement init position mlp preset model data tokenizer optimizer schedule tracking"
+    "norm placement init position attention mlp preset model data tokenizer loss optimizer "
+    "schedule tracking"
 ).split()
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
 

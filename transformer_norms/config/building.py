@@ -12,6 +12,7 @@ from transformer_norms.model.initialization import InitRule, biased
 from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.model.transformer import LogitCap, Transformer
 from transformer_norms.norms import nothing
+from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.recomputation import recomputed
 from transformer_norms.training.schedule import SCHEDULES
@@ -88,7 +89,8 @@ def build_trainer(
     """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
     share a batch: `replica_count` says how many can; each works on as many threads as torch has, so
     who asks for several divides the threads (torch.set_num_threads) among them."""
-    keys, optimizer, schedule = config["trainer"], config["optimizer"], config["schedule"]
+    keys, loss = config["trainer"], config["loss"]
+    optimizer, schedule = config["optimizer"], config["schedule"]
     model = model.to(keys["device"])
     if keys["compile"]:
         for block in model.blocks:  # one region a block: the time to compile knows no depth
@@ -103,6 +105,7 @@ def build_trainer(
         OPTIMIZERS[optimizer["type"]](model, **{k: v for k, v in optimizer.items() if k != "type"}),
         partial(SCHEDULES[schedule["type"]], **own),
         TrainerSettings(**keys),
+        criterion=LOSSES[loss["type"]](**{k: v for k, v in loss.items() if k != "type"}),
         seed=config["seed"],
         warmup=schedule.get("warmup", 0),
         replicas=replicas,

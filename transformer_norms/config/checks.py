@@ -17,17 +17,21 @@ from transformer_norms.config.validation import check
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.registry import Registry
+from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import TrainerSettings
 
 Config = dict[str, Any]
+# What an attention is built with besides its own settings.
+ATTENTION_ARGUMENTS = ("scale", "cap", "dropout", "width", "heads", "head_dim", "context", "sizes")
 
 
 def check_plain(config: Config) -> None:
@@ -41,6 +45,7 @@ def check_plain(config: Config) -> None:
     sizes = check("model", config["model"], Sizes)
     config["mlp"] = check("mlp", config["mlp"], MLPKeys)
     config["position"] = check("position", config["position"], PositionKeys)
+    check_registered("attention", config["attention"], ATTENTIONS, ATTENTION_ARGUMENTS)
     mlp = _choice("mlp.type", config["mlp"]["type"], MLPS)
     _choice("mlp.activation", config["mlp"]["activation"], ACTIVATIONS)
     _choice("position.type", config["position"]["type"], POSITIONS)
@@ -60,11 +65,13 @@ def check_axes(config: Config) -> None:
     config["architecture"] = check("architecture", architecture, Architecture)
     config["architecture"]["embed_scale"] = scale
     _check_biases(config)
+    _check_attention(config)
     names = DataSettings.__dataclass_fields__
     shared = {key: config["data"].pop(key) for key in names if key in config["data"]}
     check_registered("data", config["data"], CORPORA)
     config["data"] |= check("data", shared, DataSettings)
     check_registered("tokenizer", config["tokenizer"], TOKENIZERS)
+    check_registered("loss", config["loss"], LOSSES)
     check_registered("optimizer", config["optimizer"], OPTIMIZERS, ("model",))
     check_registered("schedule", config["schedule"], SCHEDULES, ("step", "steps"))
     config["trainer"] = check("trainer", config["trainer"], TrainerSettings)
@@ -84,6 +91,24 @@ def _check_biases(config: Config) -> None:
         raise ConfigError(f"architecture.bias: gate is not allowed: a {kind} mlp has no gate")
     if "head" in named and config["architecture"]["tied"]:
         raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
+
+
+def _check_attention(config: Config) -> None:
+    """ConfigError where an option is set for which the chosen attention has no use."""
+    usual = {
+        "architecture.attention_cap": "none",
+        "architecture.attention_scale": "1/sqrt(dh)",
+        "model.dropout": 0,
+    }
+    kind = config["attention"]["type"]
+    refuses = getattr(ATTENTIONS[kind], "refuses", {})
+    for key, reason in refuses.items():
+        node, _, last = key.partition(".")
+        if key not in usual:
+            raise ConfigError(f"attention={kind}: refuses: {unknown('key', key, usual)}")
+        if config[node][last] != usual[key]:
+            value = config[node][last]
+            raise ConfigError(f"{key}: {value} is not allowed with attention={kind}: {reason}")
 
 
 def check_causal(config: Config) -> None:

@@ -31,9 +31,9 @@ WORD_KEYS = (
 )
 # What a complete config holds, in the order of the file.
 KEYS = (
-    "choices words about norm placement init position mlp embed final_norm qk_norm qkv norms "
-    "architecture model data tokenizer optimizer schedule trainer tracking seed study plugins "
-    "again continue_from warnings"
+    "choices words about norm placement init position attention mlp embed final_norm qk_norm qkv "
+    "norms architecture model data tokenizer loss optimizer schedule trainer tracking seed study "
+    "plugins again continue_from warnings"
 ).split()
 _PLAIN = "embed final_norm qk_norm qkv seed study plugins again continue_from warnings".split()
 _UNREAD = {"plugins": str, "again": bool, "continue_from": str, "warnings": list}
@@ -46,6 +46,8 @@ _YOUNGER = {
     "trainer.activation_checkpointing": False,
     "trainer.replicas": 1,
 }
+# Axes that are younger than some files, and the choice that those files made without saying so.
+YOUNGER_AXES = {"attention": "softmax", "loss": "cross_entropy"}
 # Names end up in a folder's name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _BYTES, _DEPTH = 1 << 18, 20
@@ -60,6 +62,7 @@ def read_saved(file: Path) -> dict[str, Any]:
     try:
         _refuse_more_than_values(text)
         value = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        _add_younger_axes(value)
         _refuse_other_files(value)
     except ConfigError as error:
         raise ConfigError(f"config={file}: {error}") from None
@@ -71,6 +74,14 @@ def read_saved(file: Path) -> dict[str, Any]:
         node, _, last = key.rpartition(".")
         get(saved, node).setdefault(last, meant)
     return saved
+
+
+def _add_younger_axes(value: Any) -> None:
+    """Adds what a file from before an axis existed chose on it."""
+    for axis, name in YOUNGER_AXES.items():
+        if isinstance(value, dict) and isinstance(value.get("choices"), dict):
+            value.setdefault(axis, {"type": name})
+            value["choices"].setdefault(axis, name)
 
 
 def _text(file: Path) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -11,7 +10,6 @@ from transformer_norms.explain.reading import Factor, Reader, Standing, Values
 from transformer_norms.explain.sites import widths_inside
 from transformer_norms.model.attention import Attention
 from transformer_norms.model.block import DualBlock, ParallelBlock, SubLayer
-from transformer_norms.model.capped import Capped
 from transformer_norms.model.coefficient import Adding
 from transformer_norms.model.sites import HEAD_SITES, SubLayerPlan
 from transformer_norms.norms import nothing
@@ -122,15 +120,9 @@ def _named(function: Any) -> str:
 
 
 def cap_of(attention: Attention) -> float | None:
-    attend = attention.attend
-    attend = attend.func if isinstance(attend, partial) else attend
-    return attend.cap if isinstance(attend, Capped) else None
+    return getattr(attention.attend, "cap", None)
 
 
 def constant_scale(attention: Attention) -> float | None:
     """What q k^T is multiplied by inside `attend`; None where a learned scale stands before."""
-    if attention.scale is not nothing:
-        return None
-    attend = attention.attend
-    typed = attend.keywords.get("scale") if isinstance(attend, partial) else None
-    return attention.head_dim**-0.5 if typed is None else typed
+    return getattr(attention.attend, "scale", None) if attention.scale is nothing else None

@@ -8,10 +8,12 @@ import yaml
 from transformer_norms.config.settings import TRACKING
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.explain.text import heading, wrapped
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.names import AXES_OF_A_RUN, option_files
 from transformer_norms.norms import NORMS
+from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
 
@@ -19,9 +21,11 @@ from transformer_norms.training.schedule import SCHEDULES
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
     "norm": NORMS,
     "position": POSITIONS,
+    "attention": ATTENTIONS,
     "mlp": MLPS,
     "data": CORPORA,
     "tokenizer": TOKENIZERS,
+    "loss": LOSSES,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "tracking": TRACKING,

@@ -3,16 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import sqrt
 from typing import Any
 
-import torch.nn.functional as F
 from torch import nn
 
 from transformer_norms.formula import Formula, formula_values
-from transformer_norms.model.attention import ORDERS, AllHeads, Attention, PerHead
+from transformer_norms.model.attention import ATTENTIONS, ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
-from transformer_norms.model.capped import Capped
 from transformer_norms.model.coefficient import Adding, Rest, Scaled, coefficient
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -88,7 +85,7 @@ class Assembly:
             plan = replace(plan, sites={**plan.sites, **both})
         attend, scale = self.attend(values)
         return Attention(
-            **{key: sizes[key] for key in ("width", "heads", "kv_heads", "head_dim", "dropout")},
+            **{key: sizes[key] for key in ("width", "heads", "kv_heads", "head_dim")},
             bias=self.biased,
             attend=attend,
             scale=scale,
@@ -101,16 +98,20 @@ class Assembly:
             ctx=self.site(plan, "ctx", values, sizes["heads"] * sizes["head_dim"]),
         )
 
-    def attend(self, values: Mapping[str, float]) -> tuple[Module, Module]:
-        """Attention with its cap and scale, and what is left of the scale for q to meet."""
-        cap, scale = self.architecture["attention_cap"], self.architecture["attention_scale"]
-        attend = F.scaled_dot_product_attention if cap == "none" else Capped(cap)
-        if isinstance(scale, Mapping):
-            learned = coefficient(scale, self.head_shapes(self.sizes["heads"]), values)
-            return partial(attend, scale=1.0), learned
-        number = Formula(scale)(values)
-        usual = number == 1 / sqrt(self.sizes["head_dim"])
-        return (attend if usual else partial(attend, scale=number)), nothing
+    def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
+        """The chosen attention; and the scale that multiplies q, where it is learned."""
+        sizes, scale = self.sizes, self.architecture["attention_scale"]
+        cap, choice = self.architecture["attention_cap"], self.config["attention"]
+        learned = isinstance(scale, Mapping)
+        attend = ATTENTIONS[choice["type"]](
+            scale=1.0 if learned else float(Formula(scale)(values)),
+            cap=None if cap == "none" else float(cap),
+            **{key: sizes[key] for key in ("width", "heads", "head_dim", "context", "dropout")},
+            **{key: value for key, value in choice.items() if key != "type"},
+        )
+        if not learned:
+            return attend, nothing
+        return attend, coefficient(scale, self.head_shapes(sizes["heads"]), values)
 
     def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:
         kind, width = MLPS[self.config["mlp"]["type"]], self.sizes["mlp_width"]

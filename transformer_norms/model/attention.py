@@ -1,28 +1,37 @@
-"""Causal self-attention, with a site for a norm wherever one was ever put."""
+"""Causal self-attention, with a site for a norm wherever one was ever put.
 
-from collections.abc import Callable, Collection, Sequence
+`Attention` holds the projections, the sites and the cache. What turns queries, keys and values into
+a context is chosen by name (`attention=softmax`), and stands below it.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from transformer_norms.model.capped import capped_attention
 from transformer_norms.model.initialization import Linear
 from transformer_norms.norms import nothing
+from transformer_norms.registry import Registry
 
+ATTENTIONS = Registry("attention")
 Stream = Float[Tensor, "batch time width"]
 Heads = Float[Tensor, "batch time heads head_dim"]
-Known = Float[Tensor, "batch known kv_heads head_dim"]  # what q looks at: the past, and itself
+Known = Float[Tensor, "batch known kv_heads head_dim"]  # tokens that q may see
 
 
 class Attention(nn.Module):
-    """W_o ctx(head_scale * head_norm(softmax(q(W_q x) k(W_k x)^T / sqrt(head_dim)) v(W_v x)))
+    """W_o ctx(head_scale * head_norm(attend(q(W_q x), k(W_k x), v(W_v x))))
 
     q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
     [batch, time, heads, head_dim], ctx on the heads side by side. Fewer `kv_heads` than `heads` are
     shared by groups of queries. `turn` turns q and k by the model's angles, after their norms or
-    before. `scale` multiplies q where it is more than the constant that `attend` knows. `bias`
-    names the matrices that have one.
+    before. `scale` multiplies q where it is learned. `attend` is one of ATTENTIONS. `bias` names
+    the matrices that have one.
     """
 
     def __init__(
@@ -33,7 +42,6 @@ class Attention(nn.Module):
         kv_heads: int,
         head_dim: int,
         bias: Collection[str],
-        dropout: float,
         attend: Callable[..., Any],
         turn: Callable[..., Any],
         scale: Callable[..., Any] = nothing,
@@ -49,7 +57,7 @@ class Attention(nn.Module):
         self.key = Linear(width, kv_heads * head_dim, bias="key" in bias)
         self.value = Linear(width, kv_heads * head_dim, bias="value" in bias)
         self.output = Linear(heads * head_dim, width, bias="output" in bias)
-        self.head_dim, self.groups, self.dropout = head_dim, heads // kv_heads, dropout
+        self.head_dim, self.groups = head_dim, heads // kv_heads
         self.attend, self.turn, self.scale = attend, turn, scale
         self.q, self.k, self.v = q, k, v
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
@@ -60,24 +68,77 @@ class Attention(nn.Module):
         v = self.v(self.split(self.value(x)))
         if cache is not None:
             k, v = cache.extend(k, v)
-        context = self.head_scale(self.head_norm(self.mix(q, k, v)))
+        context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
         return self.output(self.ctx(context.flatten(2)))
 
     def split(self, x: Stream) -> Heads:
         return x.unflatten(-1, (-1, self.head_dim))
 
-    def mix(self, q: Heads, k: Known, v: Known) -> Heads:
+    def mix(self, q: Heads, k: Known, v: Known, x: Stream) -> Heads:
         if self.groups > 1:
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
-        new, known = q.shape[2], k.shape[2]
-        mask = None
-        if 1 < new < known:  # several new tokens after cached ones: token i sees known - new + i
-            mask = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
+        return self.attend(q, k, v, x).transpose(1, 2)
+
+
+Queries = Float[Tensor, "batch heads time head_dim"]
+Keys = Float[Tensor, "batch heads known head_dim"]
+
+
+@ATTENTIONS("softmax")
+class Softmax(nn.Module):
+    """softmax(s) v, s = scale * q k^T, or cap * tanh(scale * q k^T / cap)      Vaswani et al. 2017
+
+    The queries are the last `time` of the `known` tokens: all of them in training, fewer when
+    generating from a cache. A subclass that restricts what a query sees defines `sees`.
+
+    Any module with this `forward` can be registered. `x` is the stream that q, k and v were
+    computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
+    option for which the module has no use to the reason: architecture.attention_cap,
+    architecture.attention_scale or model.dropout.
+    """
+
+    refuses: Mapping[str, str] = {}
+
+    def __init__(self, *, scale: float, cap: float | None, dropout: float, **sizes: Any) -> None:
+        super().__init__()
+        self.scale, self.cap, self.dropout = scale, cap, dropout
+        self.causal = type(self).sees is Softmax.sees  # kernels need no mask for it
+
+    def sees(
+        self, query: Int[Tensor, "queries 1"], key: Int[Tensor, " known"]
+    ) -> Bool[Tensor, "queries known"]:
+        """Returns whether a query sees a key, by their positions. The keys after a query are hidden
+        whatever a subclass returns."""
+        return key <= query
+
+    def forward(self, q: Queries, k: Keys, v: Keys, x: Stream) -> Queries:
+        time, known = q.shape[2], k.shape[2]
+        mask, causal = None, self.causal and time == known
+        if not self.causal or 1 < time < known:
+            mask = self.mask(torch.arange(known - time, known, device=q.device), known)
         dropout = self.dropout if self.training else 0.0
-        causal = new == known
-        context = self.attend(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return context.transpose(1, 2)
+        kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
+        if self.cap is not None:
+            kernel = partial(capped_attention, cap=self.cap)
+        how = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": self.scale}
+        return kernel(q, k, v, **how)
+
+    def logits(
+        self, q: Float[Tensor, "batch heads queries head_dim"], k: Keys, at: Int[Tensor, " queries"]
+    ) -> Float[Tensor, "batch heads queries known"]:
+        """Returns the numbers that the softmax reads for the queries at the positions `at`, in
+        float32 at least; -inf where a query does not see a key."""
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            logits = q.to(dtype) @ k.to(dtype).mT * self.scale
+        if self.cap is not None:
+            logits = self.cap * torch.tanh(logits / self.cap)
+        return logits.masked_fill(~self.mask(at, k.shape[2]), float("-inf"))
+
+    def mask(self, at: Int[Tensor, " queries"], known: int) -> Bool[Tensor, "queries known"]:
+        query, key = at[:, None], torch.arange(known, device=at.device)
+        return self.sees(query, key) & (key <= query)
 
 
 def norm_first(

@@ -1,7 +1,6 @@
 """Attention whose logits are bounded. The kernels of `scaled_dot_product_attention` know no cap."""
 
 from collections.abc import Callable
-from math import sqrt
 from typing import Any
 
 import torch
@@ -10,52 +9,46 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-SMALLEST_HEAD = 16  # dimensions that flex attention's kernels take
+SMALLEST_HEAD = 16  # dimensions of a head, the fewest that flex attention's kernels take
 
 
-class Capped:
-    """Attention whose logits s are bounded: cap * tanh(s / cap), before the mask      Gemma 2
+def capped_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cap: float,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """softmax(cap * tanh(scale * q k^T / cap)) v, with the cap before the mask      Gemma 2
 
-    Takes the arguments of `scaled_dot_product_attention`. What training asks for, causal and
-    without dropout, is one kernel on a GPU; elsewhere its gradient is written out, since flex
-    attention has no backward pass on a CPU.
+    The arguments are those of `scaled_dot_product_attention`, and the cap. Causal attention without
+    dropout, which is what training needs, is one kernel on a GPU. Elsewhere its gradient is written
+    out, since flex attention has no backward pass on a CPU.
     """
-
-    def __init__(self, cap: float) -> None:
-        self.cap = cap
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        attn_mask: Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None = None,
-    ) -> Tensor:
-        scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
-        if is_causal and not dropout_p:
-            return causal(q)(q, k, v, self.cap, scale)
-        logits = q @ k.transpose(-1, -2) * scale
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        logits = self.cap * torch.tanh(logits.to(dtype) / self.cap)
-        if is_causal:
-            attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        if attn_mask is not None:
-            logits = logits.masked_fill(~attn_mask, float("-inf"))
-        return F.dropout(logits.softmax(-1).to(v.dtype), dropout_p) @ v
+    if is_causal and not dropout_p:
+        return causal(q)(q, k, v, cap, scale)
+    logits = q @ k.transpose(-1, -2) * scale
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits = cap * torch.tanh(logits.to(dtype) / cap)
+    if is_causal:
+        attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None:
+        logits = logits.masked_fill(~attn_mask, float("-inf"))
+    return F.dropout(logits.softmax(-1).to(v.dtype), dropout_p) @ v
 
 
 def causal(q: Tensor) -> Callable[..., Tensor]:
-    """How causal attention is computed where q is, of (q, k, v, cap, scale)."""
+    """Returns the function (q, k, v, cap, scale) that computes causal attention where q is."""
     takes = q.is_cuda and q.dtype != torch.float64 and q.shape[-1] >= SMALLEST_HEAD
     # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does.
     if not takes or is_in_torch_dispatch_mode():
         return written_out
-    from transformer_norms.model.flex import (
-        fused,
-    )  # brings torch._dynamo, which takes as long as torch
+    # Its import brings torch._dynamo, which takes as long as torch.
+    from transformer_norms.model.flex import fused
 
     return fused
 
@@ -65,8 +58,8 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Te
     kind = q.device.type
     if torch.is_autocast_enabled(kind):  # the backward pass is outside of it
         q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
-    of_a_head = (x.flatten(0, 1) for x in (q, k, v))
-    return _Causal.apply(*of_a_head, cap, scale).view(v.shape)
+    heads = (x.flatten(0, 1) for x in (q, k, v))
+    return _Causal.apply(*heads, cap, scale).view(v.shape)
 
 
 class _Causal(torch.autograd.Function):

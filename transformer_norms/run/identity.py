@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
+from transformer_norms.config.saved import YOUNGER_AXES
 
 Config = Mapping[str, Any]
 
@@ -49,6 +50,9 @@ def part(config: Config) -> dict[str, Any]:
         for name in above:
             node = node[name]
         node.pop(last, None)
+    for axis, name in YOUNGER_AXES.items():  # the hashes of runs from before there was that axis
+        if plain[axis] == {"type": name}:
+            del plain[axis]
     for norm in plain["norms"].values():
         for key in ("formula", "source", "brings"):
             norm.pop(key, None)
@@ -80,7 +84,7 @@ def digest(value: Any) -> str:
 
 def readable(config: Config, usual: Mapping[str, str]) -> str:
     """`rmsnorm-pre-s0`: norm, placement, every other choice that is not the usual one, the seed."""
-    axes = ("init", "position", "mlp", "model", "data", "tokenizer", "optimizer", "schedule")
+    axes = "init position attention mlp model data tokenizer loss optimizer schedule".split()
     keys = ("embed", "final_norm", "qk_norm")
     choices = config["choices"]
     parts = [choices["norm"], choices["placement"]]

@@ -5,17 +5,12 @@ The model is not written for being watched: hooks are put in for one pass and ta
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from math import sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_norms.model.attention import Attention
 from transformer_norms.model.block import DualBlock, ParallelBlock, SerialBlock, SubLayer
-from transformer_norms.model.capped import Capped
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.measures import Place, key_of
 
@@ -98,17 +93,20 @@ def _watch_branch(
 
 
 def _watch_attention(stack: ExitStack, readings: Readings, i: int, block: Any) -> None:
-    attention: Attention = block.attention.f
-    attend = attention.attend
+    """Reads the logits that the attention itself gives; one without a softmax has none."""
+    attend = block.attention.f.attend
+    if not hasattr(attend, "logits"):
+        return
 
-    def attended(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        logits = softmax_reads(attend, q, k, spread(q.shape[2]))
+    def read(attend: Any, given: tuple[Tensor, ...]) -> None:
+        q, k, *_ = given
+        at = spread(q.shape[2]).to(q.device)
+        logits = attend.logits(q[:, :, at], k, at)
         entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
         readings[key_of(Place("attention_logit", "", i))] = logits.amax()
         readings[key_of(Place("attention_entropy", "", i))] = entropy.mean()
-        return attend(q, k, v, **how)
 
-    stack.enter_context(_replaced(attention, "attend", attended))
+    stack.callback(attend.register_forward_pre_hook(read).remove)
 
 
 def spread(time: int) -> Tensor:
@@ -117,24 +115,6 @@ def spread(time: int) -> Tensor:
     if time <= QUERIES:
         return torch.arange(time)
     return torch.linspace(0, time - 1, QUERIES, dtype=torch.float64).round().long()
-
-
-def softmax_reads(attend: Callable[..., Any], q: Tensor, k: Tensor, at: Tensor) -> Tensor:
-    """The logits of causal attention by `attend`, scaled and capped, in float32 at least, of the
-    queries `at` those tokens; those of the future are -inf."""
-    at = at.to(q.device)
-    q = q[:, :, at]
-    scale = 1 / sqrt(q.shape[-1])
-    if isinstance(attend, partial):
-        scale, attend = attend.keywords["scale"], attend.func
-    assert attend is F.scaled_dot_product_attention or isinstance(attend, Capped)
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
-        logits = q.to(dtype) @ k.to(dtype).mT * scale
-    if isinstance(attend, Capped):
-        logits = attend.cap * torch.tanh(logits / attend.cap)
-    future = torch.arange(k.shape[2], device=k.device) > at[:, None]
-    return logits.masked_fill(future, float("-inf"))
 
 
 @contextmanager

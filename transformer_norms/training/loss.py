@@ -1,67 +1,123 @@
-"""The cross-entropy of a model's tokens. Its logits live a piece at a time."""
+"""The loss of a model on a batch, computed with the logits of a piece of it at a time.
 
+What is trained on is chosen by name (`loss=cross_entropy`). What is reported and compared is the
+cross-entropy in nats, whatever a run trains on.
+"""
+
+from collections.abc import Callable
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.registry import Registry
 
+LOSSES = Registry("loss")
 Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap
-# At a time, 128 MiB in float32: of a large vocabulary, a batch's take more than all the rest.
+Logits = Float[Tensor, "tokens vocab"]
+Targets = Int[Tensor, " tokens"]
+Criterion = Callable[[Logits, Targets], Tensor]
+# The most logits at a time, 128 MiB in float32: with a large vocabulary, those of a whole batch
+# take more memory than all the rest.
 LOGITS = 1 << 25
 
 
+@LOSSES("cross_entropy")
 class CrossEntropy:
-    """Nats per token of `model`, in float32 at least; `precision=bf16` runs it under autocast.
+    """-log softmax(logits)[target]
 
-    Pieces are equal to a token, and as few as have LOGITS logits: all of a small vocabulary is one.
-    Where replicas compute theirs side by side, each replica's are smaller by their number.
+    Any class can be registered whose instances give the loss of a piece of a batch, summed over its
+    tokens and differentiable, in the dtype of the logits. Its settings are its constructor's
+    arguments. Replicas share an instance, so it keeps no state. `gradient` is optional.
     """
 
-    def __init__(self, model: Transformer, *, device: str, precision: str) -> None:
-        self.model, self.device = model, device
+    def __call__(self, logits: Logits, targets: Targets) -> Tensor:
+        return F.cross_entropy(logits, targets, reduction="sum")
+
+    @torch.no_grad()
+    def gradient(
+        self, logits: Logits, targets: Targets, share: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the sum of the loss, the sum of the cross-entropy (here the same), and in
+        `memory`, which has the logits' shape, the gradient of `share` times the loss:
+        (softmax(logits) - one_hot(targets)) * share.
+
+        Autograd would fill three such memories: log-probabilities, their gradient, and the logits'.
+        """
+        log_probabilities = torch.log_softmax(logits, -1, dtype=memory.dtype, out=memory)
+        nats = F.nll_loss(log_probabilities, targets, reduction="sum")
+        gradient = log_probabilities.exp_().mul_(share)
+        column = targets[:, None]
+        return nats, nats, gradient.scatter_add_(1, column, -share.expand(column.shape))
+
+
+class ModelLoss:
+    """The loss of `model` per token, in float32 at least; `precision=bf16` runs the model under
+    autocast. `criterion`, one of LOSSES, is what is trained on.
+
+    A batch is cut into equal pieces, to a token, and into as few as have LOGITS logits at most: all
+    of a small vocabulary is one piece. Where replicas compute theirs side by side, the pieces of
+    each are smaller by the number of replicas.
+    """
+
+    def __init__(
+        self, model: Transformer, criterion: Criterion, *, device: str, precision: str
+    ) -> None:
+        self.model, self.criterion, self.device = model, criterion, device
+        self.gradient = getattr(criterion, "gradient", None)
         self.bf16, self.side_by_side = precision == "bf16", 1
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The mean over tokens."""
+        """Returns the mean cross-entropy over tokens."""
         return self.sum(batch) / batch[:, 1:].numel()
 
     def sum(self, batch: Batch) -> Tensor:
-        """Over tokens."""
+        """Returns the sum of the cross-entropy over tokens."""
         pieces = self._pieces(*self._states(batch))
         return torch.stack([self._nats(*piece) for piece in pieces]).sum()
 
-    def backward(self, batch: Batch, parts: int) -> Tensor:
-        """Adds the gradients of the mean over tokens, divided by `parts`, and gives that loss.
+    def backward(self, batch: Batch, parts: int) -> Float[Tensor, " 2"]:
+        """Adds the gradients of the mean loss over tokens, divided by `parts`. Returns that loss
+        and the cross-entropy, likewise divided.
 
         Each piece's logits are gone before the next piece's are computed, whose gradient takes its
-        memory; what they add up to for the states then goes down the model.
+        memory. The sum of the pieces' gradients for the states then goes down the model.
         """
         states, targets = self._states(batch)
         pieces = self._pieces(states.detach(), targets)
         share = states.new_ones((), dtype=self._dtype(states)) / parts / targets.numel()
-        # One for all pieces, of which the first is the longest: fresh pages take longer than sums.
-        memory = share.new_empty(len(pieces[0][1]), self.model.vocab_size)
-        nats = [self._piece_backward(*piece, share, memory) for piece in pieces]
+        # One memory for all pieces, of which the first is the longest: fresh allocations cost more
+        # than the arithmetic.
+        longest = 0 if self.gradient is None else len(pieces[0][1])
+        memory = share.new_empty(longest, self.model.vocab_size)
+        sums = [self._piece_backward(*piece, share, memory) for piece in pieces]
         del memory
         states.backward(torch.cat([cast(Tensor, piece.grad) for piece, _ in pieces]))
-        return torch.stack(nats).sum() / targets.numel() / parts
+        return torch.stack(
+            [torch.stack(each).sum() / targets.numel() / parts for each in zip(*sums, strict=True)]
+        )
 
     def _piece_backward(
         self, states: Tensor, targets: Tensor, share: Tensor, memory: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the summed loss and the summed cross-entropy of a piece."""
         with self._autocast():
             logits = self.model.logits(states.requires_grad_())
-        nats, gradient = nats_and_gradient(logits, targets, share, memory[: len(targets)])
+        if self.gradient is None:
+            wide = logits.to(self._dtype(logits))
+            loss = self.criterion(wide, targets)
+            (loss * share).backward()
+            return loss.detach(), F.cross_entropy(wide.detach(), targets, reduction="sum")
+        loss, nats, gradient = self.gradient(logits, targets, share, memory[: len(targets)])
         logits.backward(gradient.to(logits.dtype))
-        return nats
+        return loss, nats
 
     def _states(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the head reads, [tokens, width], and the token that follows each."""
-        batch = moved(batch, self.device)
+        """Returns what the head reads, [tokens, width], and the token that follows each."""
+        batch = move_batch(batch, self.device)
         with self._autocast():
             return self.model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 
@@ -84,23 +140,7 @@ class CrossEntropy:
         return torch.promote_types(tensor.dtype, torch.float32)
 
 
-@torch.no_grad()
-def nats_and_gradient(
-    logits: Tensor, targets: Tensor, share: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
-    """F.cross_entropy, summed, of [tokens, vocabulary]; and in `memory`, of the logits' shape, the
-    gradient of `share` of it: (softmax(logits) - one_hot(targets)) * share.
-
-    Autograd would fill three such memories: log-probabilities, their gradient, and the logits'.
-    """
-    log_probabilities = torch.log_softmax(logits, -1, dtype=memory.dtype, out=memory)
-    nats = F.nll_loss(log_probabilities, targets, reduction="sum")
-    gradient = log_probabilities.exp_().mul_(share)
-    column = targets[:, None]
-    return nats, gradient.scatter_add_(1, column, -share.expand(column.shape))
-
-
-def moved(batch: Batch, device: str) -> Batch:
-    """From memory that does not page, or a GPU would be waited for before each copy."""
+def move_batch(batch: Batch, device: str) -> Batch:
+    """Copies from memory that does not page: else each copy would wait for the GPU."""
     batch = batch.pin_memory() if device == "cuda" else batch
     return batch.to(device, non_blocking=True)

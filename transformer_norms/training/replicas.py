@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.causality import stirred
-from transformer_norms.training.loss import Batch, CrossEntropy
+from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.settings import TrainerSettings
 
 USUAL = 2  # of `auto`; more were not measured
@@ -27,7 +27,7 @@ ROUNDING = 1e-5  # of the logits' standard deviation; more, and other rows have 
 
 
 class Replicas:
-    """A CrossEntropy computed by `count` replicas of its model side by side: the same sums and
+    """A ModelLoss computed by `count` replicas of its model side by side: the same sums and
     gradients to rounding, and the same digits each time. What cannot be shared out evenly, the
     model computes by itself.
 
@@ -35,7 +35,7 @@ class Replicas:
     of modules that are put into the model, or weights that are frozen, after they were made.
     """
 
-    def __init__(self, loss: CrossEntropy, count: int) -> None:
+    def __init__(self, loss: ModelLoss, count: int) -> None:
         loss.side_by_side = count
         self.model = loss.model
         self.losses = [loss, *(_replica(loss) for _ in range(count - 1))]
@@ -51,20 +51,21 @@ class Replicas:
         return torch.stack(self._each(batch, lambda loss, share, _: loss.sum(share))).sum()
 
     def backward(self, batch: Batch, parts: int) -> Tensor:
-        """Adds the gradients of the mean over tokens, divided by `parts`, and gives that loss."""
+        """Adds the gradients of the mean loss over tokens, divided by `parts`. Returns that loss
+        and the cross-entropy, likewise divided."""
         shares = self._each(batch, lambda loss, share, of: loss.backward(share, parts * of))
         for parameters in self.parameters[1:]:
             _move_gradients(parameters, self.parameters[0])
-        return torch.stack(shares).sum()
+        return torch.stack([torch.stack(each).sum() for each in zip(*shares, strict=True)])
 
-    def _each(self, batch: Batch, work: Callable[[CrossEntropy, Batch, int], Tensor]) -> list[Any]:
+    def _each(self, batch: Batch, work: Callable[[ModelLoss, Batch, int], Tensor]) -> list[Any]:
         """work(loss, share of the batch, number of shares), side by side."""
         count, graph = len(self.losses), torch.is_grad_enabled()
         if len(batch) % count:
             return [work(self.losses[0], batch, 1)]
         training = self.model.training
 
-        def at_work(loss: CrossEntropy, share: Batch) -> Tensor:
+        def at_work(loss: ModelLoss, share: Batch) -> Tensor:
             if loss.model.training != training:
                 loss.model.train(training)
             with torch.set_grad_enabled(graph):  # which a new thread does not know
@@ -79,7 +80,7 @@ class Replicas:
         return [first, *(each.result() for each in begun)]
 
 
-def _replica(loss: CrossEntropy) -> CrossEntropy:
+def _replica(loss: ModelLoss) -> ModelLoss:
     """The same loss of a copy of its model with the same weights and buffers, in their memory."""
     memory: dict[int, Any] = {id(buffer): buffer for buffer in loss.model.buffers()}
     for parameter in loss.model.parameters():

@@ -1,6 +1,7 @@
 """The training loop. It knows a model, batches, optimizers and a record, and nothing of norms."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.divergence import Divergence
-from transformer_norms.training.loss import Batch, CrossEntropy
+from transformer_norms.training.loss import Batch, Criterion, ModelLoss
 from transformer_norms.training.probes import Probes
 from transformer_norms.training.replicas import Replicas
 from transformer_norms.training.settings import TrainerSettings
@@ -36,6 +37,7 @@ class Trainer:
         schedule: Callable[[int, int], float],
         settings: TrainerSettings,
         *,
+        criterion: Criterion,
         seed: int,
         warmup: int = 0,
         replicas: int = 1,
@@ -45,7 +47,7 @@ class Trainer:
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
         self.settings, self.seed, self.replicas = settings, seed, replicas
         self.parameters = list(model.parameters())
-        loss = CrossEntropy(model, device=settings.device, precision=settings.precision)
+        loss = ModelLoss(model, criterion, device=settings.device, precision=settings.precision)
         self.loss = loss if replicas == 1 else Replicas(loss, replicas)
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
@@ -89,13 +91,15 @@ class Trainer:
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
         self._seed()
-        total = torch.zeros((), device=self.settings.device, dtype=self.parameters[0].dtype)
+        total = torch.zeros(2, device=self.settings.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.settings.accumulation):
             total += self.loss.backward(part, self.settings.accumulation)
         probe.gradients()
         norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
-        loss_here, norm_here = torch.stack((total, norm.to(total.dtype))).tolist()
-        reason = self.divergence.step(self.step + 1, loss_here, norm_here)
+        loss, nats, norm_here = torch.stack((*total, norm.to(total.dtype))).tolist()
+        # The rule of divergence reads nats, whatever a run trains on.
+        judged = nats if math.isfinite(loss) else loss
+        reason = self.divergence.step(self.step + 1, judged, norm_here)
         if reason is None:
             if (
                 0 < self.settings.clip < 1.001 * norm_here + 1e-6
@@ -108,8 +112,8 @@ class Trainer:
             self.probed = probe.values()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
-            self.losses.append(loss_here)
-            self.last_loss, self.grad_norm = loss_here, norm_here
+            self.losses.append(loss)
+            self.last_loss, self.grad_norm = loss, norm_here
             self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from transformer_norms.config.building import build_model
 from transformer_norms.progress import Tell, each, untold
-from transformer_norms.training.loss import CrossEntropy
+from transformer_norms.training.loss import CrossEntropy, ModelLoss
 
 VOCABULARY = 64
 SEQUENCES = 4  # of a model's context, and one token more
@@ -51,7 +51,7 @@ def _rows(name: str, config: Mapping[str, Any]) -> list[Row]:
     model.through = through
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        loss = CrossEntropy(model, device="cpu", precision="fp64")(tokens(config))
+        loss = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")(tokens(config))
     blocks: list[Any] = list(model.blocks)
     weights = [(block.mlp.f.down.weight, block.attention.f.output.weight) for block in blocks]
     gradients = torch.autograd.grad(loss, [weight for pair in weights for weight in pair])
