@@ -12,7 +12,8 @@ import torch
 
 from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.run import checkpoint
-from transformer_norms.run.checkpoint import DamagedError, NonFiniteError
+from transformer_norms.run.checkpoint import NonFiniteError
+from transformer_norms.verified import DamagedError, build_folder, seal_manifest
 
 pytestmark = pytest.mark.area("trust")
 
@@ -261,11 +262,10 @@ def test_a_header_that_lies_about_its_length_is_refused(tmp_path: Path, data: by
 
 def _assert_refused(folder: Path, data: bytes) -> None:
     path = folder / "step-00000001"
-    contents = {"model.safetensors": data, "state.json": b"{}"}
-    files = {name: checkpoint._described(content) for name, content in contents.items()}
-    manifest = {"schema": 1, "step": 1, "finite": True, "files": files, "extra": {}}
-    contents["manifest.json"] = checkpoint._sealed(manifest)
-    checkpoint._publish(path, contents)
+    with build_folder(path) as draft:
+        draft.write("model.safetensors", [data])
+        draft.write("state.json", [b"{}"])
+        draft.seal({"schema": 1, "step": 1, "finite": True, "files": draft.files, "extra": {}})
     with pytest.raises(DamagedError, match="model.safetensors"):
         checkpoint.verify(path).tensors("model")
 
@@ -285,6 +285,6 @@ def test_a_manifest_that_says_nonsense_under_a_valid_seal_is_refused(
 ) -> None:
     path = tmp_path / "step-00000001"
     path.mkdir()
-    (path / "manifest.json").write_bytes(checkpoint._sealed(manifest))
+    (path / "manifest.json").write_bytes(seal_manifest(manifest))
     with pytest.raises(DamagedError, match="manifest.json"):
         checkpoint.verify(path)

@@ -7,10 +7,8 @@ import pytest
 from transformer_norms.data import (
     CORPORA,
     TOKENIZERS,
-    hub,
+    downloads,
     load_tokenizer,
-    network,
-    published,
 )
 from transformer_norms.errors import InputError
 
@@ -22,7 +20,7 @@ HUB = CORPORA["hub"](
 @pytest.fixture(params=["accepts and never answers", "nothing there"])
 def network_down(request, monkeypatch, tmp_path):
     """Every request goes to a port of this machine that is silent, or closed."""
-    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    monkeypatch.setattr(downloads, "PATIENCE", 0.3)
     for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "no_proxy", "NO_PROXY", "https_proxy"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -69,7 +67,7 @@ def test_without_an_answer_a_published_vocabulary_is_refused(network_down, name)
 
 def test_offline_asks_no_network_and_says_what_is_not_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr(hub, "answers", lambda url: pytest.fail("the network was asked"))
+    monkeypatch.setattr(downloads, "answers", lambda url: pytest.fail("the network was asked"))
 
     def absent(*args, **kwargs):
         raise ConnectionError("Couldn't reach 'some/corpus' on the Hub (OfflineModeIsEnabled)")
@@ -82,8 +80,8 @@ def test_offline_asks_no_network_and_says_what_is_not_cached(monkeypatch, tmp_pa
 def test_a_hub_that_answers_the_probe_and_then_hangs_is_given_up(monkeypatch):
     for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(hub, "answers", lambda url: True)
-    monkeypatch.setattr(hub, "METADATA_SECONDS", 0.2)
+    monkeypatch.setattr(downloads, "answers", lambda url: True)
+    monkeypatch.setattr(downloads, "METADATA_SECONDS", 0.2)
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *a, **k: time.sleep(30))
     assert "no answer within" in refused(lambda: list(HUB.documents()))
 
@@ -97,16 +95,16 @@ def test_a_refusal_is_an_answer():
     ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         # The handler knows no method: 501, and yet somebody is there.
-        assert network.answers(f"http://127.0.0.1:{server.server_port}")
+        assert downloads.answers(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
 
 
 def test_a_vocabulary_file_with_other_content_is_kept_beside_and_said(tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    url = next(iter(published.Gpt2.files))
+    url = next(iter(downloads.Gpt2.files))
     file = tmp_path / "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"  # sha1 of the address of vocab.bpe
     file.write_text("mine")
-    monkeypatch.setattr(published, "answers", lambda host: False)
+    monkeypatch.setattr(downloads, "answers", lambda host: False)
     lines = []
     with pytest.raises(InputError):
         TOKENIZERS["gpt2"]().fit([], True, lines.append)
@@ -124,8 +122,8 @@ def test_files_as_published_are_found_without_a_network(tmp_path, monkeypatch):
     url = "https://example.org/vocab"
     (tmp_path / hashlib.sha1(url.encode()).hexdigest()).write_bytes(b"ranks")
     digest = hashlib.sha256(b"ranks").hexdigest()
-    assert published._cached(url, digest, pytest.fail)
-    assert not published._cached(url + "2", digest, pytest.fail)
+    assert downloads._in_cache(url, digest, pytest.fail)
+    assert not downloads._in_cache(url + "2", digest, pytest.fail)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
@@ -137,8 +135,8 @@ def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkey
     theirs = tiktoken.Encoding(
         name, pat_str=r"\w+|\W+", mergeable_ranks=letters, special_tokens=special
     )
-    monkeypatch.setattr(published, "answers", lambda host: True)
-    monkeypatch.setattr(published._Published, "_load", lambda self: theirs)
+    monkeypatch.setattr(downloads, "answers", lambda host: True)
+    monkeypatch.setattr(downloads._Published, "_load", lambda self: theirs)
     ours = TOKENIZERS[name]().fit([], True, print)
     assert (ours.vocab_size, ours.end) == (271, 258)
     text = "abcab <|endoftext|>"
@@ -161,7 +159,7 @@ def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
     asked = []
     for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(hub, "answers", lambda url: True)
+    monkeypatch.setattr(downloads, "answers", lambda url: True)
     monkeypatch.setattr(
         datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or local
     )

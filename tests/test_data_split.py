@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.data.measures import repeated_share
-from transformer_norms.data.split import by_hash, by_tail, content_number
+from transformer_norms.data.split import by_hash, by_tail, content_number, repeated_share
 from transformer_norms.errors import InputError
 
 

@@ -2,6 +2,7 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -10,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_norms.data import TOKENIZERS, prepare, store
-from transformer_norms.data import entry as entries
-from transformer_norms.data.entry import DamagedError, dtype_for, open_entry, write_ids
-from transformer_norms.errors import InputError
+from transformer_norms.data import TOKENIZERS, prepare, token_cache
+from transformer_norms.data.token_cache import dtype_for, entry_key, open_entry, pack_ids
+from transformer_norms.errors import InputError, StorageError
+from transformer_norms.files import sha256
+from transformer_norms.verified import DamagedError
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
@@ -120,14 +122,13 @@ def test_each_change_of_the_input_is_another_entry(cache):
 
 
 def test_other_code_and_another_schema_are_other_entries(monkeypatch):
-    before = store.key_of({})
-    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + 1)
-    assert store.key_of({}) != before
+    before = entry_key({})
+    monkeypatch.setattr(token_cache, "SCHEMA", token_cache.SCHEMA + 1)
+    assert entry_key({}) != before
     monkeypatch.undo()
-    read = Path.read_bytes
-    edited = lambda path: read(path) + b"#" * (path.name == "split.py")  # noqa: E731
-    monkeypatch.setattr(Path, "read_bytes", edited)
-    assert store.key_of({}) != before
+    edited = lambda file: sha256(file) + "#" * (file.name == "split.py")  # noqa: E731
+    monkeypatch.setattr(token_cache, "sha256", edited)
+    assert entry_key({}) != before
 
 
 def test_the_fingerprint_is_of_content_alone():
@@ -161,7 +162,7 @@ def test_damage_is_said_in_one_line_and_built_again(cache, name, damage):
 def test_a_fact_that_was_changed_is_seen(cache):
     ready()
     manifest = entry_of(cache) / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"floor":0.5', b'"floor":0.4'))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"floor": 0.5', b'"floor": 0.4'))
     with pytest.raises(DamagedError, match="manifest"):
         open_entry(manifest.parent)
 
@@ -178,53 +179,31 @@ def test_every_bit_flip_in_a_shard_is_seen(cache):
             open_entry(file.parent)
 
 
-def test_ids_beyond_two_bytes_are_stored_in_four(tmp_path):
+def test_ids_beyond_two_bytes_are_stored_in_four():
     assert [dtype_for(size) for size in (257, 65_536, 65_537)] == ["<u2", "<u2", "<u4"]
     for size in (65_536, 65_537):
-        ids = np.array([0, size - 1], np.uint32)
-        assert write_ids(tmp_path / "x.bin", [ids], size) == 2
-        assert np.fromfile(tmp_path / "x.bin", dtype_for(size)).tolist() == [0, size - 1]
+        packed = pack_ids(np.array([0, size - 1], np.uint32), size)
+        assert np.frombuffer(packed, dtype_for(size)).tolist() == [0, size - 1]
     with pytest.raises(AssertionError):
-        write_ids(tmp_path / "x.bin", [np.array([65_536])], 65_536)
+        pack_ids(np.array([65_536]), 65_536)
 
 
-class Full:
-    """A stream on a disk that is full."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stream.close()
-
-    def write(self, data):
-        raise OSError(28, "No space left on device")
-
-
-@pytest.mark.parametrize("name", ["train.bin", "test.bin", "tokenizer.json", "manifest.json"])
-def test_a_full_disk_raises_and_leaves_nothing_that_passes_as_complete(cache, monkeypatch, name):
-    real = Path.open
-
-    def opened(path, mode="r", *rest):
-        stream = real(path, mode, *rest)
-        return Full(stream) if path.name == name and "w" in mode else stream
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", opened)
-        with pytest.raises(OSError, match="No space left"):
+def test_a_disk_that_refuses_raises_and_leaves_nothing_that_passes_as_complete(cache):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"train\.bin: file too large \(\d+ bytes free\)"):
             ready()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
-    assert len(ready().train) > 0
+    assert len(ready().train) > 2000
 
 
-def test_a_real_full_disk_raises_too(tmp_path):
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    with pytest.raises(OSError, match="No space left"):
-        write_ids(Path("/dev/full"), [np.arange(10)], 256)
+def test_a_cache_that_cannot_be_made_is_a_storage_error(monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", "/sys/cache")
+    with pytest.raises(StorageError, match="/sys/cache"):
+        ready()
 
 
 def test_what_progress_raises_ends_the_building_and_leaves_no_trace(cache):
@@ -317,13 +296,13 @@ def test_a_builder_that_is_killed_leaves_the_lock_to_the_next(tmp_path, cache):
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
-    assert store.cache_folder() == Path(os.environ["TRANSFORMER_NORMS_CACHE"])
+    assert token_cache.cache_folder() == Path(os.environ["TRANSFORMER_NORMS_CACHE"])
     monkeypatch.delenv("TRANSFORMER_NORMS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert store.cache_folder() == tmp_path / "transformer_norms"
+    assert token_cache.cache_folder() == tmp_path / "transformer_norms"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert store.cache_folder() == tmp_path / ".cache" / "transformer_norms"
+    assert token_cache.cache_folder() == tmp_path / ".cache" / "transformer_norms"
 
 
 def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
@@ -341,13 +320,11 @@ def test_a_part_without_text_is_refused(texts, part):
 
 def test_hashes_are_computed_once_a_process(cache, monkeypatch):
     ready()
-    calls = []
-    real = entries.hashlib.file_digest
-    monkeypatch.setattr(
-        entries.hashlib, "file_digest", lambda *args: calls.append(1) or real(*args)
-    )
-    ready()
-    assert calls == []
-    os.utime(entry_of(cache) / "val.bin")
-    ready()
-    assert calls == [1]
+    entry, hashed = entry_of(cache), []
+    recorded = lambda file: hashed.append(file) or sha256(file)  # noqa: E731
+    monkeypatch.setattr(token_cache, "sha256", recorded)
+    open_entry(entry)
+    assert hashed == []
+    os.utime(entry / "val.bin")
+    open_entry(entry)
+    assert hashed == [entry / "val.bin"]

@@ -5,8 +5,15 @@ from functools import cache
 
 import pytest
 
-from transformer_norms.data.stories import Stories, closed_form, derive
-from transformer_norms.data.stories_grammar import FRESH, MEMORY, MOODY, SCENES
+from transformer_norms.data.stories import (
+    FRESH,
+    MEMORY,
+    MOODY,
+    SCENES,
+    Stories,
+    closed_form,
+    derive,
+)
 
 
 def drawn(seed):

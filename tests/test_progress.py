@@ -1,5 +1,6 @@
 import re
 import sys
+import threading
 import time
 from io import StringIO
 
@@ -8,59 +9,76 @@ import pytest
 from transformer_norms import progress
 from transformer_norms.progress import Live, each
 
+WORK = "reading runs {:.0f}/{:.0f}"
 
-class Terminal(StringIO):
+
+class Stream(StringIO):
+    """A terminal, or a file that somebody reads."""
+
+    def __init__(self, is_terminal):
+        super().__init__()
+        self.is_terminal = is_terminal
+
     def isatty(self):
-        return True
+        return self.is_terminal
 
 
 @pytest.fixture
 def at_once(monkeypatch):
     monkeypatch.setattr(progress, "QUIET", 0.0)
-    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.005)
     monkeypatch.setattr(progress, "_LOOK_EVERY", 0.005)
 
 
-def on_terminal(monkeypatch):
+def replace_stderr(monkeypatch, is_terminal=True):
     """Called by the test itself, since pytest sets the streams anew before it."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    return sys.stderr
+    stream = Stream(is_terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
 
 
-def work(live):
-    for _ in each(live, "reading runs {:.0f}/{:.0f}", range(4)):
-        time.sleep(0.02)
+def wait_for(stream, pattern):
+    end = time.monotonic() + 60
+    while not re.search(pattern, stream.getvalue()):
+        assert time.monotonic() < end, stream.getvalue()
+        time.sleep(0.002)
+
+
+def work(live, stream=None):
+    for done in each(live, WORK, range(4)):
+        if stream:
+            wait_for(stream, f"reading runs {done}/4")
 
 
 def test_work_that_is_soon_done_is_not_shown(monkeypatch):
-    terminal = on_terminal(monkeypatch)
+    terminal = replace_stderr(monkeypatch)
     with Live() as live:
         work(live)
     assert terminal.getvalue() == ""
 
 
-def test_who_watches_no_terminal_reads_plain_lines(at_once, capsys):
+def test_who_watches_no_terminal_reads_plain_lines(at_once, monkeypatch, capsys):
+    stderr = replace_stderr(monkeypatch, is_terminal=False)
     with Live() as live:
-        work(live)
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "reading runs 0/4" in printed.err
-    assert re.search(r"^reading runs 3/4  0:00 left$", printed.err, re.MULTILINE)
-    assert all(c.isprintable() or c == "\n" for c in printed.err)
+        work(live, stderr)
+        wait_for(stderr, r"\nreading runs 3/4  0:0\d left\n")
+    assert capsys.readouterr().out == ""
+    lines = stderr.getvalue().splitlines()
+    assert all(re.fullmatch(r"reading runs \d/4(  \d:\d\d left)?", line) for line in lines)
 
 
 def test_a_terminal_has_a_line_and_is_left_as_it_was(at_once, monkeypatch, capsys):
-    terminal = on_terminal(monkeypatch)
+    terminal = replace_stderr(monkeypatch)
     with pytest.raises(KeyboardInterrupt), Live() as live:  # noqa: PT012
-        work(live)
+        work(live, terminal)
+        wait_for(terminal, r"reading runs 3/4.* 0:0\d left")
         print("an answer")
         print("a warning", file=sys.stderr)
         raise KeyboardInterrupt
     assert sys.stderr is terminal
     shown = terminal.getvalue()
-    assert "reading runs" in shown
     assert "a warning" in shown
     assert "an answer" not in shown
     assert "\x1b[?25l" not in shown  # the cursor is never hidden
@@ -68,22 +86,34 @@ def test_a_terminal_has_a_line_and_is_left_as_it_was(at_once, monkeypatch, capsy
     assert capsys.readouterr().out == "an answer\n"
 
 
-def test_work_without_news_is_seen_to_go_on(at_once, capsys):
+def test_the_last_line_stays_where_it_is_wanted(at_once, monkeypatch):
+    terminal = replace_stderr(monkeypatch)
+    with Live(stays=True) as live:
+        work(live, terminal)
+        live("step {:.0f}/{:.0f}", 4, 4, "loss 1.25")
+    last = terminal.getvalue().rpartition("\x1b[2K")[2]
+    assert re.search(r"step 4/4 .*loss 1\.25", last)
+    assert last.endswith("\n")
+
+
+def test_work_without_news_is_seen_to_go_on(at_once, monkeypatch):
+    stderr = replace_stderr(monkeypatch, is_terminal=False)
     with Live() as live:
         live("learning byte pairs", 0, 0)
-        time.sleep(0.1)
-    assert capsys.readouterr().err.count("learning byte pairs\n") > 1
+        wait_for(stderr, "learning byte pairs\nlearning byte pairs\n")
 
 
-def test_a_terminal_that_has_gone_ends_no_work(at_once, monkeypatch):
-    terminal = on_terminal(monkeypatch)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_reader_that_has_gone_ends_no_work(at_once, monkeypatch, is_terminal):
+    stream, refused = replace_stderr(monkeypatch, is_terminal), threading.Event()
 
-    def gone(text):
+    def refuse(text):
+        refused.set()
         raise OSError(5, "Input/output error")
 
     with Live(stays=True) as live:
+        work(live, stream)
+        monkeypatch.setattr(stream, "write", refuse)
         work(live)
-        assert "reading runs" in terminal.getvalue()
-        monkeypatch.setattr(terminal, "write", gone)
-        work(live)
-    assert sys.stderr is terminal
+        assert refused.wait(60)
+    assert sys.stderr is stream

@@ -76,21 +76,16 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """A new file, on disk when this returns; whoever calls still has to sync the folder."""
-    with storage(path, len(data)), open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
     """Replaces `path` at once and durably. `workplace`, on the same disk, holds the draft."""
     draft = (workplace or path.parent) / f"{TEMPORARY}{os.getpid()}-{path.name}"
     draft.unlink(missing_ok=True)
     try:
-        write_synced(draft, data)
         with storage(path, len(data)):
+            with open(draft, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(draft, path)
             fsync_folder(path.parent)
     finally:

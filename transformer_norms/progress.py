@@ -1,28 +1,28 @@
 """Shows long work as it goes: a live line on a terminal, a plain line now and then elsewhere.
 
-What takes no longer than a moment is not shown. A worker only says how far it is; a thread shows
-it, so that work which has no news for a while is seen to go on.
+Work that takes no longer than a moment is not shown. A worker only says how far it is. A thread
+shows it, so that work without news for a while is seen to go on.
 """
 
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
 
 QUIET = 2.0  # seconds before anything is shown
 PLAIN_EVERY = 15.0  # seconds between lines where nobody watches a terminal
 _LOOK_EVERY = 0.1
-_GONE = suppress(OSError, ValueError)  # what is written to whoever listened and has gone
+_GONE = suppress(OSError, ValueError)  # which writing raises once the reader has gone
 
 Item = TypeVar("Item")
-# What is done, with places for how much of it and of how much: "reading runs {:.0f}/{:.0f}".
+# A phrase with places for how much is done and of how much: "reading runs {:.0f}/{:.0f}".
 Tell = Callable[[str, float, float], None]
+Say = Callable[[str], None]  # a line to a person
 
 
 def untold(what: str, done: float, total: float) -> None:
@@ -40,110 +40,103 @@ def say(line: str) -> None:
     print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr, flush=True)
 
 
-class Told(NamedTuple):
-    """How far something is; `first` was done when it began, at `begun`."""
+class News(NamedTuple):
+    """How far some work is; a `total` of 0 is unknown, and `more` is anything else to say."""
 
     what: str
     done: float
     total: float
     more: str
-    first: float
-    begun: float
-
-    @property
-    def words(self) -> str:
-        return self.what.format(self.done, self.total)
-
-    def rest(self, now: float) -> str:
-        """What else there is to say: the time left, if it goes on as it went."""
-        if self.done <= self.first or not self.total:
-            return self.more
-        rate = (now - self.begun) / (self.done - self.first)
-        left = f"{clock(rate * max(0.0, self.total - self.done))} left"
-        return f"{self.more}  {left}" if self.more else left
 
 
 class Live:
-    """`with` it, and call it with what is done, how much, of how much (0: nobody knows), and more
-    to be said of it. `stays`: whether the last live line does."""
+    """Shows, during a `with`, the news that it is called with.
+
+    `stays` says whether the last line stays on the terminal.
+    """
 
     def __init__(self, stays: bool = False) -> None:
         self.stays = stays
-        self.entered = time.monotonic()
-        self.told = Told("", 0.0, 0.0, "", 0.0, self.entered)
-        self.spoken: float | None = None
-        self.bar: Progress | None = None
-        self.is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.news = News("", 0.0, 0.0, "")
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread = threading.Thread(target=self._show, daemon=True)
 
     def __enter__(self) -> "Live":
-        self.entered = time.monotonic()
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self.thread.join()
-        if self.bar:
-            with _GONE:
-                self._draw(self.bar)
-            with _GONE:
-                self.bar.stop()
 
     def __call__(self, what: str, done: float, total: float, more: str = "") -> None:
-        first, begun = self.told.first, self.told.begun
-        if what != self.told.what:
-            first, begun = done, time.monotonic()
-        self.told = Told(what, done, total, more, first, begun)  # at once, since a thread reads it
+        self.news = News(what, done, total, more)  # in one step, since the thread reads it
 
-    def _watch(self) -> None:
-        while not self.over.wait(_LOOK_EVERY):
-            now = time.monotonic()
-            if not self.told.what or now - self.entered < QUIET:
-                continue
+    def _show(self) -> None:
+        if self.over.wait(QUIET):
+            return
+        while not self.news.what:  # the work has not said anything yet
+            if self.over.wait(_LOOK_EVERY):
+                return
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        bar = _make_bar(transient=not self.stays)
+        with _GONE:
+            if is_terminal:
+                bar.start()
+        while True:
             with _GONE:
-                self._show(now)
-
-    def _show(self, now: float) -> None:
-        if self.is_terminal:
-            self.bar = self.bar or _bar(transient=not self.stays)
-            self._draw(self.bar)
-        elif self.spoken is None or now - self.spoken > PLAIN_EVERY:
-            self.spoken = now
-            told = self.told
-            say("  ".join(filter(None, [told.words, told.rest(now)])))
-
-    def _draw(self, bar: "Progress") -> None:
-        told, task = self.told, bar.tasks[0]
-        task.total = told.total or None  # which `update` would take for no news
-        more = told.rest(time.monotonic())
-        bar.update(task.id, description=told.words, completed=told.done, more=more, refresh=True)
+                task = _update(bar, self.news)
+                if is_terminal:
+                    bar.refresh()
+                else:
+                    say("  ".join(filter(None, [task.description, task.fields["more"]])))
+            if self.over.wait(_LOOK_EVERY if is_terminal else PLAIN_EVERY):
+                break
+        with _GONE:
+            if is_terminal:
+                _update(bar, self.news)
+                bar.stop()
 
 
-def _bar(transient: bool) -> "Progress":
-    """Started. The cursor stays: who is killed could not bring it back. Nothing on stdout is
-    touched, and what others print on stderr comes above."""
+def _make_bar(transient: bool) -> "Progress":
+    """Returns rich's progress of one line.
+
+    It is refreshed by us: rich's own thread would end with a traceback once the terminal has gone.
+    Nothing on stdout is touched. Lines that others print on stderr come above it.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    class Shown(Console):
+    class LineConsole(Console):
         def show_cursor(self, show: bool = True) -> bool:
-            return False
+            return False  # a killed process could not bring a hidden cursor back
 
-    bar = Progress(
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[more]}", markup=False),
-        console=Shown(file=sys.stderr),
+        console=LineConsole(file=sys.stderr),
         auto_refresh=False,
         transient=transient,
         redirect_stdout=False,
         expand=True,
+        speed_estimate_period=300,
     )
-    bar.add_task("", total=None, more="")
-    bar.start()
-    return bar
+
+
+def _update(bar: "Progress", news: News) -> "Task":
+    """Puts the news into the only task of `bar`, and the time left at this speed."""
+    if not bar.tasks or bar.tasks[0].fields["what"] != news.what:
+        for old in bar.task_ids:  # other work has another speed
+            bar.remove_task(old)
+        bar.add_task("", total=None, what=news.what, more="")
+    task = bar.tasks[0]
+    task.total = news.total or None  # which `update` would take for no news
+    bar.update(task.id, completed=news.done, description=news.what.format(news.done, news.total))
+    left = task.time_remaining
+    more = [news.more, "" if left is None else f"{clock(left)} left"]
+    bar.update(task.id, more="  ".join(filter(None, more)))
+    return task
 
 
 def clock(seconds: float) -> str:

@@ -8,21 +8,11 @@ tokens are written once, verified at every opening, and read as batches that are
 Importing this package registers every corpus, split and tokenizer.
 """
 
-from transformer_norms.data import (
-    bpe,
-    byte,
-    hub,
-    published,
-    pydocs,
-    rows,
-    split,
-    stories,
-    text,
-)
+from transformer_norms.data import downloads, pydocs, stories  # noqa: F401
+from transformer_norms.data.documents import CORPORA
 from transformer_norms.data.prepare import Tokens, prepare
-from transformer_norms.data.registries import CORPORA, SPLITS, TOKENIZERS
-from transformer_norms.data.tokenizer import Tokenizer
-from transformer_norms.data.tokenizer_file import load_tokenizer
+from transformer_norms.data.split import SPLITS
+from transformer_norms.data.tokenizer import TOKENIZERS, Tokenizer, load_tokenizer
 
 __all__ = [
     "CORPORA",
@@ -30,15 +20,6 @@ __all__ = [
     "TOKENIZERS",
     "Tokenizer",
     "Tokens",
-    "bpe",
-    "byte",
-    "hub",
     "load_tokenizer",
     "prepare",
-    "published",
-    "pydocs",
-    "rows",
-    "split",
-    "stories",
-    "text",
 ]

@@ -1,38 +1,31 @@
 """Corpus, tokenizer and split -> tokens, from the cache or built into it."""
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from transformer_norms.data.entry import PARTS, Entry, dtype_for, write_ids, write_manifest
-from transformer_norms.data.measures import repeated_share, uniform_entropy, unigram_entropy
-from transformer_norms.data.registries import SPLITS
-from transformer_norms.data.split import Split
-from transformer_norms.data.store import key_of, open_or_build
-from transformer_norms.data.tokenizer import Tokenizer
-from transformer_norms.data.tokenizer_file import load_tokenizer
+from transformer_norms.data.documents import Corpus
+from transformer_norms.data.split import SPLITS, Split, repeated_share
+from transformer_norms.data.token_cache import (
+    dtype_for,
+    entry_key,
+    open_or_build,
+    pack_ids,
+    read_ids,
+    seal_entry,
+)
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.progress import Tell, untold
-
-Say = Callable[[str], None]
-
-
-@runtime_checkable
-class Corpus(Protocol):
-    """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None."""
-
-    @property
-    def floor(self) -> float | None: ...
-    def identity(self) -> dict: ...
-    def documents(self) -> Iterator[str]: ...
+from transformer_norms.progress import Say, Tell, untold
+from transformer_norms.verified import Draft
 
 
 @runtime_checkable
 class TokenizerChoice(Protocol):
-    """What a config names: `fit` makes the tokenizer, and may look at train alone."""
+    """A tokenizer that a config names. `fit` makes it, and sees only the train part."""
 
     def identity(self) -> dict: ...
     def fit(self, train: list[str], separated: bool, say: Say, tell: Tell) -> Tokenizer: ...
@@ -42,9 +35,9 @@ class TokenizerChoice(Protocol):
 class Tokens:
     """The ids of each part, read-only; test may be empty.
 
-    `fingerprint` is a SHA-256 of the ids and the tokenizer. `facts`, JSON-able: corpus, split,
-    separated, documents, bytes and tokens per part, uniform and unigram (nats per token), floor
-    (nats per byte, or None), repeated (share of val's documents in train), notes.
+    `fingerprint` is a SHA-256 of the ids and the tokenizer. `facts` can be written as JSON: corpus,
+    split, separated, documents, bytes and tokens per part, uniform and unigram (nats per token),
+    floor (nats per byte, or None), repeated (share of val's documents in train), notes.
     """
 
     train: np.ndarray
@@ -59,12 +52,12 @@ class Tokens:
         return self.tokenizer.vocab_size
 
     def check(self, context: int) -> None:
-        """InputError unless train fills two contexts and val predicts a token."""
+        """Raises InputError unless train fills two contexts and val predicts a token."""
         for part, needed in (("train", 2 * context), ("val", 2)):
-            there = len(getattr(self, part))
-            if there < needed:
+            count = len(getattr(self, part))
+            if count < needed:
                 raise InputError(
-                    f"data={self.facts['corpus']['type']}: {part} has {there} tokens after "
+                    f"data={self.facts['corpus']['type']}: {part} has {count} tokens after "
                     f"data.split={self.facts['split']}, model.context={context} needs {needed}; "
                     "use more text or a shorter model.context"
                 )
@@ -78,10 +71,10 @@ def prepare(
     say: Say,
     tell: Tell = untold,
 ) -> Tokens:
-    """The tokens of a corpus. Raises InputError for unusable input, OSError for an unusable cache.
+    """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 
-    `tell` is called often while encoding, and while waiting for another process; what it raises
-    ends the preparation and leaves no trace.
+    `tell` is called often while encoding, and while waiting for another process. If it raises an
+    exception, the preparation ends and leaves no trace.
     """
     content = {
         "corpus": corpus.identity(),
@@ -89,31 +82,18 @@ def prepare(
         "split": split,
         "val_fraction": val_fraction,
     }
-
-    def build(folder: Path) -> None:
-        _build(folder, corpus, tokenizer, content, say, tell)
-
-    def poll() -> None:
-        tell("data: waiting", 0, 0)
-
-    entry = open_or_build(key_of(content), build, say, poll)
-    return _tokens(entry)
-
-
-def _tokens(entry: Entry) -> Tokens:
-    tokenizer = load_tokenizer(entry.tokenizer)
-    return Tokens(
-        **entry.ids, tokenizer=tokenizer, fingerprint=entry.fingerprint, facts=entry.facts
+    entry = open_or_build(
+        entry_key(content),
+        build=lambda draft: _build(draft, corpus, tokenizer, content, say, tell),
+        say=say,
+        poll=lambda: tell("data: waiting", 0, 0),
     )
+    saved = load_tokenizer(entry.tokenizer)
+    return Tokens(**entry.ids, tokenizer=saved, fingerprint=entry.fingerprint, facts=entry.facts)
 
 
 def _build(
-    folder: Path,
-    corpus: Corpus,
-    choice: TokenizerChoice,
-    content: dict,
-    say: Say,
-    tell: Tell,
+    draft: Draft, corpus: Corpus, choice: TokenizerChoice, content: dict, say: Say, tell: Tell
 ) -> None:
     notes: list[str] = []
 
@@ -122,26 +102,24 @@ def _build(
         say(line)
 
     say(f"data: reading {content['corpus']['type']}")
-    documents = _read(corpus, tell)
-    parts = SPLITS[content["split"]](documents, content["val_fraction"], note)
-    _check_parts(parts, content)
-    tokenizer = choice.fit(parts.train, parts.separated, note, tell)
-    encoded = _Encoded(sum(map(_bytes, documents)), tell)
-    facts: dict[str, Any] = content | {"split": parts.rule, "separated": parts.separated}
-    for part, texts in parts.parts().items():
-        ids = encoded(tokenizer.encode_documents(texts, parts.separated), tokenizer.byte_lengths)
-        count = write_ids(folder / f"{part}.bin", ids, tokenizer.vocab_size)
-        sizes = {"documents": len(texts), "bytes": sum(map(_bytes, texts)), "tokens": count}
-        facts[part] = sizes
+    documents = _read_documents(corpus, tell)
+    split = SPLITS[content["split"]](documents, content["val_fraction"], note)
+    _check_parts(split, content)
+    tokenizer = choice.fit(split.train, split.separated, note, tell)
+    facts: dict[str, Any] = content | {"split": split.rule, "separated": split.separated}
+    facts |= _write_parts(draft, split, tokenizer, tell)
     tell("data: counting", 0, 0)
-    facts |= _measures(folder, parts, tokenizer)
-    if parts.separated and facts["repeated"]:
+    size, dtype = tokenizer.vocab_size, dtype_for(tokenizer.vocab_size)
+    train, val = (read_ids(draft.folder, part, dtype) for part in ("train", "val"))
+    facts |= {"uniform": math.log(size), "unigram": unigram_entropy(train, val, size)}
+    facts["repeated"] = repeated_share(split.train, split.val)
+    if split.separated and facts["repeated"]:
         note(f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly")
     facts |= {"floor": corpus.floor, "notes": notes}
-    write_manifest(folder, dtype_for(tokenizer.vocab_size), tokenizer.save(), facts)
+    seal_entry(draft, size, tokenizer.save(), facts)
 
 
-def _read(corpus: Corpus, tell: Tell) -> list[str]:
+def _read_documents(corpus: Corpus, tell: Tell) -> list[str]:
     documents, characters = [], 0
     tell("data: reading", 0, 0)
     for document in corpus.documents():
@@ -152,40 +130,47 @@ def _read(corpus: Corpus, tell: Tell) -> list[str]:
     return documents
 
 
-def _measures(folder: Path, parts: Split, tokenizer: Tokenizer) -> dict[str, float]:
-    dtype, size = dtype_for(tokenizer.vocab_size), tokenizer.vocab_size
-    train, val = (np.fromfile(folder / f"{part}.bin", dtype) for part in PARTS[:2])
-    return {
-        "uniform": uniform_entropy(size),
-        "unigram": unigram_entropy(train, val, size),
-        "repeated": repeated_share(parts.train, parts.val),
-    }
-
-
-def _check_parts(parts: Split, content: dict) -> None:
+def _check_parts(split: Split, content: dict) -> None:
     for part in ("train", "val"):
-        if not any(parts.parts()[part]):
+        if not any(split.parts()[part]):
             raise InputError(
                 f"data={content['corpus']['type']}: no text falls into {part} with "
-                f"data.split={parts.rule} data.val_fraction={content['val_fraction']:g}; "
+                f"data.split={split.rule} data.val_fraction={content['val_fraction']:g}; "
                 "use more text or another data.val_fraction"
             )
 
 
-class _Encoded:
-    """Ids as they come, and how far encoding is."""
+def _write_parts(
+    draft: Draft, split: Split, tokenizer: Tokenizer, tell: Tell
+) -> dict[str, dict[str, int]]:
+    """Encodes each part into a file. Returns how many documents, bytes and tokens it has."""
+    sizes = {part: _count_bytes(texts) for part, texts in split.parts().items()}
+    total, done, facts = sum(sizes.values()), 0, {}
 
-    def __init__(self, total: int, tell: Tell) -> None:
-        self.done, self.total, self.tell = 0, total, tell
+    def encode(texts: list[str]) -> Iterator[bytes]:
+        nonlocal done
+        for ids in tokenizer.encode_documents(texts, split.separated):
+            yield pack_ids(ids, tokenizer.vocab_size)
+            done += int(tokenizer.byte_lengths[ids].sum())
+            tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
 
-    def __call__(
-        self, arrays: Iterable[np.ndarray], byte_lengths: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        for ids in arrays:
-            yield ids
-            self.done += int(byte_lengths[ids].sum())
-            self.tell("data: encoding {:.0f}/{:.0f} MB", self.done / 1e6, self.total / 1e6)
+    width = np.dtype(dtype_for(tokenizer.vocab_size)).itemsize
+    for part, texts in split.parts().items():
+        draft.write(f"{part}.bin", encode(texts))
+        tokens = draft.files[f"{part}.bin"]["size"] // width
+        facts[part] = {"documents": len(texts), "bytes": sizes[part], "tokens": tokens}
+    return facts
 
 
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8"))
+def _count_bytes(texts: Iterable[str]) -> int:
+    return sum(len(text.encode("utf-8")) for text in texts)
+
+
+def unigram_entropy(train: np.ndarray, val: np.ndarray, vocab_size: int) -> float:
+    """-sum_t q(t) ln p(t), p(t) = (count in train + 1) / (n + V), q the frequencies in val.
+
+    This is the loss, in nats per token of val, of a model that knows how often each token occurs.
+    """
+    counts = np.bincount(train, minlength=vocab_size) + 1.0
+    held_out = np.bincount(val, minlength=vocab_size)
+    return float(-(held_out @ np.log(counts / counts.sum())) / max(held_out.sum(), 1))

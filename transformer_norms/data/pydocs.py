@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_norms.data.registries import CORPORA
+from transformer_norms.data.documents import CORPORA
 from transformer_norms.errors import InputError
 
 # Tests are mostly data; encodings and pydoc_data are tables (the topics are read apart).

@@ -1,22 +1,22 @@
 """Documents -> train, val, test, before anything else sees them."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from transformer_norms.data.registries import SPLITS
 from transformer_norms.errors import InputError
+from transformer_norms.progress import Say
+from transformer_norms.registry import Registry
 
+SPLITS = Registry("split")
 FEWEST_DOCUMENTS = 100
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Whole documents under `hash`, one stretch of text each under `position` and `tail`.
+    """Whole documents under `hash`; one stretch of text a part under `position` and `tail`.
 
-    `separated` says that each document is followed by one end-of-document token.
+    `separated` says that one end-of-document token follows each document.
     """
 
     rule: str
@@ -31,11 +31,11 @@ class Split:
 
 @SPLITS("hash")
 def by_hash(documents: list[str], val_fraction: float, say: Say) -> Split:
-    """Each document where its own content sends it, so that equal documents stay together.
+    """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
-    Within a part, documents stand in the order of u, so that the first tokens of val are a fair
-    sample of all of it and no order of reading matters. Few documents are split by position.
+    Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
+    of val, and the order of reading has no effect. Few documents are split by position.
     """
     if len(documents) < FEWEST_DOCUMENTS:
         return _by_position(documents, val_fraction, say)
@@ -83,3 +83,15 @@ def _refuse_large(val_fraction: float, bound: float) -> None:
         raise InputError(
             f"data.val_fraction={val_fraction:g}: this split wants a number between 0 and {bound:g}"
         )
+
+
+def repeated_share(train: Iterable[str], val: list[str]) -> float:
+    """The share of val's documents that are also in train, but for case and white space."""
+    known = {_normalized_hash(text) for text in val}
+    shared = known & {_normalized_hash(text) for text in train}
+    return sum(_normalized_hash(text) in shared for text in val) / max(len(val), 1)
+
+
+def _normalized_hash(text: str) -> int:
+    # 64 bits of Python's own hash serve for counting in this process alone.
+    return hash(" ".join(text.split()).casefold())

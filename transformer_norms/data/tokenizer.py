@@ -1,20 +1,35 @@
-"""Text <-> ids: what a fitted tokenizer is, of bytes or of byte pairs."""
+"""Text <-> ids: tokenizers of bytes and of byte pairs, how they are fitted, saved and loaded.
+
+A saved tokenizer is JSON that holds all it needs, published vocabularies included. So the folder of
+a run can be mailed, and works without a network.
+"""
 
 import base64
+import binascii
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
+from transformer_norms.errors import InputError
+from transformer_norms.kinds import Integer
+from transformer_norms.progress import Say, Tell, untold
+from transformer_norms.registry import Registry
+
+TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1
-STRETCH = 2**17  # characters encoded at a time: between two, there is news, and a way out
-GROUP = 32  # stretches under way at once, for all cores
+FEWEST_IDS = 257  # the bytes, and the end of a document
+_MOST_RANKS = 2**20
+_MOST_GAPS = 1024  # ids beyond the ranks: separators, and the holes between published ones
+_STRETCH = 2**17  # characters encoded at a time: progress is told between two of them
+_GROUP = 32  # stretches under way at once, for all cores
 
-# By name, since a pattern from somebody else's folder could take for ever to match.
+# Patterns are named, since a pattern from somebody else's folder could take for ever to match.
 # r50k is GPT-2's own; both are OpenAI's, as tiktoken has them.
 PATTERNS = {
     "r50k": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
@@ -28,8 +43,8 @@ PATTERNS = {
 class Tokenizer(ABC):
     """`pieces[id]` is the bytes of an id; `end` closes a document and has no bytes.
 
-    Any valid UTF-8 text comes back from decode(encode(text)), one that spells a special token
-    included: nothing in a text is special.
+    decode(encode(text)) returns any valid UTF-8 text, one that spells a special token included:
+    nothing in a text is special.
     """
 
     def __init__(self, type: str, pieces: list[bytes], end: int | None) -> None:
@@ -50,23 +65,45 @@ class Tokenizer(ABC):
         def encode(part: str | None) -> np.ndarray:
             return closing if part is None else self.encode(part)
 
-        return self._spread(encode, _parts(documents))
+        return self._map(encode, _cut_documents(documents))
 
-    def _spread(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
+    def _map(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
         return map(encode, parts)
 
     def decode(self, ids: Any) -> str:
-        """The text of ids; bytes that are no UTF-8 become U+FFFD, ids without bytes nothing."""
+        """The text of ids. Bytes that are no UTF-8 become U+FFFD; ids without bytes are skipped."""
         pieces = self.pieces
         return b"".join(pieces[id] for id in ids).decode("utf-8", errors="replace")
 
     @abstractmethod
     def save(self) -> dict:
-        """JSON-able; `load_tokenizer` reads it."""
+        """Returns what can be written as JSON and read by `load_tokenizer`."""
+
+
+_BETWEEN_WORDS = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
+
+
+def stretches(text: str, length: int = _STRETCH) -> Iterator[str]:
+    """The text in parts of about `length` characters, cut only where no token can reach across.
+
+    Under every pattern above, a blank between two letters begins a token, whatever comes before it.
+    """
+    start = 0
+    while start < len(text):
+        cut = _BETWEEN_WORDS.search(text, start + length)
+        end = cut.start() if cut else len(text)
+        yield text[start:end]
+        start = end
+
+
+def _cut_documents(documents: Iterable[str]) -> Iterator[str | None]:
+    for document in documents:
+        yield from stretches(document)
+        yield None  # the document ends
 
 
 class ByteTokenizer(Tokenizer):
-    """id = byte; where documents are separated, `end` is the id after the bytes."""
+    """id = byte. Where documents are separated, `end` is the id after the bytes."""
 
     def __init__(self, separated: bool) -> None:
         pieces = [bytes([value]) for value in range(256)]
@@ -80,9 +117,9 @@ class ByteTokenizer(Tokenizer):
 
 
 class RankTokenizer(Tokenizer):
-    """Byte-pair encoding: ids are ranks, and of two neighbours the pair of lowest rank joins first.
+    """Byte-pair encoding: ids are ranks; of all neighbours, the pair of lowest rank joins first.
 
-    Encoded by tiktoken. Sennrich et al. 2016, arXiv:1508.07909; over bytes, Radford et al. 2019.
+    tiktoken encodes. Sennrich et al. 2016, arXiv:1508.07909; over bytes, Radford et al. 2019.
     """
 
     def __init__(
@@ -103,13 +140,13 @@ class RankTokenizer(Tokenizer):
         try:
             return self.encoding.encode_to_numpy(text, disallowed_special=())
         except ValueError:
-            # A word after very much white space is more than its matcher can hold: in halves, then.
+            # Its matcher cannot hold a word after very much white space, so the text is halved.
             middle = len(text) // 2
             return np.concatenate([self.encode(text[:middle]), self.encode(text[middle:])])
 
-    def _spread(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
-        with ThreadPoolExecutor() as pool:  # tiktoken lets go of the interpreter while it encodes
-            while group := list(islice(parts, GROUP)):
+    def _map(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
+        with ThreadPoolExecutor() as pool:  # tiktoken releases Python's lock while it encodes
+            while group := list(islice(parts, _GROUP)):
                 yield from pool.map(encode, group)
 
     def save(self) -> dict:
@@ -123,23 +160,130 @@ class RankTokenizer(Tokenizer):
         }
 
 
-_BETWEEN_WORDS = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
+def load_tokenizer(saved: Any) -> Tokenizer:
+    """Returns the tokenizer that `save` described. Raises InputError for anything else.
 
-
-def stretches(text: str, length: int = STRETCH) -> Iterator[str]:
-    """The text in parts of about `length` characters, cut only where no token can reach across.
-
-    Under every pattern above, a blank between two letters begins a token, whatever stands before.
+    The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
     """
-    start = 0
-    while start < len(text):
-        cut = _BETWEEN_WORDS.search(text, start + length)
-        end = cut.start() if cut else len(text)
-        yield text[start:end]
-        start = end
+    if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
+        raise _refusal(f"its schema is not {SCHEMA}")
+    size, end = saved.get("vocab_size"), saved.get("end")
+    if saved.get("type") == "byte":
+        if set(saved) != {"schema", "type", "vocab_size", "end"}:
+            raise _refusal("its keys are not those of a byte tokenizer")
+        if (size, end) not in ((256, None), (257, 256)) or type(size) is not int:
+            raise _refusal("a byte tokenizer has 256 ids, or 257 of which the last is the end")
+        return ByteTokenizer(separated=end is not None)
+    if saved.get("type") not in ("bpe", "gpt2", "cl100k"):
+        raise _refusal("its type is none of byte, bpe, gpt2, cl100k")
+    if set(saved) != {"schema", "type", "vocab_size", "end", "pattern", "ranks"}:
+        raise _refusal("its keys are not schema, type, vocab_size, end, pattern, ranks")
+    if not isinstance(saved["pattern"], str) or saved["pattern"] not in PATTERNS:
+        raise _refusal(f"its pattern is none of {', '.join(PATTERNS)}")
+    ranks = _decode_ranks(saved["ranks"])
+    if type(size) is not int or not len(ranks) <= size <= len(ranks) + _MOST_GAPS:
+        raise _refusal(f"its vocab_size does not go with its {len(ranks)} ranks")
+    if end is not None and (type(end) is not int or not len(ranks) <= end < size):
+        raise _refusal("its end is no id beyond the ranks")
+    return RankTokenizer(saved["type"], saved["pattern"], ranks, size, end)
 
 
-def _parts(documents: Iterable[str]) -> Iterator[str | None]:
-    for document in documents:
-        yield from stretches(document)
-        yield None  # the document ends
+def _decode_ranks(encoded: Any) -> list[bytes]:
+    if not isinstance(encoded, list) or not 256 <= len(encoded) <= _MOST_RANKS:
+        raise _refusal("its ranks are no list of a plausible length")
+    try:
+        ranks = [base64.b64decode(piece, validate=True) for piece in encoded]
+    except (TypeError, ValueError, binascii.Error):
+        raise _refusal("its ranks are not all base64") from None
+    if len(set(ranks)) != len(ranks) or b"" in ranks:
+        raise _refusal("two of its ranks are the same, or one is empty")
+    missing = {bytes([value]) for value in range(256)} - set(ranks)
+    if missing:
+        # tiktoken panics when it meets such a byte.
+        raise _refusal(f"its ranks lack {len(missing)} of the 256 bytes")
+    return ranks
+
+
+def _refusal(reason: str) -> InputError:
+    return InputError(f"tokenizer.json is no tokenizer of this program: {reason}")
+
+
+@TOKENIZERS("byte")
+class Bytes:
+    """`tokenizer=byte`: nothing is trained and nothing is downloaded."""
+
+    def identity(self) -> dict:
+        return {"type": "byte"}
+
+    def fit(
+        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = untold
+    ) -> Tokenizer:
+        return ByteTokenizer(separated)
+
+
+@TOKENIZERS("bpe")
+class BytePairs:
+    """`tokenizer=bpe`: byte pairs learned from train alone.
+
+    `vocab_size` counts all ids; an end comes last.
+    """
+
+    def __init__(self, *, vocab_size: Annotated[Integer, Field(ge=FEWEST_IDS, le=2**20)]) -> None:
+        if vocab_size < FEWEST_IDS:
+            raise InputError(f"tokenizer.vocab_size={vocab_size}: at least {FEWEST_IDS} are needed")
+        self.vocab_size = vocab_size
+
+    def identity(self) -> dict:
+        return {"type": "bpe", "vocab_size": self.vocab_size}
+
+    def fit(
+        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = untold
+    ) -> Tokenizer:
+        wanted = self.vocab_size - separated
+        ranks = learn_pairs(train, wanted, tell)
+        if len(ranks) < wanted:
+            most = len(ranks) + separated
+            raise InputError(
+                f"tokenizer.vocab_size={self.vocab_size}: the train text is too small, it allows "
+                f"{most} at most; use tokenizer.vocab_size={most} or tokenizer=byte"
+            )
+        end = wanted if separated else None
+        return RankTokenizer("bpe", "r50k", ranks, self.vocab_size, end)
+
+
+def learn_pairs(texts: Sequence[str], size: int, tell: Tell = untold) -> list[bytes]:
+    """At most `size` byte strings: first the 256 bytes, then pairs in the order of merging."""
+    from tokenizers import Tokenizer as Learner
+    from tokenizers import models, pre_tokenizers, trainers
+
+    learner = Learner(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    learner.train_from_iterator(_tell_stretches(texts, tell), trainer)
+    spelled = sorted(learner.get_vocab().items(), key=lambda item: item[1])
+    byte_of = byte_letters()
+    return [bytes(byte_of[letter] for letter in word) for word, _ in spelled]
+
+
+def _tell_stretches(texts: Sequence[str], tell: Tell) -> Iterator[str]:
+    """Words are counted while these stretches are read, and merged after the last."""
+    done, total = 0, sum(map(len, texts))
+    for text in texts:
+        for part in stretches(text):
+            yield part
+            done += len(part)
+            tell("data: words of {:.0f}/{:.0f} million characters", done / 1e6, total / 1e6)
+    tell("data: learning byte pairs", 0, 0)
+
+
+def byte_letters() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable Latin-1 is itself, the rest begins at U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in printable]
+    letters = {chr(value): value for value in printable}
+    return letters | {chr(256 + place): value for place, value in enumerate(hidden)}

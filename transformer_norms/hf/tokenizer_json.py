@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from transformer_norms.data import Tokenizer
-from transformer_norms.data.bpe import alphabet
-from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer
+from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer, byte_letters
 
 # Its blank is no letter of a byte: no text spells it.
 END = "<| end |>"
@@ -27,7 +26,7 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
     from tokenizers import Tokenizer as Fast
     from transformers import PreTrainedTokenizerFast
 
-    letters = {byte: letter for letter, byte in alphabet().items()}
+    letters = {byte: letter for letter, byte in byte_letters().items()}
     pieces = ours.ranks if isinstance(ours, RankTokenizer) else ours.pieces[:256]
     words = ["".join(letters[byte] for byte in piece) for piece in pieces]
     vocabulary = {word: id for id, word in enumerate(words)}

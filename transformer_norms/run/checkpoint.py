@@ -1,15 +1,7 @@
-"""Checkpoints: folders of safetensors and JSON that are whole and verified, or not there at all.
+"""Checkpoints: verified folders of safetensors and JSON, the newest few of a run."""
 
-A folder is built under a temporary name, its manifest (size and SHA-256 of every file) last, and
-then renamed. Loading believes a manifest only, and falls back to the newest that verifies.
-"""
-
-import hashlib
 import json
-import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,35 +12,32 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.files import (
-    TEMPORARY,
-    fsync_folder,
-    parse_json,
-    remove_leftovers,
-    sha256,
-    storage,
-    write_bytes,
-    write_synced,
+from transformer_norms.files import parse_json, remove_leftovers, storage
+from transformer_norms.verified import (
+    MANIFEST,
+    DamagedError,
+    build_folder,
+    drop_file,
+    read_verified,
+    remove_folder,
+    verify_folder,
 )
 
 SCHEMA = 1
-_MANIFEST, _STATE, _SUFFIX = "manifest.json", "state.json", ".safetensors"
+_STATE, _SUFFIX = "state.json", ".safetensors"
+_NAMES = r"state\.json|[a-z_]+\.safetensors"
 # A header of a hundred thousand tensors fits; one made to exhaust memory does not.
 _LONGEST_HEADER = 1 << 23
-_LONGEST_JSON = 1 << 24
+_LONGEST_STATE = 1 << 24
 
 
 class NonFiniteError(ValueError):
     """A tensor that was to be saved holds NaN or an infinity."""
 
 
-class DamagedError(ValueError):
-    """A checkpoint is not what was written; the message names the file."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files were verified when it was made."""
+    """A checkpoint whose files were verified when this object was made."""
 
     path: Path
     step: int
@@ -57,11 +46,11 @@ class Checkpoint:
     files: dict[str, dict[str, Any]]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """On the CPU. ValueError where the checkpoint has none of that name (weights only)."""
+        """Returns tensors on the CPU. Raises ValueError if the checkpoint keeps weights only."""
         file = name + _SUFFIX
         if file not in self.files:
             raise ValueError(f"{self.path} has no {file}: it keeps weights only")
-        data = _verified_bytes(self.path / file, self.files[file])
+        data = read_verified(self.path / file, self.files[file])
         try:
             return safetensors.torch.load(data)
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
@@ -76,10 +65,11 @@ def save(
     extra: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Writes `folder`/step-XXXXXXXX, one safetensors file for each of `tensors`, and prunes.
+    """Writes `folder`/step-XXXXXXXX with one safetensors file for each of `tensors`, and prunes.
 
-    A checkpoint of that step that verifies is left as it is; a damaged one is replaced.
-    NonFiniteError, before anything is written; StorageError, with the other checkpoints untouched.
+    A checkpoint of that step is left as it is if it verifies, and replaced if it is damaged. Raises
+    NonFiniteError before anything is written. Raises StorageError, which leaves the other
+    checkpoints untouched.
     """
     path = folder / f"step-{step:08d}"
     if path.exists():
@@ -89,15 +79,11 @@ def save(
             pass
     contents = {name + _SUFFIX: _serialize(name, group) for name, group in tensors.items()}
     contents[_STATE] = json.dumps(state, indent=1, allow_nan=False).encode()
-    manifest = {
-        "schema": SCHEMA,
-        "step": step,
-        "finite": True,
-        "files": {name: _described(data) for name, data in contents.items()},
-        "extra": extra,
-    }
-    contents[_MANIFEST] = _sealed(manifest)
-    _publish(path, contents)
+    with build_folder(path, sum(map(len, contents.values()))) as draft:
+        for name, data in contents.items():
+            draft.write(name, [data], len(data))
+        about = {"schema": SCHEMA, "step": step, "finite": True}
+        draft.seal({**about, "files": draft.files, "extra": extra})
     _prune(folder, step, keep)
     return path
 
@@ -117,59 +103,22 @@ def _serialize(name: str, group: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(plain)
 
 
-def _described(data: bytes) -> dict[str, Any]:
-    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-
-
-def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest's one spelling, with its own hash in it: a flipped bit anywhere shows."""
-    body = json.dumps(manifest, indent=1, allow_nan=False).encode()
-    sealed = {**manifest, "sha256": hashlib.sha256(body).hexdigest()}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode()
-
-
-def _publish(path: Path, contents: Mapping[str, bytes]) -> None:
-    folder = path.parent
-    draft = folder / f"{TEMPORARY}{os.getpid()}-{path.name}"
-    with storage(path, sum(map(len, contents.values()))):
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir()
-            for name, data in contents.items():
-                write_synced(draft / name, data)
-            fsync_folder(draft)
-            if path.exists():
-                _remove(path)
-            os.rename(draft, path)
-            fsync_folder(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    """Out of sight first, so that a kill half way leaves a leftover and not half a checkpoint."""
-    aside = path.parent / f"{TEMPORARY}{os.getpid()}-old-{path.name}"
-    os.rename(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def _prune(folder: Path, saved: int, keep: int) -> None:
-    """Keeps the newest `keep` up to the one just saved, which is known to be good.
+    """Keeps the newest `keep` checkpoints up to the step just saved, which is known to be good.
 
-    Newer ones are of a future that failed to verify; training passes or replaces them.
+    Later steps belong to a future that failed to verify. Training passes or replaces them.
     """
     assert keep >= 1
     with storage(folder):
         past = [path for step, path in _candidates(folder) if 0 <= step <= saved]
         for path in past[keep:]:
-            _remove(path)
+            remove_folder(path)
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that verifies; None where there never was one.
+    """Returns the newest checkpoint that verifies, or None if there never was one.
 
-    Each damaged one that is passed over is told in a line; NoUsableCheckpoint where all are.
+    Calls `warn` for each damaged checkpoint. Raises NoUsableCheckpoint if all are damaged.
     """
     candidates = _candidates(folder)
     for _, path in candidates:
@@ -185,122 +134,57 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def _candidates(folder: Path) -> list[tuple[int, Path]]:
-    """Newest first; what only looks like a checkpoint is last, with step -1."""
-    found = []
+    """Newest first. A name that only resembles a checkpoint's comes last, with step -1."""
+    numbered = []
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)
-        found.append((int(name[1]) if name else -1, path))
-    return sorted(found, reverse=True)
+        numbered.append((int(name[1]) if name else -1, path))
+    return sorted(numbered, reverse=True)
 
 
 def verify(path: Path) -> Checkpoint:
-    """The checkpoint at `path` with every byte checked; DamagedError names the file."""
+    """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
+    manifest = verify_folder(path, SCHEMA, _NAMES)
+    step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
+    if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
+        raise DamagedError(f"{path / MANIFEST} lacks what a checkpoint says")
+    if path.name != f"step-{step:08d}":
+        raise DamagedError(f"{path}: {MANIFEST} is of step {step}")
     try:
-        return _verify(path)
+        for name in files.keys() - {_STATE}:
+            _check_header(path / name, files[name]["size"])
+        state = _read_state(path / _STATE, files[_STATE])
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
+    return Checkpoint(path, step, state, extra, files)
 
 
-def _verify(path: Path) -> Checkpoint:
-    manifest = _read_manifest(path / _MANIFEST)
-    if path.name != f"step-{manifest['step']:08d}":
-        raise DamagedError(f"{path}: {_MANIFEST} is of step {manifest['step']}")
-    files: dict[str, dict[str, Any]] = manifest["files"]
-    present = {entry.name for entry in path.iterdir()} - {_MANIFEST}
-    for name in sorted(present - files.keys() - set(manifest.get("dropped", []))):
-        raise DamagedError(f"{path / name} does not belong there")
-    for name, described in files.items():
-        _check_kind(path / name, described)
-    for name, described in files.items():
-        if name != _STATE and sha256(path / name) != described["sha256"]:
-            raise DamagedError(f"{path / name}: its bytes are not those that were written")
-    state = _verified_bytes(path / _STATE, files[_STATE])
+def _check_header(file: Path, size: int) -> None:
+    with open(file, "rb") as stream:
+        header = int.from_bytes(stream.read(8), "little")
+    if not 2 <= header <= min(_LONGEST_HEADER, size - 8):
+        raise DamagedError(f"{file}: a header of {header} bytes")
+
+
+def _read_state(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
+    if described["size"] > _LONGEST_STATE:
+        raise DamagedError(f"{file} is too long")
     try:
-        parsed = parse_json(state, str(path / _STATE))
+        state = parse_json(read_verified(file, described), str(file))
+    except DamagedError:
+        raise
     except ValueError as error:
         raise DamagedError(str(error)) from None
-    if not isinstance(parsed, dict):
-        raise DamagedError(f"{path / _STATE} holds no object")
-    return Checkpoint(path, manifest["step"], parsed, manifest["extra"], files)
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _LONGEST_JSON:
-        raise DamagedError(f"{path} is too long")
-    data = path.read_bytes()
-    try:
-        manifest = parse_json(data, str(path))
-        body = {key: value for key, value in manifest.items() if key != "sha256"}
-        whole = data == _sealed(body)
-    except (ValueError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise DamagedError(f"{path} is not as it was written")
-    if manifest.get("schema") != SCHEMA:
-        raise DamagedError(f"{path}: schema {manifest.get('schema')}, this program reads {SCHEMA}")
-    if not _well_formed(manifest):
-        raise DamagedError(f"{path} lacks what a manifest says")
-    return manifest
-
-
-def _well_formed(manifest: dict[str, Any]) -> bool:
-    """A seal proves that the bytes are whole, not who wrote them: the folder may be anybody's."""
-    step, files, dropped = manifest.get("step"), manifest.get("files"), manifest.get("dropped", [])
-    return (
-        type(step) is int
-        and 0 <= step < 10**18
-        and isinstance(manifest.get("extra"), dict)
-        and isinstance(files, dict)
-        and _STATE in files
-        and isinstance(dropped, list)
-        and all(isinstance(name, str) for name in dropped)
-        and all(re.fullmatch(r"state\.json|[a-z_]+\.safetensors", name) for name in files)
-        and all(
-            isinstance(file, dict) and file.keys() >= {"size", "sha256"} for file in files.values()
-        )
-    )
-
-
-def _check_kind(path: Path, described: Mapping[str, Any]) -> None:
-    """Cheap looks before any byte is hashed or allocated: a plain file, its size, its header."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise DamagedError(f"{path} is not a plain file")
-    if found.st_size != described["size"]:
-        raise DamagedError(f"{path} has {found.st_size} bytes instead of {described['size']}")
-    if path.name == _STATE:
-        if found.st_size > _LONGEST_JSON:
-            raise DamagedError(f"{path} is too long")
-        return
-    with open(path, "rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    if not 2 <= header <= min(_LONGEST_HEADER, found.st_size - 8):
-        raise DamagedError(f"{path}: a header of {header} bytes")
-
-
-def _verified_bytes(path: Path, described: Mapping[str, Any]) -> bytes:
-    """Hash and content are of one reading, so nothing can change in between."""
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != described["sha256"]:
-        raise DamagedError(f"{path}: its bytes are not those that were written")
-    return data
+    if not isinstance(state, dict):
+        raise DamagedError(f"{file} holds no object")
+    return state
 
 
 def drop(path: Path, name: str) -> None:
-    """Deletes the tensors `name` of a checkpoint that verifies, which then verifies without them.
-
-    The manifest goes first and permits the file until it is gone, so a kill in between is harmless.
-    """
-    checkpoint = verify(path)
-    file = name + _SUFFIX
-    if file in checkpoint.files:
-        manifest = _read_manifest(path / _MANIFEST)
-        del manifest["sha256"], manifest["files"][file]
-        manifest["dropped"] = [*manifest.get("dropped", []), file]
-        write_bytes(path / _MANIFEST, _sealed(manifest), workplace=path.parent)
-    (path / file).unlink(missing_ok=True)
+    """Deletes the tensors `name` of a checkpoint, which then verifies without them."""
+    drop_file(path, name + _SUFFIX, SCHEMA, _NAMES)
 
 
 def clean(folder: Path) -> None:
-    """Removes what killed processes left. Only for the holder of the run's lock."""
+    """Removes what killed processes left. Only the holder of the run's lock may do this."""
     remove_leftovers(folder)

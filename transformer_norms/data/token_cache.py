@@ -1,0 +1,150 @@
+"""The cache of tokens. Each entry is built once, by one process, and may be deleted at any time.
+
+An entry is a verified folder: a flat file of ids for each part, and the tokenizer.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transformer_norms.files import sha256, storage
+from transformer_norms.locks import is_locked, wait_for_lock
+from transformer_norms.progress import Say
+from transformer_norms.verified import DamagedError, Draft, build_folder, verify_folder
+
+SCHEMA = 2
+PARTS = ("train", "val", "test")
+TOKENIZER = "tokenizer.json"
+_NAMES = r"(train|val|test)\.bin|tokenizer\.json"
+_MOST_SHORT = 2**16  # so many ids fit two bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A verified entry: the ids of each part (read-only), the saved tokenizer, its facts."""
+
+    ids: dict[str, np.ndarray]
+    tokenizer: dict
+    facts: dict
+    fingerprint: str
+
+
+def cache_folder() -> Path:
+    """$TRANSFORMER_NORMS_CACHE, else $XDG_CACHE_HOME/transformer_norms, else ~/.cache/..."""
+    own = os.environ.get("TRANSFORMER_NORMS_CACHE")
+    if own:
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(shared, "transformer_norms").absolute()
+
+
+def entry_key(content: dict) -> str:
+    """SHA-256 of everything that determines the tokens, this package's own source included."""
+    sources = {file.name: sha256(file) for file in sorted(Path(__file__).parent.glob("*.py"))}
+    everything = {"schema": SCHEMA, "sources": sources, "content": content}
+    return hashlib.sha256(canonical_json(everything)).hexdigest()
+
+
+def open_or_build(
+    key: str, build: Callable[[Draft], None], say: Say, poll: Callable[[], None]
+) -> Entry:
+    """Returns the entry of a key. `build` writes and seals it unless a verified one is there.
+
+    Calls `poll` some times a second while another process builds it. Raises StorageError if the
+    cache cannot be written.
+    """
+    root = cache_folder()
+    folder = root / f"tokens-{key}"
+    if folder.is_dir():
+        with suppress(DamagedError):
+            return open_entry(folder)
+    lock = _lock_file(root, key)
+    if is_locked(lock):
+        say("data: another process is preparing the same tokens; waiting for it")
+    with wait_for_lock(lock, poll):
+        if folder.is_dir():  # another process may have built it meanwhile
+            try:
+                return open_entry(folder)
+            except DamagedError as error:
+                say(f"data: the cached tokens are damaged ({error}): building them again")
+        _remove_leftovers(root, key)
+        with build_folder(folder) as draft:
+            build(draft)
+        return open_entry(folder)
+
+
+def _lock_file(root: Path, key: str) -> Path:
+    file = root / f"tokens-{key}.lock"
+    with storage(root):
+        root.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return file
+
+
+def _remove_leftovers(root: Path, key: str) -> None:
+    """Removes what killed builders left. A builder at work holds the lock of its key."""
+    for leftover in root.glob(".tmp-*"):
+        built = leftover.name.rsplit("-", 1)[-1]
+        if built == key or not is_locked(_lock_file(root, built)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def dtype_for(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= _MOST_SHORT else "<u4"
+
+
+def pack_ids(ids: np.ndarray, vocab_size: int) -> bytes:
+    assert ids.size == 0 or int(ids.max()) < vocab_size, "an id beyond the vocabulary"
+    return ids.astype(dtype_for(vocab_size)).tobytes()
+
+
+def read_ids(folder: Path, part: str, dtype: str) -> np.ndarray:
+    file = folder / f"{part}.bin"
+    if file.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(file, dtype=dtype, mode="r")
+
+
+def seal_entry(draft: Draft, vocab_size: int, tokenizer: dict, facts: dict) -> None:
+    """Writes the saved tokenizer, and last the manifest."""
+    draft.write(TOKENIZER, [canonical_json(tokenizer)])
+    about = {"schema": SCHEMA, "dtype": dtype_for(vocab_size)}
+    draft.seal({**about, "files": draft.files, "facts": facts})
+
+
+def open_entry(folder: Path) -> Entry:
+    """Returns the entry after its files were verified. Raises DamagedError."""
+    manifest = verify_folder(folder, SCHEMA, _NAMES, _hash_once)
+    dtype, files = manifest["dtype"], manifest["files"]
+    # The content alone makes the fingerprint, so it is equal on every machine.
+    content = {
+        name: {"bytes": file["size"], "sha256": file["sha256"]} for name, file in files.items()
+    }
+    fingerprint = hashlib.sha256(canonical_json({"dtype": dtype, "files": content})).hexdigest()
+    ids = {part: read_ids(folder, part, dtype) for part in PARTS}
+    tokenizer = json.loads((folder / TOKENIZER).read_bytes())
+    return Entry(ids, tokenizer, manifest["facts"], fingerprint)
+
+
+_hashes: dict[tuple, str] = {}
+
+
+def _hash_once(file: Path) -> str:
+    """SHA-256 of a file, once a process as long as the file is the same one and untouched."""
+    status = file.stat()
+    key = (str(file), status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+    if key not in _hashes:
+        _hashes[key] = sha256(file)
+    return _hashes[key]
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON with sorted keys: equal values, equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,188 @@
+"""Folders that are verified before they are trusted: checkpoints, and tokens in the cache.
+
+A folder is built under a temporary name and renamed when it is complete. Its manifest is written
+last. The manifest holds the size and the SHA-256 of each file, and a seal: its own SHA-256.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.files import (
+    TEMPORARY,
+    fsync_folder,
+    parse_json,
+    sha256,
+    storage,
+    write_bytes,
+)
+
+MANIFEST = "manifest.json"
+_LONGEST_MANIFEST = 1 << 24
+
+
+class DamagedError(ValueError):
+    """A folder is not what was written. The message names the file."""
+
+
+class Draft:
+    """A folder while it is built. `files` describes what was written: name -> sha256, size."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def write(self, name: str, pieces: Iterable[bytes], needed: int | None = None) -> None:
+        """Writes a durable file. `needed` is its size, if known, for the message of a full disk."""
+        path, digest, size = self.folder / name, hashlib.sha256(), 0
+        # A plain write raises on a full disk. A memory-mapped file would kill the process there.
+        with storage(path, needed), open(path, "xb") as file:
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
+                size += len(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        self.files[name] = {"sha256": digest.hexdigest(), "size": size}
+
+    def seal(self, manifest: Mapping[str, Any]) -> None:
+        """Writes the manifest. It holds `files`, and whatever else belongs to the folder."""
+        assert manifest["files"] == self.files
+        sealed = seal_manifest(manifest)
+        self.write(MANIFEST, [sealed], len(sealed))
+
+
+def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Returns the only spelling of a manifest, its own hash included: any flipped bit shows."""
+    body = json.dumps(manifest, indent=1, allow_nan=False).encode()
+    sealed = {**manifest, "sha256": hashlib.sha256(body).hexdigest()}
+    return json.dumps(sealed, indent=1, allow_nan=False).encode()
+
+
+@contextmanager
+def build_folder(path: Path, needed: int | None = None) -> Iterator[Draft]:
+    """Publishes the draft as `path` at the end of a `with`. An error leaves no trace of it.
+
+    Raises StorageError, which says how many bytes were `needed`. A folder that was at `path` before
+    is replaced.
+    """
+    draft = Draft(path.parent / f"{TEMPORARY}{os.getpid()}-{path.name}")
+    with storage(path, needed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft.folder, ignore_errors=True)
+        draft.folder.mkdir()
+    try:
+        yield draft
+        with storage(path, needed):
+            fsync_folder(draft.folder)
+            if path.exists():
+                remove_folder(path)
+            os.rename(draft.folder, path)
+            fsync_folder(path.parent)
+    finally:
+        shutil.rmtree(draft.folder, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Renames the folder first, so that a kill leaves a temporary folder and not half of it."""
+    aside = path.parent / f"{TEMPORARY}{os.getpid()}-old-{path.name}"
+    os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def verify_folder(
+    path: Path, schema: int, names: str, hash_file: Callable[[Path], str] = sha256
+) -> dict[str, Any]:
+    """Returns the manifest after every byte was checked. Raises DamagedError.
+
+    `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
+    what it has hashed.
+    """
+    try:
+        manifest = read_manifest(path, schema, names)
+        files, dropped = manifest["files"], manifest.get("dropped", [])
+        for file in sorted(path.iterdir()):
+            if file.name not in (MANIFEST, *files, *dropped):
+                raise DamagedError(f"{file} does not belong there")
+        for name, described in files.items():
+            _check_size(path / name, described["size"])
+        for name, described in files.items():
+            _check_hash(path / name, hash_file(path / name), described)
+    except OSError as error:
+        raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
+    return manifest
+
+
+def read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
+    """Returns the folder's manifest after its seal and its form were checked."""
+    file = path / MANIFEST
+    if file.stat().st_size > _LONGEST_MANIFEST:
+        raise DamagedError(f"{file} is too long")
+    data = file.read_bytes()
+    try:
+        manifest = parse_json(data, str(file))
+        body = {key: value for key, value in manifest.items() if key != "sha256"}
+        whole = data == seal_manifest(body)
+    except (ValueError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise DamagedError(f"{file} is not as it was written")
+    if manifest.get("schema") != schema:
+        raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {schema}")
+    if not _well_formed(manifest, names):
+        raise DamagedError(f"{file} lacks what a manifest says")
+    return manifest
+
+
+def _well_formed(manifest: Mapping[str, Any], names: str) -> bool:
+    """A seal proves that the bytes are whole. It does not prove who wrote them."""
+    files, dropped = manifest.get("files"), manifest.get("dropped", [])
+    return (
+        isinstance(files, dict)
+        and all(re.fullmatch(names, name) for name in files)
+        and all(isinstance(file, dict) for file in files.values())
+        and all({"size", "sha256"} <= file.keys() for file in files.values())
+        and isinstance(dropped, list)
+        and all(isinstance(name, str) for name in dropped)
+    )
+
+
+def _check_size(file: Path, size: int) -> None:
+    """Looks at the file before any byte of it is hashed or allocated."""
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedError(f"{file} is not a plain file")
+    if status.st_size != size:
+        raise DamagedError(f"{file} has {status.st_size} bytes instead of {size}")
+
+
+def _check_hash(file: Path, sha256: str, described: Mapping[str, Any]) -> None:
+    if sha256 != described["sha256"]:
+        raise DamagedError(f"{file}: its bytes are not those that were written")
+
+
+def read_verified(file: Path, described: Mapping[str, Any]) -> bytes:
+    """Returns a file's content. Hash and content come from one reading, so they cannot differ."""
+    data = file.read_bytes()
+    _check_hash(file, hashlib.sha256(data).hexdigest(), described)
+    return data
+
+
+def drop_file(path: Path, name: str, schema: int, names: str) -> None:
+    """Deletes a file of a folder that verifies, which then verifies without it.
+
+    The manifest is changed first, and permits the file until it is gone. So a kill is harmless.
+    """
+    manifest = verify_folder(path, schema, names)
+    if name in manifest["files"]:
+        del manifest["sha256"], manifest["files"][name]
+        manifest["dropped"] = [*manifest.get("dropped", []), name]
+        write_bytes(path / MANIFEST, seal_manifest(manifest), workplace=path.parent)
+    (path / name).unlink(missing_ok=True)
