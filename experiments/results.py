@@ -18,17 +18,10 @@ from statistics import fmean
 
 from claims import claims_table
 
-from transformer_norms.analysis.init_gradients.asking import setting
-from transformer_norms.analysis.init_gradients.figure import figure as figure_of_gradients
-from transformer_norms.analysis.init_gradients.law import variants
-from transformer_norms.analysis.init_gradients.measuring import measured
-from transformer_norms.analysis.init_gradients.writing import cells as cells_of_gradients
-from transformer_norms.analysis.init_gradients.writing import notes as notes_of_gradients
-from transformer_norms.analysis.invariances.measuring import measured as invariances
-from transformer_norms.analysis.invariances.page import files as files_of_invariances
-from transformer_norms.analysis.norm_removal.cost import read
-from transformer_norms.analysis.norm_removal.showing import figure, folding, gaps, rows
-from transformer_norms.analysis.writing import markdown_grid
+from transformer_norms.analysis import init_gradients, invariances, norm_removal
+from transformer_norms.analysis.command import markdown_table
+from transformer_norms.analysis.init_measures import measure_variants, read_setting
+from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.files import read_json
 from transformer_norms.report import write_report
 from transformer_norms.report.escape import markdown
@@ -107,7 +100,7 @@ def _blocks(findings: Findings) -> Iterator[str]:
             "Inside the first block at the first step (seed means): the rms of the embedded "
             "tokens, and how large what attention and mlp add is beside the stream it is added to:"
         )
-        yield markdown_grid(
+        yield markdown_table(
             [["variant", "embedding", "attention adds", "mlp adds"], *_inside(findings)]
         )
 
@@ -121,18 +114,19 @@ def _inside(findings: Findings) -> Iterator[list[str]]:
 
 def _grid(columns: Table) -> str:
     kept = {heading: cells for heading, cells in columns.items() if heading not in LEFT_OUT}
-    return markdown_grid([list(kept), *map(list, zip(*kept.values(), strict=True))])
+    return markdown_table([list(kept), *map(list, zip(*kept.values(), strict=True))])
 
 
 def _init_gradients(folder: Path) -> str:
     """Measured anew. What was found of the two placements for which there is a theorem."""
-    asked = setting(XIONG, xiong=True)
-    found = variants(asked, measured(asked.variants))
-    (folder / "init_gradients.svg").write_bytes(figure_of_gradients(found, asked.depths))
-    notes = "\n".join(f"- {markdown(note)}" for note in notes_of_gradients(asked, found))
-    heads, cells = cells_of_gradients(asked, found)
-    _fill(folder / "README.md", f"{markdown_grid([heads, *cells])}\n\n{notes}")
-    laws = [(v.name, v.law) for v in found if v.bound is not None]
+    setting = read_setting(XIONG, xiong=True)
+    variants = measure_variants(setting)
+    figure = init_gradients.figure(variants, setting.depths)
+    (folder / "init_gradients.svg").write_bytes(figure)
+    notes = "\n".join(f"- {markdown(note)}" for note in init_gradients.notes(setting, variants))
+    table = markdown_table(init_gradients.rows(setting, variants))
+    _fill(folder / "README.md", f"{table}\n\n{notes}")
+    laws = [(v.name, v.law) for v in variants if v.bound is not None]
     return ", ".join(
         f"{name} {law.slope:+.2f} (95 % interval {law.slope - law.half:+.2f} to "
         f"{law.slope + law.half:+.2f})"
@@ -142,19 +136,19 @@ def _init_gradients(folder: Path) -> str:
 
 
 def _invariances(folder: Path) -> None:
-    made = files_of_invariances(invariances())
+    made = invariances.files(measure_norms())
     for name in ("invariances.html", "invariances.svg", "invariances.csv"):
         (folder / name).write_bytes(made[name])
     _fill(folder / "README.md", made["invariances.md"].decode().strip())
 
 
 def _removal(folder: Path) -> str:
-    """What was found, in a sentence."""
-    costs = read(folder)
-    (folder / "norm_removal.svg").write_bytes(figure(costs))
-    said = "\n".join(f"- {line}" for line in (*gaps(costs), *folding(costs)))
-    _fill(folder / "README.md", f"{said}\n\n{markdown_grid(rows(costs))}")
-    return "; ".join(gaps(costs))
+    """The gap of each variant, in a sentence."""
+    costs = norm_removal.read_costs(folder)
+    (folder / "norm_removal.svg").write_bytes(norm_removal.figure(costs))
+    lines, table = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
+    _fill(folder / "README.md", "\n".join(f"- {line}" for line in lines) + f"\n\n{table}")
+    return "; ".join(line for line in lines if not line.startswith("folded"))
 
 
 def _fill(file: Path, text: str) -> None:

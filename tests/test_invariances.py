@@ -12,11 +12,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from transformer_norms.analysis.invariances.__main__ import main
-from transformer_norms.analysis.invariances.laws import LAWS, drawn_layer
-from transformer_norms.analysis.invariances.measuring import measured
-from transformer_norms.analysis.invariances.page import files
-from transformer_norms.analysis.invariances.tables import number, terminal
+from transformer_norms.analysis.invariance_laws import LAWS, draw_layer, measure_norms
+from transformer_norms.analysis.invariances import files, main, number, terminal
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files
 
@@ -56,7 +53,7 @@ YES |= {"derf": YES["dyt"], "seednorm": YES["dyt"]}
 
 @pytest.fixture(scope="module")
 def rows():
-    found = measured([f"norm={','.join(YES)}"])
+    found = measure_norms([f"norm={','.join(YES)}"])
     return {row.name: row for row in found}
 
 
@@ -86,7 +83,7 @@ def literal(name, z, gain, bias, eps):
 
 def literal_changes(name, eps):
     """By the key of a law, with gain = 1 + half a draw and then bias = half a draw."""
-    layer, generator = drawn_layer(), torch.Generator().manual_seed(0)
+    layer, generator = draw_layer(), torch.Generator().manual_seed(0)
     x, w = layer.x, layer.weight
     gain = 1 + 0.5 * torch.randn(64, generator=generator, dtype=torch.double)
     bias = 0.5 * torch.randn(64, generator=generator, dtype=torch.double)
@@ -137,10 +134,10 @@ def test_a_change_is_that_of_the_norm_and_the_transformation_written_out(name, r
 
 def test_eps_is_felt_as_the_first_order_says():
     """y' / y = 1 + (eps / 2 r^2)(1 - 1 / delta^2), most for delta = 1/3: 4 eps / r^2 of y."""
-    rows = measured(["norm=rmsnorm", "norm.gain=none", "norm.eps=1e-6,1e-8"])
+    rows = measure_norms(["norm=rmsnorm", "norm.gain=none", "norm.eps=1e-6,1e-8"])
     assert {row.eps: row.learned for row in rows} == {1e-6: "0", 1e-8: "0"}
     assert all("rmsnorm" in row.name and f"eps={row.eps}" in row.name for row in rows)
-    layer = drawn_layer()
+    layer = draw_layer()
     z = layer.x @ layer.weight.T
     square = root_mean_square(z, -1)
     expected = float((4 / square * (z / square.sqrt()).abs()).max())
@@ -249,7 +246,7 @@ def held(row):
 def test_a_planted_norm_gets_the_verdicts_of_its_formula(planted):
     """max|x| scales with x and is the same for -x; greatest + c is not greatest; a token's mean
     square is not fixed by its largest coordinate."""
-    greatest, over_time, clamped = measured(
+    greatest, over_time, clamped = measure_norms(
         [f"plugins={planted}", "norm=greatest,overtime,clamped"]
     )
     of_a_token = {"odd", "later_training", "later_evaluation"}
@@ -263,7 +260,7 @@ def test_a_planted_norm_gets_the_verdicts_of_its_formula(planted):
 
 
 def test_a_norm_whose_eps_is_in_its_code_is_pointed_out_and_no_other(planted):
-    rows = measured([f"plugins={planted}", "norm=hidden,greatest,rmsnorm,dyt"])
+    rows = measure_norms([f"plugins={planted}", "norm=hidden,greatest,rmsnorm,dyt"])
     (line,) = [line for line in terminal(rows).splitlines() if "some no is by little" in line]
     assert line.startswith("hidden: ")
 
@@ -273,7 +270,7 @@ def test_a_norm_whose_eps_is_in_its_code_is_pointed_out_and_no_other(planted):
 )
 def test_what_is_no_norm_is_refused_by_its_name(name, said, planted):
     with pytest.raises(ConfigError, match=f"norm={name}: .*{said}"):
-        measured([f"plugins={planted}", f"norm={name}"])
+        measure_norms([f"plugins={planted}", f"norm={name}"])
 
 
 # What is written
@@ -298,7 +295,7 @@ class Source(HTMLParser):
 @pytest.fixture(scope="module")
 def made(rows, planted):
     """Of a few norms, since a figure takes its time for each."""
-    (mine,) = measured([f"plugins={planted}", "norm=greatest"])
+    (mine,) = measure_norms([f"plugins={planted}", "norm=greatest"])
     return files([*(rows[name] for name in FEW), mine])
 
 

@@ -11,18 +11,16 @@ from combinations import combined
 from omegaconf import OmegaConf
 
 from transformer_norms import build_model, compose, load, train
-from transformer_norms.analysis.norm_removal.__main__ import main
-from transformer_norms.analysis.norm_removal.cost import as_csv, cost_of, read
-from transformer_norms.analysis.norm_removal.folding import folded, normless
-from transformer_norms.analysis.norm_removal.freezing import (
+from transformer_norms.analysis.norm_freezing import (
     FrozenNorm,
     Lengths,
-    one_length,
+    compose_normless,
+    fold_norms,
     places,
+    unify_lengths,
 )
-from transformer_norms.analysis.norm_removal.removal import Subject
-from transformer_norms.analysis.norm_removal.showing import figure, gaps
-from transformer_norms.analysis.norm_removal.tuning import Timetable, Tuned, tune
+from transformer_norms.analysis.norm_removal import csv_files, figure, main, read_costs, sentences
+from transformer_norms.analysis.norm_tuning import Cost, Subject, Timetable, Tuning, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import ConfigError
@@ -60,7 +58,7 @@ def frozen(model, batches=3):
             lengths.step()
     for place in places(model):
         lengths.freeze(place.path)
-    one_length(model)
+    unify_lengths(model)
     return model.eval()
 
 
@@ -157,7 +155,7 @@ def saved(config, folder):
 def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_path):
     config = compose([*SIZES, *typed.split()])
     model = frozen(lively(config))
-    without = folded(model, normless(saved(config, tmp_path), model))
+    without = fold_norms(model, compose_normless(saved(config, tmp_path), model))
     assert not any(isinstance(module, (*KINDS, FrozenNorm)) for module in without.modules())
     tokens = tokens_of(7)[:, :-1]
     with torch.no_grad():
@@ -169,8 +167,8 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_pat
 def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
     config = compose([*SIZES, "norm=layernorm"])
     model = frozen(lively(config))
-    without = normless(saved(config, tmp_path), model)
-    built, without = build_model(without, 13), folded(model, without)
+    without = compose_normless(saved(config, tmp_path), model)
+    built, without = build_model(without, 13), fold_norms(model, without)
     assert {n: p.shape for n, p in built.named_parameters()} == {
         n: p.shape for n, p in without.named_parameters()
     }
@@ -179,7 +177,7 @@ def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
 def test_a_norm_that_the_placement_names_would_stay_and_is_refused(tmp_path):
     config = compose([*SIZES, "placement.equation='x + f(rmsnorm_np(x))'"])
     with pytest.raises(ConfigError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
-        normless(saved(config, tmp_path), build_model(config, 13))
+        compose_normless(saved(config, tmp_path), build_model(config, 13))
 
 
 def test_a_subclass_of_a_norm_may_compute_anything_and_is_not_taken_for_it():
@@ -215,36 +213,39 @@ def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
             model.embedding.weight[0] += 1  # the first batch is one that it knows
     batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
     trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
-    tuned = tune(trainer, Timetable(places(model), 3, 1), True, lambda step, steps: None)
-    assert min(tuned.training[1:]) > tuned.training[0]
-    assert tuned.diverged is None
-    assert len(tuned.training) == 120
+    tuning = tune(trainer, Timetable(places(model), 3, 1), True, lambda step, steps: None)
+    assert min(tuning.training[1:]) > tuning.training[0]
+    assert tuning.diverged == ""
+    assert len(tuning.training) == 120
 
 
-def test_what_is_not_finite_ends_it_and_says_whose_it_was():
+def test_what_is_not_finite_ends_it_and_says_whose_it_was(tmp_path):
     removed, _ = tuned(remove=True)
     control, _ = tuned(remove=False)
     removed.diverged, removed.training = "the loss is nan at step 9", removed.training[:8]
-    del removed.validation["tuned"], removed.validation["first token"]
-    timetable = Timetable(places(build_model(compose(SIZES), 13)), 3, 1)
-    costs = [cost_of("pre", seed, timetable, removed, control, None) for seed in (0, 1)]
-    assert costs[0].diverged == "without norms: the loss is nan at step 9"
+    for stage in ("tuned", "first token"):
+        del removed.validation[stage], removed.steps[stage]
+    costs = [Cost("pre", seed, removed, control, None) for seed in (0, 1)]
     assert costs[0].gap is None
-    assert "tuned" in costs[0].control
-    assert gaps(costs) == ["pre: 2 of 2 seeds diverged"]
-    finished = cost_of("pre", 2, timetable, control, control, 1e-15)
-    assert gaps([*costs, finished]) == ["pre: 2 of 3 seeds diverged; the others +0.000"]
+    assert "tuned" in costs[0].control.validation
+    assert sentences(costs) == ["pre: 2 of 2 seeds diverged"]
+    for name, data in csv_files(costs).items():
+        (tmp_path / name).write_bytes(data)
+    assert "without norms: the loss is nan at step 9" in (tmp_path / "norm_removal.csv").read_text()
+    assert read_costs(tmp_path) == costs
+    finished = Cost("pre", 2, control, control, None)
+    lines = ["pre: 2 of 3 seeds diverged; the others +0.000"]
+    assert sentences([*costs, finished]) == lines
 
 
 def test_the_interval_of_a_gap_is_students_over_seeds():
-    model = build_model(compose(SIZES), 13)
-    timetable, found = Timetable(places(model), 3, 1), []
+    costs = []
     for seed, gap in enumerate((0.05, 0.07, 0.09)):
-        removed, control = (Tuned(model, {"tuned": 2.0 + more}) for more in (gap, 0.0))
-        found.append(cost_of("pre", seed, timetable, removed, control, 0.0))
+        removed, control = (Tuning({"tuned": 9}, {"tuned": 2.0 + more}) for more in (gap, 0.0))
+        costs.append(Cost("pre", seed, removed, control, None))
     half = 4.302652729911275 * 0.02 / 3**0.5  # t of 2 degrees at 97.5 %
     expected = f"95 % interval {0.07 - half:+.3f} to {0.07 + half:+.3f}, 3 seeds"
-    assert gaps(found) == [f"pre: +0.070 nats against the control ({expected})"]
+    assert sentences(costs) == [f"pre: +0.070 nats against the control ({expected})"]
 
 
 def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_norm():
@@ -265,9 +266,9 @@ def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_n
 
 
 def test_what_is_tuned_at_the_end_is_affine_wherever_a_norm_was():
-    removed, _ = tuned(remove=True)
+    _, trainer = tuned(remove=True)
     x, y = torch.randn(2, 1, 4, 24, generator=torch.Generator().manual_seed(3)).unbind(0)
-    norms = [m for m in removed.model.modules() if isinstance(m, FrozenNorm)]
+    norms = [m for m in trainer.model.modules() if isinstance(m, FrozenNorm)]
     assert len(norms) == 5
     for norm in norms:
         origin = norm(torch.zeros_like(x))
@@ -334,8 +335,8 @@ def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
     assert names == [f"norm_removal{end}" for end in (".csv", ".md", ".svg", "_curves.csv")]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    again = read(tmp_path / "one")
-    assert as_csv(again)["norm_removal.csv"] == (tmp_path / "one/norm_removal.csv").read_bytes()
+    again = read_costs(tmp_path / "one")
+    assert csv_files(again)["norm_removal.csv"] == (tmp_path / "one/norm_removal.csv").read_bytes()
     assert figure(again) == (tmp_path / "one/norm_removal.svg").read_bytes()
 
 
@@ -379,7 +380,7 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp
     monkeypatch.setattr(Subject, "remove", interrupted)
     assert main([run, other, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
-    assert [cost.seed for cost in read(tmp_path)] == [0]
+    assert [cost.seed for cost in read_costs(tmp_path)] == [0]
 
 
 def test_tuning_reads_on_where_the_run_stopped(run):

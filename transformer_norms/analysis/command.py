@@ -1,0 +1,98 @@
+"""The parts that the analyses share: from the arguments to the printed answer and its files."""
+
+import csv
+import json
+import os
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.cli import Parser, print_line, run_command
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage, write_bytes
+from transformer_norms.progress import Live, Tell
+from transformer_norms.report.escape import cell, markdown, printable
+
+COLUMNS = 80  # of a terminal
+Rows = Sequence[Sequence[str]]  # the first is the heading
+# Measures what was typed. Returns the text to print and what the JSON line holds.
+Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
+
+
+def run_analysis(
+    parser: Parser,
+    arguments: Sequence[str] | None,
+    analyse: Analysis,
+    when_stopped: str = "stopped",
+) -> int:
+    """Reads the arguments, measures under a live line, prints the text and last the JSON line.
+
+    Returns the exit code. A folder `--out` that cannot be written is refused before measuring.
+    """
+
+    def body() -> int:
+        typed = parser.parse_intermixed_args(arguments)
+        if typed.out:
+            check_folder(typed.out)
+        with Live() as tell:
+            text, facts = analyse(typed, tell)
+        print_line(f"{text}\n{json.dumps(facts)}")
+        return 0
+
+    return run_command(body, when_stopped)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError if `folder` can be no folder that this process writes to."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{folder}: {nearest} is a file; name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"{folder}: {nearest} cannot be written to")
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Writes each file into `folder`, which is made if it is missing. Returns their paths."""
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            write_bytes(folder / name, data)
+    return [str(folder / name) for name in files]
+
+
+def paragraph(text: str) -> str:
+    """The text with control characters replaced, wrapped at the terminal's width."""
+    return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
+
+
+def text_table(rows: Rows) -> str:
+    """A table for a terminal: the first column stands left, the others right. Columns stand one
+    space apart where two spaces would not fit."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
+    lines = (
+        between.join(
+            cell.rjust(width) if n else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def markdown_table(rows: Rows) -> str:
+    """The same table for Markdown."""
+    heading, *rest = [[markdown(cell) for cell in row] for row in rows]
+    rule = ["---", *("---:" for _ in heading[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
+
+
+def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
+    """The rows as CSV. No cell is a formula to a spreadsheet."""
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
+    return text.getvalue().encode()

@@ -1,0 +1,331 @@
+"""Models before training: which are asked for, what each block has, and how depth changes it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean, linear_regression
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import check_names, compose
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.placement import Placement
+from transformer_norms.progress import Tell, each, untold
+from transformer_norms.report.paired_tests import half_interval
+from transformer_norms.run.sweep_record import Values, label
+from transformer_norms.sweep.question import Question, read_request
+from transformer_norms.training.loss import CrossEntropy, ModelLoss
+
+Config = Any  # a composed config
+DEPTH, WIDTH, MLP_WIDTH = "model.depth", "model.width", "model.mlp_width"
+DEFAULTS = {
+    "placement": "pre,post,sandwich,out",
+    DEPTH: "2,4,8,16,32",
+    "seed": "0,1,2",
+    WIDTH: "64",
+    "model.heads": "4",
+    "model.context": "16",
+}
+# Xiong et al. 2020 suppose attention to be uniform, as it is where queries and keys are zero, and
+# the stream to enter with mean square 1.
+XIONG = {
+    "mlp": "relu",
+    MLP_WIDTH: WIDTH,
+    "init": "xavier",
+    "init.std": "{embedding:1,head:'1/sqrt(d)',query:0,key:0}",
+    "position": "none",
+    "embed": "none",
+    "architecture.tied": "false",
+    "architecture.embed_scale": "none",
+    "model.kv_heads": "auto",
+    "model.head_dim": "auto",
+    "model.dropout": "0",
+}
+UNREAD = (
+    "config data tokenizer optimizer schedule trainer tracking study again continue_from launcher "
+    "parallel sweep hydra"
+).split()
+VOCABULARY = 64
+SEQUENCES = 4  # each of a model's context and one token more
+SMALL_EPS = 1e-3  # beside the mean square of 1 with which the stream begins
+
+
+# ------------------------------------------------------------------------------ what is asked
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The models to measure: for each variant's name one config per depth and seed.
+
+    `keys` are the typed keys and the defaults, as one would type them.
+    """
+
+    keys: tuple[str, ...]
+    variants: Mapping[str, Sequence[Config]]
+    xiong: bool
+
+    @property
+    def configs(self) -> list[tuple[str, Config]]:
+        return [(name, config) for name, configs in self.variants.items() for config in configs]
+
+    @property
+    def depths(self) -> list[int]:
+        return sorted({config.model.depth for _, config in self.configs})
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({config.seed for _, config in self.configs})
+
+    @property
+    def warnings(self) -> list[str]:
+        """Each warning once, with the first variant that has it."""
+        lines: dict[str, str] = {}
+        for name, config in self.configs:
+            for warning in config.warnings:
+                lines.setdefault(warning, f"{warning} (in {name})")
+        return list(lines.values())
+
+
+def read_setting(arguments: Sequence[str], xiong: bool = False, tell: Tell = untold) -> Setting:
+    """Composes every model that is asked for, before any is measured.
+
+    The arguments are KEY=A,B as `train.py -m` takes them. Raises ConfigError, one line, for a key
+    that cannot be, or that contradicts Xiong's suppositions.
+    """
+    typed = [text.partition("=")[0] for text in arguments]
+    for key, text in zip(typed, arguments, strict=True):
+        _check_key(key, text, xiong)
+    defaults = {**DEFAULTS, **({**XIONG, "model.heads": "1"} if xiong else {})}
+    if "preset" in typed:
+        del defaults["placement"]
+    keys = (*(f"{key}={defaults[key]}" for key in defaults if key not in typed), *arguments)
+    question = read_request(text for text in keys if text != f"{MLP_WIDTH}={WIDTH}").question
+    models = list(_models(question, xiong))
+    variants: dict[str, list[Config]] = {name: [] for name, _ in models}
+    for name, values in each(tell, "composing models {:.0f}/{:.0f}", models):
+        try:
+            variants[name].append(compose(as_typed(key, value) for key, value in values.items()))
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {name})") from None
+    return Setting(keys, variants, xiong)
+
+
+def _check_key(key: str, text: str, xiong: bool) -> None:
+    if key == "model" or key.split(".")[0] in UNREAD:
+        raise ConfigError(
+            f"{text}: is not read here, where nothing is trained and sizes are typed one by one; "
+            "type keys of a model, such as norm=layernorm or model.width=128"
+        )
+    for own, value in XIONG.items() if xiong else ():
+        if key == own or key.startswith(f"{own}."):
+            raise ConfigError(f"{text}: --xiong supposes {own}={value}; leave one of them out")
+
+
+def _models(question: Question, xiong: bool) -> Iterator[tuple[str, Values]]:
+    """A variant's name and all keys of one of its models, for each depth and seed."""
+    vary = dict(question.vary)
+    if DEPTH not in vary:
+        depth = as_typed(DEPTH, question.fixed[DEPTH])
+        raise ConfigError(f"{depth}: a slope wants 2 depths or more, such as {DEPTH}=2,4,8")
+    depths = vary.pop(DEPTH)
+    variants = replace(question, vary=vary, baseline={}).variants
+    pairs = [pair for values in (question.fixed, *variants) for pair in values.items()]
+    check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
+    for variant in variants:
+        values = {**question.fixed, **variant}
+        if xiong:
+            values[MLP_WIDTH] = values[WIDTH]
+        named = variant or {key: values[key] for key in ("preset", "placement") if key in values}
+        for depth, seed in product(depths, question.seeds):
+            yield label(named), {**values, DEPTH: depth, "seed": seed}
+
+
+# ---------------------------------------------------------------------------- what is measured
+
+
+@dataclass(frozen=True)
+class Row:
+    """One block of one model.
+
+    `down` and `output` are the Frobenius norms of the gradients of the matrices by which mlp and
+    attention write to the stream, in nats per token. `square` is the mean square of the stream
+    after the block, of x where there are two streams x and r.
+    """
+
+    variant: str
+    depth: int
+    seed: int
+    block: int  # from 1
+    down: float
+    output: float
+    square: float
+
+
+def measure_blocks(setting: Setting, tell: Tell = untold) -> list[Row]:
+    """A row for each block of each model, in float64, from one batch forward and backward.
+
+    A config's seed draws the tokens, uniformly, and the dropout.
+    """
+    models = each(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
+    return [row for name, config in models for row in _measure_model(name, config)]
+
+
+def _measure_model(name: str, config: Config) -> list[Row]:
+    model = build_model(config, VOCABULARY).double()
+    squares: list[float] = []
+
+    def through(block: nn.Module, *given: Any) -> Any:
+        streams = block(*given)
+        x = streams[0] if isinstance(streams, tuple) else streams
+        squares.append(x.detach().square().mean().item())
+        return streams
+
+    model.through = through
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        measure = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")
+        loss = measure(draw_tokens(config))
+    blocks: list[Any] = list(model.blocks)
+    weights = [(block.mlp.f.down.weight, block.attention.f.output.weight) for block in blocks]
+    gradients = torch.autograd.grad(loss, [weight for pair in weights for weight in pair])
+    norms = [gradient.norm().item() for gradient in gradients]
+    numbers = zip(norms[::2], norms[1::2], squares, strict=True)
+    return [
+        Row(name, len(blocks), config.seed, block, *own)
+        for block, own in enumerate(numbers, start=1)
+    ]
+
+
+def draw_tokens(config: Config) -> Tensor:
+    """The batch that a config's model sees, [SEQUENCES, context + 1]."""
+    generator = torch.Generator().manual_seed(config.seed)
+    return torch.randint(VOCABULARY, (SEQUENCES, config.model.context + 1), generator=generator)
+
+
+# ------------------------------------------------------------------------- the law of the depth
+
+
+@dataclass(frozen=True)
+class Law:
+    """value = c N^s over depths N
+
+    `slopes` are the s of the seeds, `factor` is the geometric mean of their c. `misfit` is the
+    largest factor, either way, between the seeds' geometric mean at a depth and the law.
+    """
+
+    slopes: tuple[float, ...]
+    factor: float
+    misfit: float
+
+    @property
+    def slope(self) -> float:
+        return fmean(self.slopes)
+
+    @property
+    def half(self) -> float | None:
+        """Half of Student's 95 % interval of the mean slope. None for one seed."""
+        return half_interval(self.slopes)
+
+    def __call__(self, depth: float) -> float:
+        return self.factor * depth**self.slope
+
+
+def fit_law(values: Sequence[Mapping[int, float]]) -> Law | None:
+    """Fits log(value) on log(depth) for each seed, by least squares.
+
+    `values` has one mapping from depth to value per seed. The law is None if a value has no
+    logarithm, because it is zero or not finite.
+    """
+    if not all(0 < value < math.inf for own in values for value in own.values()):
+        return None
+    x = {depth: math.log(depth) for depth in values[0]}
+    y = [{depth: math.log(value) for depth, value in own.items()} for own in values]
+    lines = [linear_regression([*x.values()], [own[depth] for depth in x]) for own in y]
+    slope, intercept = (fmean(numbers) for numbers in zip(*lines, strict=True))
+    off = (fmean(own[depth] for own in y) - slope * at - intercept for depth, at in x.items())
+    misfit = math.exp(max(map(abs, off)))
+    return Law(tuple(line.slope for line in lines), math.exp(intercept), misfit)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """All rows of one variant, and the power of N that bounds its last gradient."""
+
+    name: str
+    rows: Sequence[Row]
+    bound: float | None
+
+    @property
+    def law(self) -> Law | None:
+        """The law of |dL/dW_down| in the last block."""
+        seeds = dict.fromkeys(row.seed for row in self.rows)
+        return fit_law([{r.depth: r.down for r in self.last if r.seed == seed} for seed in seeds])
+
+    @property
+    def last(self) -> list[Row]:
+        """The rows of the last blocks."""
+        return [row for row in self.rows if row.block == row.depth]
+
+    def model(self, depth: int) -> list[Row]:
+        """The rows of all blocks at one depth."""
+        return [row for row in self.rows if row.depth == depth]
+
+    def by_block(
+        self, depth: int, mean: Callable[[Sequence[float]], float], value: Callable[[Row], float]
+    ) -> list[float]:
+        """The mean over seeds in each block of one depth."""
+        rows = self.model(depth)
+        blocks = range(1, depth + 1)
+        return [mean([value(row) for row in rows if row.block == block]) for block in blocks]
+
+
+def measure_variants(setting: Setting, tell: Tell = untold) -> list[Variant]:
+    """Measures every model, and adds to each variant the bound that is proven for it."""
+    rows = measure_blocks(setting, tell)
+    return [
+        Variant(
+            name,
+            [row for row in rows if row.variant == name],
+            bound(configs[0]) if setting.xiong else None,
+        )
+        for name, configs in setting.variants.items()
+    ]
+
+
+def bound(config: Config) -> float | None:
+    """The power of N beyond which the last gradient does not grow.
+
+    Xiong et al. 2020 (arXiv:2002.04745) prove it under their suppositions: post O(d sqrt(ln d)),
+    and pre with a norm at the end O(d sqrt(ln d / N)). Their norm is LayerNorm; that the bound
+    holds for RMSNorm too is our reading.
+    """
+    placement, norm = Placement(**config.placement), config.norm
+    small = norm.type in ("layernorm", "rmsnorm") and norm.eps <= SMALL_EPS
+    if placement.topology != "serial" or not small:
+        return None
+    pre, post = (
+        Placement(equation=text).plans(0, 1)["mlp"] for text in ("x + f(norm(x))", "norm(x + f(x))")
+    )
+    plans = [plan for _, plan in placement.everywhere()]
+    if all(plan == post for plan in plans):
+        return 0.0
+    normed = all(plan == pre for plan in plans) and config.final_norm == "norm"
+    return -0.5 if normed else None
+
+
+def stream_bounds(block: int) -> tuple[float, float]:
+    """The bounds of the mean square of pre's stream after block l, from 1, as Xiong et al. prove.
+
+    (1 + l/2) d <= E|x_l|^2 <= (1 + 3l/2) d
+    """
+    return 1 + block / 2, 1 + 3 * block / 2
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean, which is 0 if a value is 0."""
+    return 0.0 if 0 in values else math.exp(fmean(map(math.log, values)))

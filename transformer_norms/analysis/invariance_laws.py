@@ -1,0 +1,337 @@
+"""The laws that a norm may obey, y = norm(W x) staying what it was, and each norm put to them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.plugins import check as check_plugins
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.assembly import norm_of
+from transformer_norms.names import distinct_norms, unknown
+from transformer_norms.progress import Tell, each, untold
+from transformer_norms.run.sweep_record import Values, label
+from transformer_norms.sweep.question import read_request
+
+SEED = 0
+BATCH, TIME, INPUTS, WIDTH = 4, 16, 48, 64
+POSITIVE, NEGATIVE = (1 / 3, 3.0), (-1 / 3, -3.0)  # a length that is clamped shows on one side
+SHIFT = 2.0
+HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
+LITTLE = 1e-2
+SMALL = (1e-30, 1e-15, 1e-12)  # for eps: the first that a norm's own range allows is taken
+SPREAD = 0.5  # standard deviation by which learned numbers are moved off their starts
+KEYS = ("norm", "norm.KEY", "plugins")
+
+Config = Any  # a composed config
+Norm = Callable[[Any], Any]
+
+
+# ------------------------------------------------------------------------------------- the laws
+
+
+@dataclass(frozen=True)
+class Layer:
+    """z = W x for a batch of tokens, in float64
+
+    g, b, c and `last` are what laws put in. All numbers are standard normal; W, g and b are divided
+    by sqrt(inputs), so that z is about 1.
+    """
+
+    x: Float[Tensor, "batch time inputs"]
+    weight: Float[Tensor, "width inputs"]
+    g: Float[Tensor, " inputs"]
+    b: Float[Tensor, " width"]
+    c: Float[Tensor, " inputs"]
+    last: Float[Tensor, "batch inputs"]
+
+    @property
+    def z(self) -> Float[Tensor, "batch time width"]:
+        return self.x @ self.weight.T
+
+
+def draw_layer() -> Layer:
+    generator = torch.Generator().manual_seed(SEED)
+    draw = partial(torch.randn, generator=generator, dtype=torch.double)
+    root = INPUTS**0.5
+    return Layer(
+        x=draw(BATCH, TIME, INPUTS), weight=draw(WIDTH, INPUTS) / root, g=draw(INPUTS) / root,
+        b=draw(WIDTH) / root, c=draw(INPUTS), last=draw(BATCH, INPUTS),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Law:
+    """One question: `change(norm, layer)` is 0 where the law holds.
+
+    `code` heads a terminal's column, `head` a page's. `about` is what is changed, or what is looked
+    at. The parameters named in `kept` are left where they start. `training` is the norm's mode.
+    """
+
+    key: str
+    code: str
+    about: str
+    head: str
+    words: str
+    change: Callable[[Norm, Layer], float]
+    kept: Sequence[str] = ()
+    training: bool = True
+
+
+def relative_change(changed: Tensor, y: Tensor) -> float:
+    """max|y' - y| / rms(y), over all tokens and coordinates"""
+    return float((changed - y).abs().max() / y.square().mean().sqrt())
+
+
+def mean_squares(y: Tensor) -> Tensor:
+    """The mean square of each token."""
+    return y.square().mean(-1)
+
+
+def _change_for(*moves: Callable[[Layer], Tensor]) -> Callable[[Norm, Layer], float]:
+    """The largest relative change of y where z becomes one of `moves`."""
+
+    def change(norm: Norm, layer: Layer) -> float:
+        y = norm(layer.z)
+        return max(relative_change(norm(z(layer)), y) for z in moves)
+
+    return change
+
+
+def _change_scaled(
+    z: Callable[..., Tensor], factors: Sequence[float] = POSITIVE
+) -> Callable[[Norm, Layer], float]:
+    return _change_for(*(partial(z, delta=delta) for delta in factors))
+
+
+def _scale_at(tensor: Tensor, place: Any, delta: float) -> Tensor:
+    scaled = tensor.clone()
+    scaled[place] *= delta
+    return scaled
+
+
+def _scale_weights(layer: Layer, delta: float) -> Tensor:
+    return layer.x @ (delta * layer.weight).T
+
+
+def _even_part(norm: Norm, layer: Layer) -> float:
+    return relative_change(-norm(-layer.z), norm(layer.z))
+
+
+def _spread(norm: Norm, layer: Layer) -> float:
+    """How far a token's mean square is from that of all."""
+    squares = mean_squares(norm(layer.z))
+    return float((squares / squares.mean() - 1).abs().max())
+
+
+def _leak(norm: Norm, layer: Layer) -> float:
+    """How far earlier outputs move when the last token of every sequence is another."""
+    x = layer.x.clone()
+    x[:, -1] = layer.last
+    return relative_change(norm(x @ layer.weight.T)[:, :-1], norm(layer.z)[:, :-1])
+
+
+LAWS = (
+    Law("weights_scaled", "W*", "weights", "W → δW, δ > 0",
+        "all weights times a positive number", _change_scaled(_scale_weights)),
+    Law("weights_negated", "-W", "weights", "W → δW, δ < 0",
+        "all weights times a negative number", _change_scaled(_scale_weights, NEGATIVE)),
+    Law("weights_recentred", "W+g", "weights", "W → W + 1gᵀ",
+        "the same vector added to every neuron's weights",
+        _change_for(lambda layer: layer.x @ (layer.weight + layer.g).T)),
+    Law("weights_shifted", "W+b", "weights", "W → W + b1ᵀ",
+        "a number added to all weights of a neuron, to each its own",
+        _change_for(lambda layer: layer.x @ (layer.weight + layer.b[:, None]).T)),
+    Law("row_scaled", "row", "weights", "one row of W × δ, δ > 0",
+        "one neuron's weights times a positive number",
+        _change_scaled(lambda layer, delta: layer.x @ _scale_at(layer.weight, 0, delta).T)),
+    Law("data_scaled", "x*", "data", "x → δx, δ > 0",
+        "all inputs times a positive number",
+        _change_scaled(lambda layer, delta: (delta * layer.x) @ layer.weight.T)),
+    Law("data_shifted", "x+c", "data", "x → x + c",
+        "the same vector added to every token's input",
+        _change_for(lambda layer: (layer.x + layer.c) @ layer.weight.T)),
+    Law("token_scaled", "tok", "data", "one token × δ, δ > 0",
+        "one token's input times a positive number",
+        _change_scaled(lambda layer, delta: _scale_at(layer.x, (0, 0), delta) @ layer.weight.T)),
+    Law("shifted", "z+c", "pre-activations", "z → z + c1",
+        "one number added to all pre-activations", _change_for(lambda layer: layer.z + SHIFT)),
+    Law("odd", "odd", "output", "odd", "norm(−z) = −norm(z)", _even_part),
+    Law("size", "rms", "output", "same size",
+        "all tokens' outputs have one mean square, at gain 1 and bias 0",
+        _spread, kept=("gain", "offset", "bias")),
+    Law("later_training", "trn", "later tokens", "causal in training",
+        "in training, no output depends on a later token", _leak),
+    Law("later_evaluation", "evl", "later tokens", "causal in evaluation",
+        "in evaluation, no output depends on a later token", _leak, training=False),
+)  # fmt: skip
+
+
+# -------------------------------------------------------------------------------- what is measured
+
+
+@dataclass(frozen=True)
+class Change:
+    """max|y' - y| / rms(y), with eps as small as it may be, and with the norm's own eps.
+
+    A norm that has no eps has one number, and `own` is None.
+    """
+
+    ideal: float
+    own: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.ideal < HOLDS_BELOW
+
+    @property
+    def real(self) -> float:
+        """The change of the norm as it is trained."""
+        return self.ideal if self.own is None else self.own
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of one norm: `changes` by the key of a law.
+
+    `learned` is how many numbers it learns at width d. `mean_square` is that of its output, at
+    gain 1 and bias 0, over all tokens.
+    """
+
+    name: str
+    formula: str
+    source: str
+    eps: float | None
+    small_eps: float | None
+    learned: str
+    mean_square: float
+    changes: Mapping[str, Change]
+
+    @property
+    def nearly(self) -> bool:
+        """Whether a change is so small that an eps in the norm's code may cause it."""
+        return any(HOLDS_BELOW <= change.ideal < LITTLE for change in self.changes.values())
+
+    @property
+    def verdicts(self) -> tuple[bool, ...]:
+        return tuple(change.holds for change in self.changes.values())
+
+
+def measure_norms(overrides: Iterable[str] = (), tell: Tell = untold) -> list[Answers]:
+    """The answers of each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
+
+    Without norm= these are all norms but those that differ from another in eps alone. Raises
+    ConfigError if something named is no norm.
+    """
+    layer, norms = draw_layer(), _read_norms(list(overrides))
+    alike = [key for key in norms[0] if len({str(values.get(key)) for values in norms}) == 1]
+    unnamed = {"plugins", *alike} - {"norm"}
+    answers = []
+    with torch.no_grad():
+        for values in each(tell, "measuring norms {:.0f}/{:.0f}", norms):
+            name = label({key: value for key, value in values.items() if key not in unnamed})
+            answers.append(_measure_norm(name, values, layer))
+    return answers
+
+
+def _read_norms(overrides: Sequence[str]) -> list[Values]:
+    """The keys of each norm that is asked for."""
+    for text in overrides:
+        key = text.partition("=")[0]
+        if key not in ("norm", "plugins") and not key.startswith("norm."):
+            raise ConfigError(f"{text}: {unknown('key', key, KEYS)}")
+    question = read_request(overrides).question
+    norms = [{**question.fixed, **variant} for variant in question.variants]
+    if any("norm" in values for values in norms):
+        return norms
+    inside = next((text for text in overrides if text.startswith("norm.")), None)
+    if inside is not None:
+        raise ConfigError(f"{inside}: a key of which norm? type norm=NAME as well")
+    folder = check_plugins(str(question.fixed.get("plugins", "none")))
+    return [{"norm": name, **question.fixed} for name in distinct_norms(folder)]
+
+
+def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
+    config = _compose(values)
+    spec, eps = config.norm, getattr(config.norm, "eps", None)
+    small = None if eps is None else _compose_small_eps(values)
+    changes = {}
+    for law in LAWS:
+        own = _measure_change(name, config, law, layer)
+        ideal = own if small is None else _measure_change(name, small, law, layer)
+        changes[law.key] = Change(ideal, None if small is None else own)
+    size = next(law for law in LAWS if law.key == "size")
+    return Answers(
+        name=name,
+        formula=str(getattr(spec, "formula", None) or ""),
+        source=str(getattr(spec, "source", None) or ""),
+        eps=eps,
+        small_eps=None if small is None else small.norm.eps,
+        learned=_learned_numbers(config),
+        mean_square=float(mean_squares(_build_norm(config, size)(layer.z)).mean()),
+        changes=changes,
+    )
+
+
+def _compose(values: Values) -> Config:
+    """A norm that sees later tokens is trained only where that is allowed; here it is measured."""
+    typed = [as_typed(key, value) for key, value in values.items()]
+    try:
+        return compose(typed)
+    except ConfigError:
+        with suppress(ConfigError):
+            return compose([*typed, "norm.allow_noncausal=true"])
+        raise
+
+
+def _compose_small_eps(values: Values) -> Config | None:
+    for eps in SMALL:
+        with suppress(ConfigError):
+            return _compose({**values, "norm.eps": eps})
+    return None
+
+
+def _measure_change(name: str, config: Config, law: Law, layer: Layer) -> float:
+    norm = _build_norm(config, law)
+    y = norm(layer.z)
+    if not (isinstance(y, torch.Tensor) and y.shape == layer.z.shape and y.dtype == layer.z.dtype):
+        raise ConfigError(f"norm={name}: it does not keep the shape and the dtype of what it gets")
+    change = law.change(norm, layer)
+    if not torch.tensor(change).isfinite():
+        raise ConfigError(f"norm={name}: its output is zero or not finite ({law.words})")
+    return change
+
+
+def _build_norm(config: Config, law: Law) -> Norm:
+    """The norm in float64. What it learns, but for what the law keeps, is moved off its start."""
+    norm = norm_of(config, "norm")(WIDTH)
+    if not isinstance(norm, nn.Module):
+        return norm
+    generator = torch.Generator().manual_seed(SEED)
+    for name, parameter in norm.double().named_parameters():
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
+        if name.rpartition(".")[2] not in law.kept:
+            parameter.data += SPREAD * drawn
+    return norm.train(law.training)
+
+
+def _learned_numbers(config: Config) -> str:
+    """How many numbers a norm learns, as a formula of its width d: `2d + 1`."""
+    counts = []
+    for width in (WIDTH, 2 * WIDTH, 3 * WIDTH):
+        norm = norm_of(config, "norm")(width)
+        parameters = norm.parameters() if isinstance(norm, nn.Module) else ()
+        counts.append(sum(parameter.numel() for parameter in parameters))
+    slope, rest = divmod(counts[1] - counts[0], WIDTH)
+    if rest or counts[2] - counts[1] != counts[1] - counts[0]:
+        return f"{counts[0]} at d = {WIDTH}"
+    beside = counts[0] - slope * WIDTH
+    times = f"{slope if slope != 1 else ''}d" if slope else ""
+    return " + ".join(part for part in (times, str(beside) if beside else "") if part) or "0"

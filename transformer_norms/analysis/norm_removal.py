@@ -1,0 +1,353 @@
+"""From a trained model to one without norms: what each stage costs, beside an equal control."""
+
+# A norm's division by each token's own length becomes a division by one number, one norm after the
+# other while the model is tuned on. What is then left of a norm is a matrix, which the weights that
+# read it take in. Baroni et al. 2025, arXiv:2507.02559, after Heimersheim 2024, arXiv:2409.13710,
+# who did it to GPT-2.
+#
+# Theirs differs in three points: queries and keys lose their norm before values do; the end-of-text
+# token keeps a length of its own for a while, as the first token does here too; and some of their
+# models had an auxiliary loss on the last lengths.
+
+import csv
+import sys
+from argparse import Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from itertools import zip_longest
+from math import nan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from transformer_norms.analysis.command import (
+    check_folder,
+    csv_table,
+    markdown_table,
+    paragraph,
+    run_analysis,
+    text_table,
+    write_files,
+)
+from transformer_norms.analysis.norm_freezing import STAGES, save_folded
+from transformer_norms.analysis.norm_tuning import (
+    AT_ONCE,
+    BEFORE,
+    DEFAULTS,
+    FIRST,
+    ORDER,
+    RATE,
+    TUNED,
+    Cost,
+    Subject,
+    Tuning,
+)
+from transformer_norms.cli import Parser
+from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Tell
+from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved, style
+from transformer_norms.report.escape import markdown
+from transformer_norms.report.grouping import variants_of
+from transformer_norms.report.paired_tests import half_interval
+from transformer_norms.report.reading import Run
+from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.sweep_record import label
+
+EPILOG = f"""
+RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that
+stand before sub-layers and before the head (placement=pre, parallel, lns, ...).
+KEY=VALUE changes how it is tuned on, as for train.py; where nothing is typed,
+  {" ".join(DEFAULTS)}
+and {RATE:.2g} of the run's own peak rate, its optimizer afresh. From step --start
+on, every --gap steps, one norm after the other divides by its average length
+instead of each token's own: those before the mlps, then those before attention,
+then the one before the head; the sequence's first token last. The control is
+the same model, tuned on the same batches with its norms. Losses are validation
+losses in nats per token. Files are written after each run.
+"""
+LEGEND = (
+    "Validation losses in nats per token; at once: all norms frozen at the step of the first, and "
+    "nothing tuned after; mlp, attention, final, first token: once these had gone, one by one; "
+    "gap: tuned without norms less the control, which was tuned alike with its norms."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m transformer_norms.analysis.norm_removal",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN | KEY=VALUE", help="see below")
+    parser.add_argument(
+        "--start", type=int, default=20, metavar="STEP", help="of the first norm (%(default)s)"
+    )
+    parser.add_argument(
+        "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where table and figure go, in the place of others"
+    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
+    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
+
+
+def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
+    keys = [text for text in typed.runs if "=" in text and not Path(text).exists()]
+    folders = [Path(text) for text in typed.runs if text not in keys]
+    _check(typed, folders)
+    subjects = [Subject(folder, keys, typed.start, typed.gap) for folder in folders]
+    costs: list[Cost] = []
+    paths: list[str] = []
+    models: list[str] = []
+    for subject, name in zip(subjects, _names(folders), strict=True):
+        cost, model = subject.remove(name, tell)
+        costs.append(cost)
+        if typed.save and model is not None:
+            run, out = subject.folder, _folded_folder(typed.save, subject.folder)
+            step = subject.summary["step"] + subject.config.trainer.steps
+            save_folded(model, subject.normless, tokenizer(run), step, run.resolve().name, out)
+            models.append(str(out))
+        if typed.out:
+            setting = (
+                f"Tuned on for {len(costs[0].control.training)} steps, a norm frozen every "
+                f"{typed.gap} from step {typed.start} on{', ' * bool(keys)}{' '.join(keys)}."
+            )
+            paths = write_files(typed.out, files(costs, subjects, setting))
+    remarks = map(paragraph, (LEGEND, *sentences(costs)))
+    text = "\n".join([text_table(rows(costs)), "", *remarks])
+    return text, {"files": [*paths, *models]}
+
+
+def _check(typed: Namespace, folders: Sequence[Path]) -> None:
+    for name in ("start", "gap"):
+        if getattr(typed, name) < 1:
+            raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
+    if not folders:
+        raise ConfigError("name at least one RUN, such as runs/main/FOLDER")
+    if typed.save is None:
+        return
+    check_folder(typed.save)
+    outs = [_folded_folder(typed.save, folder) for folder in folders]
+    for out in outs:
+        if out.exists() or outs.count(out) > 1:
+            twice = "is there already" if out.exists() else "would be written twice"
+            raise ConfigError(f"--save {typed.save}: {out} {twice}; name another folder")
+
+
+def _folded_folder(folder: Path, run: Path) -> Path:
+    return folder / f"{run.resolve().name}-folded"
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Norm, placement, and what else differs besides the seed.
+
+    Raises ConfigError if two runs are one variant with one seed: they are no repetition.
+    """
+    variants = variants_of([Run(folder) for folder in folders], ["norm", "placement"])
+    names = {run.folder: label(values) for values, members in variants for run in members}
+    for _, members in variants:
+        seeds = [run.config["seed"] for run in members]
+        for run in members:
+            if seeds.count(run.config["seed"]) > 1:
+                raise ConfigError(f"{run.folder}: another RUN differs from it in nothing")
+    return [names[folder] for folder in folders]
+
+
+# --------------------------------------------------------------------------- table and sentences
+
+
+def rows(
+    costs: Sequence[Cost], stages: Sequence[str] = (BEFORE, AT_ONCE, *STAGES, TUNED)
+) -> list[list[str]]:
+    """A heading, and a row a run: the validation loss at each stage, the control's, and the gap."""
+    table = [["run", *stages, "control", "gap"]]
+    for cost in costs:
+        losses = [cost.removed.validation.get(stage) for stage in stages]
+        losses.append(cost.control.validation.get(TUNED))
+        cells = ["" if loss is None else f"{loss:.3f}" for loss in losses]
+        gap = "diverged" if cost.gap is None else f"{cost.gap:+.4f}"
+        table.append([f"{cost.name} s{cost.seed}", *cells, gap])
+    return table
+
+
+def sentences(costs: Sequence[Cost]) -> list[str]:
+    """The gap of each variant over its seeds, and how exact the folding is.
+
+    A gap has Student's 95 % interval. Where a run diverged it has none, since the runs that are
+    left are no sample of all.
+    """
+    lines = []
+    for name, own in _by_name(costs).items():
+        gaps = [cost.gap for cost in own if cost.gap is not None]
+        seeds = f"{len(own)} seed{'s' * (len(own) > 1)}"
+        if len(gaps) < len(own):
+            rest = f"; the others {', '.join(f'{gap:+.3f}' for gap in gaps)}" if gaps else ""
+            lines.append(f"{name}: {len(own) - len(gaps)} of {seeds} diverged{rest}")
+            continue
+        mean, half = fmean(gaps), half_interval(gaps)
+        within = "" if half is None else f"95 % interval {mean - half:+.3f} to {mean + half:+.3f}, "
+        lines.append(f"{name}: {mean:+.3f} nats against the control ({within}{seeds})")
+    known = [cost.rounding for cost in costs if cost.rounding is not None]
+    exact = "folded into the weights: the same logits in float64, to {:.0e} of the largest"
+    return [*lines, exact.format(max(known))] if known else lines
+
+
+def _by_name(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
+    groups: dict[str, list[Cost]] = {}
+    for cost in costs:
+        groups.setdefault(cost.name, []).append(cost)
+    return groups
+
+
+# ------------------------------------------------------------------------------------- the files
+
+RESULTS, CURVES = "norm_removal.csv", "norm_removal_curves.csv"
+WITHOUT, CONTROL = "without norms", "control"
+
+
+def files(costs: Sequence[Cost], subjects: Sequence[Subject], setting: str) -> dict[str, bytes]:
+    """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
+    lines = "\n".join(f"- {line}" for line in sentences(costs))
+    runs = "\n".join(
+        f"- {markdown(subject.folder.name)}: identity {subject.summary['identity']}, commit "
+        f"{subject.summary['commit']}, torch {subject.summary['versions']['torch']}"
+        for subject in subjects[: len(costs)]
+    )
+    table, legend = markdown_table(rows(costs, ORDER)), f"{setting} {LEGEND}"
+    text = "\n\n".join(["# Norms removed", lines, table, legend, "## Runs", runs])
+    return {
+        **csv_files(costs),
+        "norm_removal.md": (text + "\n").encode(),
+        "norm_removal.svg": figure(costs),
+    }
+
+
+def csv_files(costs: Sequence[Cost]) -> dict[str, bytes]:
+    """A row for each stage of each run, and a row for each step."""
+    stages: list[list[Any]] = [
+        "run seed stage step val_loss val_loss_control rounding diverged".split()
+    ]
+    curves: list[list[Any]] = ["run seed step train_loss train_loss_control".split()]
+    for cost in costs:
+        reasons = {WITHOUT: cost.removed.diverged, CONTROL: cost.control.diverged}
+        diverged = "; ".join(f"{name}: {why}" for name, why in reasons.items() if why)
+        tunings = (cost.removed, cost.control)
+        for stage, step in cost.steps.items():
+            ends = [cost.rounding, diverged] if stage == [*cost.steps][-1] else ["", ""]
+            losses = [tuning.validation.get(stage) for tuning in tunings]
+            stages.append([cost.name, cost.seed, stage, step, *losses, *ends])
+        pairs = zip_longest(*(tuning.training for tuning in tunings), fillvalue="")
+        for step, both in enumerate(pairs, start=1):
+            curves.append([cost.name, cost.seed, step, *map(str, both)])
+    return {RESULTS: csv_table(stages), CURVES: csv_table(curves)}
+
+
+def read_costs(folder: Path) -> list[Cost]:
+    """Reads the costs back that `csv_files` wrote."""
+    stages, curves = (_read_groups(folder / name) for name in (RESULTS, CURVES))
+    costs = []
+    for (name, seed), own in stages.items():
+        rounding, diverged = own[-1]["rounding"], own[-1]["diverged"]
+        reasons = dict(part.split(": ", 1) for part in diverged.split("; ") if part)
+        removed = _tuning("loss", own, curves[name, seed], reasons.get(WITHOUT, ""))
+        control = _tuning("loss_control", own, curves[name, seed], reasons.get(CONTROL, ""))
+        costs.append(Cost(name, int(seed), removed, control, float(rounding) if rounding else None))
+    return costs
+
+
+def _tuning(
+    loss: str, stages: list[dict[str, str]], curves: list[dict[str, str]], diverged: str
+) -> Tuning:
+    reached = [row for row in stages if row[f"val_{loss}"]]
+    return Tuning(
+        {row["stage"]: int(row["step"]) for row in reached},
+        {row["stage"]: float(row[f"val_{loss}"]) for row in reached},
+        [float(row[f"train_{loss}"]) for row in curves if row[f"train_{loss}"]],
+        diverged,
+    )
+
+
+def _read_groups(file: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    with open(file, newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            groups.setdefault((row["run"], row["seed"]), []).append(row)
+    return groups
+
+
+# ------------------------------------------------------------------------------------ the figure
+
+IN_TURN = (BEFORE, *STAGES, FIRST, TUNED)
+SMOOTH = 15  # steps, of what is drawn of a step's differences
+
+
+def figure(costs: Sequence[Cost]) -> bytes:
+    """An SVG. Left the validation loss at each stage. Right how far each step's training loss lies
+    above the control's, on the same batch: a thin line a seed, a thick one a variant's mean."""
+    plt = pyplot()
+    drawing, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained")
+    for place, (name, own) in enumerate(_by_name(costs).items()):
+        colour, dashes = style(place + 1)
+        _draw_stages(left, own, colour, name)
+        _draw_differences(right, own, colour, dashes, name)
+    left.set_xticks(range(len(ORDER)), ORDER, rotation=20)
+    left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
+    right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
+    right.axhline(0, color=GREY, linewidth=0.8)
+    spans = {(cost.steps.get(AT_ONCE, -1), cost.steps.get(FIRST, -1)) for cost in costs}
+    start, end = next(iter(spans))
+    if len(spans) == 1 and 0 <= start < end:  # models of other depths have other spans
+        right.axvspan(start, end, color=GREY, alpha=0.12, linewidth=0)
+        right.annotate(
+            "norms go", ((start + end) / 2, 0.97), xycoords=("data", "axes fraction"),
+            ha="center", va="top", fontsize=FONT, color=GREY,
+        )  # fmt: skip
+    for axes in (left, right):
+        plain(axes)
+        axes.legend(fontsize=FONT, frameon=False)
+    data = saved(drawing, "svg")
+    plt.close(drawing)
+    return data
+
+
+def _draw_stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None:
+    """A filled dot while the norms go in turn, a cross for the control. A hollow one alone is what
+    all at once costs without any tuning."""
+    for n, cost in enumerate(own):
+        for tuning, mark, line, words in (
+            (cost.removed, "o", "-", "norms go"),
+            (cost.control, "x", "--", "control"),
+        ):
+            axes.plot(
+                [ORDER.index(stage) for stage in IN_TURN],
+                [tuning.validation.get(stage, nan) for stage in IN_TURN],
+                mark, linestyle=line, color=colour, markersize=3.5, linewidth=0.9,
+                label=None if n else f"{name}, {words}",
+            )  # fmt: skip
+        axes.plot(
+            [ORDER.index(AT_ONCE)], [cost.removed.validation.get(AT_ONCE, nan)], "D", color=colour,
+            markerfacecolor="none", markersize=4,
+        )  # fmt: skip
+
+
+def _draw_differences(axes: Any, own: Sequence[Cost], colour: str, dashes: Any, name: str) -> None:
+    lines = []
+    for cost in own:
+        steps = min(len(cost.removed.training), len(cost.control.training))
+        apart = np.array(cost.removed.training[:steps]) - np.array(cost.control.training[:steps])
+        if steps >= SMOOTH:
+            lines.append(np.convolve(apart, np.ones(SMOOTH) / SMOOTH, "valid"))
+            axes.plot(np.arange(len(lines[-1])) + SMOOTH, lines[-1], color=colour, linewidth=0.4)
+    if lines:
+        mean = np.mean([line[: min(map(len, lines))] for line in lines], axis=0)
+        axes.plot(
+            np.arange(len(mean)) + SMOOTH, mean, color=colour, linestyle=dashes, linewidth=1.6,
+            label=name,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Training on while the norms go, and the same training beside it in which they stay."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_norms.analysis.norm_freezing import (
+    STAGES,
+    Lengths,
+    Place,
+    compose_normless,
+    fold_norms,
+    places,
+    unify_lengths,
+)
+from transformer_norms.config.building import build_trainer
+from transformer_norms.config.compose import compose, plain
+from transformer_norms.data import Tokens
+from transformer_norms.data.batches import Batches, windows
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import unknown
+from transformer_norms.run.folder import summary_of
+from transformer_norms.run.loading import load
+from transformer_norms.run.plan import Plan
+from transformer_norms.training.divergence import Divergence
+from transformer_norms.training.trainer import Trainer
+
+BEFORE, AT_ONCE, FIRST, TUNED = "before", "at once", "first token", "tuned"
+ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)
+# The defaults of the tuning: a horizon of its own.
+DEFAULTS = ("trainer.steps=300", "schedule.warmup=20")
+RATE = 1 / 3  # of the run's own peak
+FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=false")
+TYPED = (
+    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
+).split()
+EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong fold far above
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """From step `start` on a norm is frozen every `gap` steps, in the order of `places`. Last the
+    first token loses the length of its own."""
+
+    places: Sequence[Place]
+    start: int
+    gap: int
+
+    @property
+    def steps(self) -> dict[int, Place]:
+        """The norm that is frozen at a step."""
+        return {self.start + n * self.gap: place for n, place in enumerate(self.places)}
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.places) * self.gap
+
+    @property
+    def stages(self) -> dict[int, str]:
+        """The step at which the last norm of a stage is frozen -> the stage."""
+        last = {place.stage: step for step, place in self.steps.items()}
+        return {last[stage]: stage for stage in STAGES if stage in last} | {self.end: FIRST}
+
+
+@dataclass
+class Tuning:
+    """One model tuned on: step and validation loss by stage, and the training loss of each step,
+    in nats per token. `diverged` says why it ended early, and is empty where it did not."""
+
+    steps: dict[str, int] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    training: list[float] = field(default_factory=list)
+    diverged: str = ""
+
+
+def tune(
+    trainer: Trainer, timetable: Timetable, remove: bool, tell: Callable[[int, int], None]
+) -> Tuning:
+    """Tunes the trainer's model on while its norms are frozen one by one.
+
+    Without `remove` this is the control: the same steps on the same batches, validated alike.
+    """
+    tuning, stages, steps = Tuning(), timetable.stages, trainer.settings.steps
+    # A loss above the first one is what is to be measured here; only what is not finite ends it.
+    trainer.divergence = Divergence(warmup=steps)
+    lengths = Lengths(trainer.model) if remove else None
+
+    def validate(stage: str, step: int, model: Transformer) -> None:
+        tuning.steps[stage], tuning.validation[stage] = step, _validation_loss(trainer, model)
+
+    validate(BEFORE, 0, trainer.model)
+    for step in range(steps):
+        tell(step, steps)
+        if lengths is not None:
+            if step == timetable.start:
+                validate(AT_ONCE, step, lengths.frozen_copy())
+            if step in timetable.steps:
+                lengths.freeze(timetable.steps[step].path)
+            if step == timetable.end:
+                unify_lengths(trainer.model)
+        if step in stages:
+            validate(stages[step], step, trainer.model)
+        tuning.diverged = trainer.train_step() or ""
+        if tuning.diverged:
+            return tuning
+        if lengths is not None:
+            lengths.step()
+        tuning.training.append(trainer.last_loss)
+    validate(TUNED, steps, trainer.model)
+    return tuning
+
+
+def _validation_loss(trainer: Trainer, model: Transformer) -> float:
+    """The loss of `model` in nats per token, evaluated as the trainer evaluates its own."""
+    own, trainer.loss.model = trainer.loss.model, model
+    model.eval()
+    measured = trainer.evaluate(trainer.validation())
+    trainer.loss.model = own
+    own.train()
+    assert measured is not None
+    nats, tokens = measured
+    return nats / tokens
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of removing a run's norms: the tuning in which they go, beside the control.
+
+    `rounding` is the largest difference between logits before and after folding, in float64, over
+    the largest logit. It is None where nothing was folded.
+    """
+
+    name: str
+    seed: int
+    removed: Tuning
+    control: Tuning
+    rounding: float | None
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """The step of each stage that was reached."""
+        steps = {**self.control.steps, **self.removed.steps}
+        return {stage: steps[stage] for stage in ORDER if stage in steps}
+
+    @property
+    def gap(self) -> float | None:
+        """Nats per token above the control, at the end of both."""
+        ends = [tuning.validation.get(TUNED) for tuning in (self.removed, self.control)]
+        return None if ends[0] is None or ends[1] is None else ends[0] - ends[1]
+
+
+class Subject:
+    """A trained run, to be tuned on as `typed` says: KEY=VALUE as train.py takes them.
+
+    Its optimizer starts afresh, with norms and without. Raises ConfigError if it is no finished
+    run, if it has norms that are not folded here, or if its text has changed.
+    """
+
+    def __init__(self, folder: Path, typed: Sequence[str], start: int, gap: int) -> None:
+        self.folder, file = folder, folder / "config.yaml"
+        keys = dict(_read_key(text) for text in typed)
+        plugins = keys.get("plugins", "none")
+        self.model, self.summary = load(folder, plugins), summary_of(folder)
+        if (status := self.summary.get("status")) != "finished":
+            raise ConfigError(f"{folder}: is {status or 'no run of train.py'}, not finished")
+        try:
+            self.timetable = Timetable(places(self.model), start, gap)
+        except ValueError as error:
+            raise ConfigError(f"{folder}: {error}") from None
+        before = compose([f"config={file}", f"plugins={plugins}"])
+        defaults = [*DEFAULTS, f"optimizer.lr={before.optimizer.lr * RATE:g}", *FIXED]
+        kept = [text for text in defaults if text.partition("=")[0] not in keys]
+        self.config = compose([f"config={file}", *kept, *typed])
+        self.normless = compose_normless(file, self.model, plugins)
+        self.sequences = self.summary["step"] * before.trainer.batch_size  # that the run has read
+        if self.timetable.end >= self.config.trainer.steps:
+            raise ConfigError(
+                f"trainer.steps={self.config.trainer.steps}: the last norm of {folder} goes at "
+                f"step {self.timetable.end}; more steps, or a smaller --start or --gap"
+            )
+        self.tokens: Tokens = Plan(plain(self.config)).tokens()
+        if self.tokens.fingerprint != self.summary["data"]["fingerprint"]:
+            raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
+
+    def remove(self, name: str, tell: Callable[..., None]) -> tuple[Cost, Transformer | None]:
+        """Tunes twice, folds, and compares. Returns the cost, and the model without norms.
+
+        The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
+        model computes.
+        """
+        torch.set_num_threads(self.summary["threads"])
+        seed, control = self.config.seed, self.trainer(copy.deepcopy(self.model).train())
+        without = self.trainer(copy.deepcopy(self.model).train())
+        told = partial(tell, f"{name} s{seed}, without norms: step {{:.0f}}/{{:.0f}}")
+        removed = tune(without, self.timetable, True, told)
+        told = partial(tell, f"{name} s{seed}, control: step {{:.0f}}/{{:.0f}}")
+        kept = tune(control, self.timetable, False, told)
+        if removed.diverged:
+            return Cost(name, seed, removed, kept, None), None
+        folded = fold_norms(without.model, self.normless)
+        rounding = _rounding(without.model, folded, next(iter(self.windows())))
+        if not rounding < EXACT:
+            raise ConfigError(
+                f"{self.folder}: folding has changed the logits, by {rounding:.0e} of the largest; "
+                "a fault of this program, or a norm of your own"
+            )
+        return Cost(name, seed, removed, kept, rounding), folded
+
+    def trainer(self, model: Transformer) -> Trainer:
+        """A trainer that reads on where the run's own training stopped."""
+        size, config = self.config.trainer.batch_size, self.config
+        read = Batches(self.tokens.train, config.model.context, size, config.data.seed)
+        first = -(-self.sequences // size)
+        return build_trainer(plain(config), model, lambda step: read(first + step), self.windows)
+
+    def windows(self) -> Any:
+        """The validation text, window by window."""
+        size = self.config.trainer.batch_size // self.config.trainer.accumulation
+        context, limit = self.config.model.context, self.config.data.val_tokens
+        return windows(self.tokens.val, context, limit, size)
+
+
+def _read_key(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if key not in TYPED and key.split(".")[0] not in TYPED:
+        raise ConfigError(f"{text}: of a tuning {unknown('key', key, TYPED)}")
+    return key, value
+
+
+@torch.no_grad()
+def _rounding(frozen: Transformer, folded: Transformer, tokens: torch.Tensor) -> float:
+    exact = copy.deepcopy(frozen).double().cpu().eval()
+    expected, logits = exact(tokens[:, :-1]), folded(tokens[:, :-1])
+    return ((expected - logits).abs().max() / expected.abs().max()).item()
