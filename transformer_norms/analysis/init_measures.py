@@ -309,7 +309,8 @@ def bound(config: Config) -> float | None:
     if placement.topology != "serial" or not small:
         return None
     pre, post = (
-        Placement(equation=text).plans(0, 1)["mlp"] for text in ("x + f(norm(x))", "norm(x + f(x))")
+        Placement(source="", equation=equation).plans(0, 1)["mlp"]
+        for equation in ("x + f(norm(x))", "norm(x + f(x))")
     )
     plans = [plan for _, plan in placement.everywhere()]
     if all(plan == post for plan in plans):
