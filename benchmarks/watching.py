@@ -68,7 +68,8 @@ class Mirrored:
         run = folder / "study" / "run"
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
-        write_json(run / "summary.json", {"status": "running", "choices": dict(config["choices"])})
+        summary = {"status": "running", "identity": "0" * 16}
+        write_json(run / "summary.json", summary | {"data": {"fingerprint": "", "identity": {}}})
         self.rows, self.others = MetricsFile(run / "metrics.jsonl"), MetricsFile(folder / "others")
         self.mirror = Mirror("offline")
         for _ in range(self.every):

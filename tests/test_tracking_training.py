@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tracking import history, offline_records, rows_of
+from matplotlib.figure import Figure
+from run_folders import make_study
+from test_tracking import CEILING, history, offline_records, rows_of
 
 from transformer_norms import cli as command
 from transformer_norms.files import read_json
 from transformer_norms.tracking import mirror as tracking
-
-pytestmark = pytest.mark.area("trust")
+from transformer_norms.tracking.__main__ import main
 
 RUN = (
     "model=tiny data=stories data.documents=150 trainer.steps=6 trainer.eval_every=3 "
     "trainer.log_every=1 trainer.threads=1 trainer.checkpoint_every=3 trainer.device=cpu"
 ).split()
+NIGHTLY = pytest.mark.nightly
 FAILING = """
 if {at!r} == "import":
     raise ImportError("no W&B here")
 class Settings:
-    def __init__(self, **options): pass
+    def __init__(self, *values, **options): pass
 class Html(Settings): pass
 class Run:
-    starting_step = 0
     summary = dict()
-    settings = None
     def define_metric(self, *names, **options): pass
     def log(self, row, step):
         if {at!r} == "log":
@@ -39,18 +39,15 @@ Image = Table = Html
 def init(**options):
     if {at!r} == "init":
         raise RuntimeError("W&B fails at init")
-    run = Run()
-    run.settings = Settings()
-    run.settings.sync_dir = "part"
-    return run
+    return Run()
 def teardown(): pass
 """
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: what is told is not told in time."""
-    monkeypatch.setattr(tracking.Mirror.close, "__defaults__", (60.0,))
+    """However busy the machine is, a command waits until its mirror has ended."""
+    monkeypatch.setattr(tracking.Mirror.close, "__defaults__", (CEILING,))
 
 
 def trained(folder: Path, *typed: str) -> tuple[int, Path]:
@@ -63,7 +60,7 @@ def trained(folder: Path, *typed: str) -> tuple[int, Path]:
 
 
 def result(run: Path) -> Any:
-    """All of a run's numbers but the seconds it took."""
+    """Returns all of a run's numbers but the seconds it took."""
     weights = [
         hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(run.glob("checkpoints/*/model.safetensors"))
@@ -81,7 +78,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
     return code, result(run)
 
 
-@pytest.mark.parametrize("at", ["import", "init", "log", "finish"])
+@pytest.mark.parametrize(
+    "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
+)
 def test_a_wandb_that_fails_changes_nothing_in_training(
     at: str, alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +110,7 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     assert started[0].wait() == -signal.SIGKILL
     assert (code, result(run)) == alone
     for _ in range(2):
-        assert tracking.main(["sync", str(run), "--mode", "offline"]) == 0
+        assert main(["sync", str(run), "--mode", "offline"]) == 0
     records = offline_records(run.parent)
     assert history(records) == rows_of(run)
     assert sum(record["type"] == "run" for record in records) == 1
@@ -119,17 +118,33 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     assert len(curves) == 1
 
 
+def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    make_study(study, {"pre": {0: 2.3}, "post": {0: None}})
+    (study / "report.html").write_text("<p>a report</p>")
+    Figure().savefig(study / "curves.png")
+    for _ in range(2):
+        assert main(["sync", str(study), "--mode", "offline"]) == 0
+    check_study(study, {"pre", "post"})
+
+
+@pytest.mark.nightly
 def test_a_sweep_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         study = ["-m", "norm=rmsnorm,layernorm", "seed=3", "tracking.mode=offline"]
         assert command.main([*RUN, *study]) == 0
         # On a busy machine the command has not waited for all of it.
-        assert tracking.main(["sync", "runs/main", "--mode", "offline"]) == 0
-    records = offline_records(tmp_path / "runs" / "main")
+        assert main(["sync", "runs/main", "--mode", "offline"]) == 0
+    check_study(tmp_path / "runs" / "main", {"rmsnorm", "layernorm"})
+
+
+def check_study(study: Path, variants: set[str]) -> None:
+    records = offline_records(study)
     runs = [record["run"] for record in records if record["type"] == "run"]
     assert sorted(run["job_type"] for run in runs) == ["report", "result", "result"]
-    variants = {run["config"]["update"].get("variant") for run in runs}
-    assert variants == {"rmsnorm", "layernorm", None}
-    shown = {key for r in records if r["type"] == "summary" for key in r["summary"]["update"]}
-    assert {"view/curves._type", "view/results._type", "finished"} <= shown
+    assert {run["config"]["update"].get("variant") for run in runs} == {*variants, None}
+    shown = {
+        key for r in records if r["type"] == "summary" for key in r["summary"].get("update", ())
+    }
+    assert {f"view/{name}._type" for name in ("curves", "report")} <= shown

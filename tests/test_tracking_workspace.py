@@ -5,13 +5,10 @@ import subprocess
 from typing import Any
 
 import pytest
-from transformer_norms.mirror import saving
 
-from transformer_norms.tracking import mirror as tracking
+from transformer_norms.tracking import __main__ as tracking
 from transformer_norms.tracking import workspace as wandb_workspace
 from transformer_norms.training.measures import MEASURES, Place, key_of
-
-pytestmark = pytest.mark.area("trust")
 
 
 def spec(view: Any) -> dict[str, Any]:
@@ -81,8 +78,8 @@ def test_what_keeps_a_workspace_from_being_saved_is_one_line_and_1(
             raise subprocess.TimeoutExpired(command, options["timeout"])
         return subprocess.CompletedProcess(command, 1, "", "long\npermission denied to 5ec2e7\n")
 
-    monkeypatch.setattr(saving.subprocess, "run", run)
-    monkeypatch.setattr(saving, "find_spec", lambda name: None if missing == "extra" else name)
+    monkeypatch.setattr(tracking.subprocess, "run", run)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None if missing == "extra" else name)
     monkeypatch.setenv("WANDB_API_KEY", "5ec2e7")
     monkeypatch.setenv("WANDB_MODE", "offline" if missing == "login" else "online")
     assert tracking.main(["workspace", "entity/project"]) == 1

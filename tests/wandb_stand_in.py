@@ -1,4 +1,4 @@
-"""A stand-in for W&B that keeps what is logged, and a run folder to mirror."""
+"""A stand-in for W&B that keeps what is logged, and a run folder to show."""
 
 import json
 from pathlib import Path
@@ -6,77 +6,73 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformer_norms.mirror import parts
+from run_folders import config_of, edit, make_run
 
 from transformer_norms import files
-from transformer_norms.tracking.parts import Mirrored
-
-
-def plain(value: Any) -> Any:
-    """What W&B makes a file of, by its kind."""
-    return value if isinstance(value, (int, float)) else type(value).__name__
+from transformer_norms.tracking import view
+from transformer_norms.tracking.view import View
 
 
 class StandIn:
-    """Parts of W&B runs as folders; a row is lost unless its part is finished, as in W&B."""
+    """Each W&B run is one file in a folder of W&B's names. As in W&B, rows are lost unless the run
+    is finished, a step that goes back is dropped, and a new run of an id replaces the old one."""
 
     def __init__(self, study: Path) -> None:
         self.study = study
-        self.parts = 0
-        self.starting_step = 0
         self.reachable = False
         self.started: list[dict[str, Any]] = []
         self.in_use: set[str] = set()
         self.defined: dict[str, Any] = {}
+        self.exit_codes: list[int] = []
+        self.server: dict[str, dict[int, dict[str, Any]]] = {}
+
+    @property
+    def modes(self) -> list[str]:
+        return [options["mode"] for options in self.started]
 
     def teardown(self) -> None:
         self.in_use.clear()
 
     def init(self, **options: Any) -> Any:
         self.started.append(options)
-        assert options["id"] not in self.in_use, "W&B: run ID is in use"
-        if options["mode"] == "online" and not self.reachable:
-            self.in_use.add(options["id"])
+        name, online = options["id"], options["mode"] == "online"
+        assert options.get("resume") is None, "W&B would go on where the old run ends"
+        assert name not in self.in_use, "W&B: run ID is in use"
+        self.in_use.add(name)
+        if online and not self.reachable:
             raise ConnectionError("no network,\nno W&B")
-        self.parts += 1
-        prefix = "offline-" if options["mode"] == "offline" else ""
-        part = self.study / "wandb" / f"{prefix}run-{self.parts:03d}-{options['id']}-{self.parts}"
+        prefix = "run" if online else "offline-run"
+        part = self.study / "wandb" / f"{prefix}-{len(self.started):03d}-{name}"
         part.mkdir(parents=True)
         rows: dict[int, dict[str, Any]] = {}
-        last = -1
+        if online:
+            self.server[name] = rows
 
         def log(row: dict[str, Any], step: int) -> None:
-            nonlocal last
-            assert step >= last, "W&B drops a step that goes back"
-            last = step
-            rows.setdefault(step, {}).update({key: plain(value) for key, value in row.items()})
+            assert step >= max(rows, default=0), "W&B drops a step that goes back"
+            kinds = {k: v if isinstance(v, (int, float)) else v for k, v in row.items()}
+            rows.setdefault(step, {}).update(kinds)
 
-        def define_metric(name: str, **options: Any) -> None:
-            self.defined[name] = options
+        def define_metric(metric: str, **kinds: Any) -> None:
+            self.defined[metric] = kinds
 
         def finish(exit_code: int) -> None:
-            (part / "rows.json").write_text(
-                json.dumps([exit_code, list(rows), list(rows.values())])
-            )
+            self.in_use.remove(name)
+            self.exit_codes.append(exit_code)
+            shown = {step: {k: _plain(v) for k, v in row.items()} for step, row in rows.items()}
+            (part / "rows.json").write_text(json.dumps(shown))
 
-        return SimpleNamespace(
-            log=log,
-            finish=finish,
-            summary={},
-            define_metric=define_metric,
-            settings=SimpleNamespace(sync_dir=str(part)),
-            starting_step=self.starting_step if options["mode"] == "online" else 0,
-        )
+        return SimpleNamespace(log=log, finish=finish, summary={}, define_metric=define_metric)
 
-    def rows(self) -> list[tuple[int, dict[str, Any]]]:
-        found = []
-        for part in sorted(self.study.glob("wandb/*run-*")):
-            _, steps, rows = json.loads((part / "rows.json").read_text())
-            found += zip(steps, rows, strict=True)
-        return found
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """The rows of the only part there is."""
+        (part,) = self.study.glob("wandb/*run-*/rows.json")
+        return {int(step): row for step, row in json.loads(part.read_text()).items()}
 
-    def steps(self) -> list[int]:
-        return [step for step, _ in self.rows()]
+
+def _plain(value: Any) -> Any:
+    """The name of its class stands for what W&B makes a file of."""
+    return value if isinstance(value, (int, float)) else type(value).__name__
 
 
 @pytest.fixture
@@ -87,25 +83,28 @@ def study(tmp_path: Path) -> Path:
 @pytest.fixture
 def stand_in(study: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn(study)
-    monkeypatch.setattr(parts.wandb, "init", stand_in.init)
-    monkeypatch.setattr(parts.wandb, "teardown", stand_in.teardown)
-    monkeypatch.setattr(Mirrored, "_unreached", False)
-    monkeypatch.setattr(Mirrored, "_running", set())
+    monkeypatch.setattr(view.wandb, "init", stand_in.init)
+    monkeypatch.setattr(view.wandb, "teardown", stand_in.teardown)
+    monkeypatch.setattr(View, "unreached", False)
+    monkeypatch.setattr(View, "open_ids", set())
     return stand_in
 
 
 @pytest.fixture
-def metrics(study: Path) -> files.MetricsFile:
-    folder = study / "run"
-    folder.mkdir(parents=True)
-    set_status(folder, "running")
-    return files.MetricsFile(folder / "metrics.jsonl")
+def run(study: Path) -> Path:
+    return make_run(study, config_of(), status="running", rows=0)
 
 
-def set_status(folder: Path, status: str) -> None:
-    files.write_json(folder / "summary.json", {"status": status, "choices": {"norm": "rmsnorm"}})
+@pytest.fixture
+def metrics(run: Path) -> files.MetricsFile:
+    return files.MetricsFile(run / "metrics.jsonl")
 
 
 def write(metrics: files.MetricsFile, steps: range) -> None:
     for step in steps:
         metrics.append({"step": step, "tokens": step, "train/loss": 1 / step})
+
+
+def end(run: Path, status: str = "finished") -> None:
+    edit(run, status=status)
+    (run / "curve.svg").write_text('<?xml version="1.0"?>\n<svg xmlns="..."></svg>\n')

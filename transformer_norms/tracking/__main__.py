@@ -1,8 +1,104 @@
-"""python -m transformer_norms.tracking sync FOLDER      run folders in Weights & Biases"""
+"""python -m transformer_norms.tracking COMMAND      run folders in Weights & Biases"""
 
+import os
+import re
+import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
-from transformer_norms.tracking.mirror import main
+from transformer_norms.cli import Parser, run_command
+from transformer_norms.errors import ConfigError
+from transformer_norms.tracking.mirror import resolve_mode
+
+_SAVE_SECONDS = 30
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m transformer_norms.tracking", description="Run folders in Weights & Biases."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    late = commands.add_parser("sync", help="mirror what is missing of run folders or studies")
+    late.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
+    late.set_defaults(run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ)))
+    panels = commands.add_parser("workspace", help="save panels like the report's in a project")
+    panels.add_argument("project", metavar="[ENTITY/]PROJECT")
+    panels.set_defaults(run=lambda typed: save_workspace(typed.project))
+
+    def run() -> int:
+        typed = parser.parse_args(arguments)
+        code: int = typed.run(typed)
+        return code
+
+    return run_command(run)
+
+
+def sync(folders: list[Path], mode: str) -> int:
+    """Completes the view of each run folder, and of the report of each study."""
+    runs = [run.resolve() for folder in folders for run in _run_folders(folder)]
+    if mode == "disabled":
+        print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
+        return 0
+    from transformer_norms.tracking.folders import view_of  # imports wandb
+
+    reports = [folder.resolve() for folder in folders if (folder / "report.html").is_file()]
+    failed = 0
+    for folder in [*runs, *(study for study in reports if study not in runs)]:
+        view = view_of(folder, mode)
+        if not view.update(last=True):
+            said = "another process is mirroring it"
+        elif view.problem:
+            said, failed = view.problem, 1
+        else:
+            step = view.state["step"]
+            said = "mirrored" if step < 0 else f"mirrored up to step {step}"
+            if view.state["mode"] == "offline" == mode:
+                said += "; its upload waits for `sync` online"
+            elif view.state["mode"] == "offline":
+                said += f", but W&B is not reached: {view.home / 'mirror.log'}"
+                failed = 1
+        print(f"{view.name}: {said}", file=sys.stderr)
+    return failed
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Returns the run folder itself, or those of a study."""
+    if (folder / "metrics.jsonl").is_file():
+        return [folder]
+    runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
+    if not runs:
+        raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
+    return runs
+
+
+def save_workspace(project: str) -> int:
+    """Saves the views of a project and prints their URLs; one line says why it cannot."""
+    if not re.fullmatch(r"([\w.-]+/)?[^/\\#?%:\s]{1,128}", project):
+        raise ConfigError(f"{project}: a W&B project is named [ENTITY/]PROJECT")
+    if find_spec("wandb_workspaces") is None:
+        return _refuse("install it first: pip install 'wandb-workspaces>=0.4,<0.5'")
+    if resolve_mode("auto", os.environ) != "online":
+        return _refuse("log in first (wandb login), and leave WANDB_MODE unset")
+    try:  # in a process of its own: without a network W&B tries for minutes, or prompts
+        done = subprocess.run(
+            [sys.executable, "-m", "transformer_norms.tracking.workspace", project],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SAVE_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _refuse(f"W&B did not answer within {_SAVE_SECONDS} s; is there a network?")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        return _refuse(last.replace(os.environ.get("WANDB_API_KEY") or "\0", "***"))
+    print(done.stdout.strip())
+    return 0
+
+
+def _refuse(why: str) -> int:
+    print(f"no workspace was saved: {why}", file=sys.stderr)
+    return 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

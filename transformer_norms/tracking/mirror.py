@@ -1,68 +1,69 @@
-"""Weights & Biases shows what run folders hold; training never imports it and never waits for it.
+"""One background process per command shows run folders in W&B; here are both ends of its pipe.
 
-`Mirror` stands in the training process and hands folders to one background process, which ends
-with it. `python -m transformer_norms.tracking sync FOLDER` does late what that process could not,
-`workspace PROJECT` lays out what is there.
+Training names folders to that process. It never imports wandb and never waits for it. What the
+process could not finish, `python -m transformer_norms.tracking sync FOLDER` does later.
 """
 
-import argparse
-import json
 import netrc
 import os
+import select
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-# W&B's host under its newer and its older name; it looks for both.
+_EXIT_SECONDS = 5.0
+_ORPHAN_SECONDS = 60  # after the command was killed
+_POLL_SECONDS = 0.5
+# W&B has had two names for its host, and a login may stand under either.
 _HOSTS = {"api.forge.coreweave.com", "api.wandb.ai"}
-_WORDS = {"online": "online", "run": "online", "disabled": "disabled"}
 
 
 def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
-    """`online`, `offline` or `disabled`: what was typed, else $WANDB_MODE, else by credentials."""
+    """Returns `online`, `offline` or `disabled`: what was typed, else $WANDB_MODE, else `online`
+    where there are credentials."""
     if mode != "auto":
         return mode
     if word := environment.get("WANDB_MODE"):
-        return _WORDS.get(word, "offline")
-    known = environment.get("WANDB_API_KEY") or _in_netrc(environment)
+        return {"online": "online", "run": "online", "disabled": "disabled"}.get(word, "offline")
+    known = environment.get("WANDB_API_KEY") or _login_is_stored(environment)
     return "online" if known else "offline"
 
 
-def _in_netrc(environment: Mapping[str, str]) -> bool:
-    home = Path(environment.get("HOME", "~")).expanduser()
+def _login_is_stored(environment: Mapping[str, str]) -> bool:
+    file = environment.get("NETRC") or Path(environment.get("HOME", "~")).expanduser() / ".netrc"
     url = environment.get("WANDB_BASE_URL")
-    hosts = {urlsplit(url).netloc} if url else _HOSTS
     try:
-        found = netrc.netrc(environment.get("NETRC") or home / ".netrc").hosts
-        return not hosts.isdisjoint(found)
+        logins = netrc.netrc(file).hosts
     except (OSError, netrc.NetrcParseError):
         return False
+    return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
 
 
 class Mirror:
-    """The trainer's end. Nothing here raises or blocks, whatever becomes of the other process."""
+    """Names folders to the background process. Nothing here blocks training or raises."""
 
     def __init__(self, mode: str) -> None:
         self.mode = resolve_mode(mode, os.environ)
         self._process: subprocess.Popen[bytes] | None = None
 
     def follow(self, folder: Path) -> None:
-        """Mirrors a run folder from now on, or the report of a study; the first call starts the
-        process."""
+        """Mirrors a run folder, or a study's report, from now on. The first call starts the
+        background process."""
         if self.mode == "disabled":
             return
         with suppress(OSError):
             if self._process is None:
                 self._process = _start(self.mode)
             assert self._process.stdin is not None
-            line = json.dumps(str(folder.resolve())) + "\n"
-            os.write(self._process.stdin.fileno(), line.encode())
+            os.write(self._process.stdin.fileno(), os.fsencode(folder.resolve()) + b"\0")
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Waits at most `timeout` seconds for the last rows; `sync` can do what is then missing."""
+    def close(self, timeout: float = _EXIT_SECONDS) -> None:
+        """Waits at most `timeout` seconds for the last rows; `sync` brings what is then missing."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -77,14 +78,13 @@ class Mirror:
 
 
 def _start(mode: str) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path}
-    # Where this process has used W&B itself, its service would be the mirror's too, and would hold
-    # on to the ids of a mirror's runs after its end.
+    # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "transformer_norms.tracking", "mirror", "--mode", mode],
+        [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -92,77 +92,38 @@ def _start(mode: str) -> subprocess.Popen[bytes]:
         env=environment,
     )
     assert process.stdin is not None
-    # A full pipe is a lost line, which `sync` repairs; a blocked trainer nothing repairs.
+    # If the pipe is full, a name is lost, which `sync` repairs; a blocked trainer is worse.
     os.set_blocking(process.stdin.fileno(), False)
     return process
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """The run folder itself, or those of a study; ValueError where it is neither."""
-    if (folder / "metrics.jsonl").is_file():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
-    if not found:
-        raise ValueError(f"{folder}: neither a run folder nor a study with runs in it")
-    return found
+def follow_stdin(mode: str) -> None:
+    """Keeps views of the folders that are named on stdin until the naming process is gone."""
+    from transformer_norms.tracking.folders import View, view_of
 
-
-def sync(folders: list[Path], mode: str) -> int:
-    """Mirrors what is missing of each run folder and of each study's report and, when online,
-    uploads what lies there."""
-    try:
-        runs = [run.resolve() for folder in folders for run in run_folders(folder)]
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    mode = resolve_mode(mode, os.environ)
-    if mode == "disabled":
-        print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
-        return 0
-    try:
-        from transformer_norms.tracking.report import report_files
-        from transformer_norms.tracking.syncing import mirror_once
-    except ImportError as error:
-        print(f"W&B cannot be imported: {error}", file=sys.stderr)
-        return 1
-    named = [folder.resolve() for folder in folders if report_files(folder)]
-    studies = [folder for folder in named if folder not in runs]  # a run may have a report in it
-    failed = 0
-    for place in [*runs, *studies]:
-        try:
-            print(f"{place.name}: {mirror_once(place, mode)}", file=sys.stderr)
-        except Exception as error:  # one broken run must not keep the others from W&B
-            failed = 1
-            print(f"{place.name}: {error}", file=sys.stderr)
-    return failed
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_norms.tracking", description="Run folders in Weights & Biases."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    late = commands.add_parser("sync", help="mirror what is missing of run folders or studies")
-    late.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    live = commands.add_parser("mirror", help="follow the folders named on stdin (for training)")
-    for command in (late, live):
-        command.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
-    laid_out = commands.add_parser("workspace", help="save panels like the report's in a project")
-    laid_out.add_argument("project", metavar="[ENTITY/]PROJECT")
-    options = parser.parse_args(arguments)
-    if options.command == "sync":
-        return sync(options.folders, options.mode)
-    if options.command == "workspace":
-        from transformer_norms.tracking.saving import save
-
-        return save(options.project)
-    mode = resolve_mode(options.mode, os.environ)
-    if mode == "disabled":
-        return 0
-    from transformer_norms.tracking.following import follow
-
-    return follow(mode)
+    with suppress(OSError):
+        os.nice(10)
+    parent, ended = os.getppid(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    views: dict[bytes, View] = {}
+    unread = b""
+    while not ended.is_set():
+        if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
+            piece = os.read(sys.stdin.fileno(), 1 << 16)
+            *names, unread = (unread + piece).split(b"\0")
+            for name in names:
+                views.setdefault(name, view_of(Path(os.fsdecode(name)), mode))
+            if not piece:
+                ended.set()
+        # A forked sibling may hold the pipe open after the parent has died.
+        if os.getppid() != parent:
+            ended.set()
+        if ended.is_set():
+            signal.alarm(_ORPHAN_SECONDS)
+        for name, view in list(views.items()):
+            if view.update(last=ended.is_set()):
+                del views[name]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    follow_stdin(sys.argv[1])

@@ -18,7 +18,7 @@ _FINAL = ("choices.placement", "choices.norm", "variant")
 
 
 def results(entity: str, project: str) -> workspaces.Workspace:
-    """Losses, final losses, stability and diagnostics, of all but tuning runs, by variant."""
+    """Shows losses, final losses, stability and diagnostics of all but tuning runs, by variant."""
     return _view(
         entity,
         project,
@@ -43,7 +43,7 @@ def results(entity: str, project: str) -> workspaces.Workspace:
 
 
 def rates(entity: str, project: str) -> workspaces.Workspace:
-    """What each rate came to, of the tuning runs, too: a workspace has one filter for all."""
+    """Shows the loss at each rate, of tuning runs as well; a workspace has one filter for all."""
     losses = [
         panels.ScatterPlot(
             title=f"{loss} by rate", x=panels.Config("optimizer.lr"),
@@ -61,7 +61,7 @@ def rates(entity: str, project: str) -> workspaces.Workspace:
 
 
 def pattern(measure: str) -> str:
-    """Of the keys of one measure, with and without a part."""
+    """Matches the keys of one measure, with and without a part."""
     return rf"^{PREFIX}/{re.escape(measure)}/([^/]+/[0-9]{{1,5}}|[^/]+)$"
 
 
@@ -73,12 +73,12 @@ def _view(entity: str, project: str, name: str, sections: list[Any], runs: Any) 
     )  # fmt: skip
 
 
-def _section(name: str, found: list[Any]) -> Any:
-    return workspaces.Section(name=name, panels=found, is_open=True)
+def _section(name: str, members: list[Any]) -> Any:
+    return workspaces.Section(name=name, panels=members, is_open=True)
 
 
 def _curve(metric: str, log_y: bool | None = None) -> Any:
-    """Over tokens: the mean of a variant's seeds, and the range from the least to the largest."""
+    """Draws a metric over tokens: the mean of a variant's seeds, with the least and the largest."""
     return panels.LinePlot(
         title=metric, x="tokens", y=[metric], log_y=log_y,
         groupby=panels.Config("variant"), groupby_aggfunc="mean", groupby_rangefunc="minmax",

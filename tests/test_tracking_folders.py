@@ -1,0 +1,162 @@
+"""W&B groups, filters and averages by words that mean what they say, and shows what was drawn."""
+
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from run_folders import config_of, make_record, make_run, planned
+
+from transformer_norms.sweep.mirrors import Mirrors
+from transformer_norms.tracking.folders import ReportView, RunView, draw_probes
+
+PRE, POST = {"placement": "pre"}, {"placement": "post"}
+
+
+def fields(folder: Path) -> dict[str, Any]:
+    return RunView(folder, "offline").fields()
+
+
+def typed(study: Path, overrides: list[str], seed: int = 0, **keys: Any) -> Path:
+    return make_run(study, config_of(overrides, seed, **keys), 2.0)
+
+
+def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path: Path) -> None:
+    first, second = (typed(tmp_path, ["placement=pre"], seed) for seed in (0, 1))
+    others = [
+        typed(tmp_path, ["placement=post"]),
+        typed(tmp_path, ["placement=pre"], optimizer__lr=1e-2),
+        typed(tmp_path, ["placement=pre", "data.seed=5"]),
+    ]
+    configs = [fields(folder)["config"] for folder in (first, second, *others)]
+    names = [config["variant"] for config in configs]
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+    assert names[0].startswith("pre-")
+    assert [config["seed"] for config in configs[:2]] == [0, 1]
+
+
+def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path: Path) -> None:
+    pre = [config_of(["placement=pre"], seed) for seed in (0, 1, 100)]
+    stages = ("result", "result", "tune")
+    runs = [
+        planned(config, PRE | {"model.depth": 2}, stage)
+        for config, stage in zip(pre, stages, strict=True)
+    ]
+    make_record(tmp_path, runs)
+    shown = [fields(make_run(tmp_path, config, 2.0)) for config in pre]
+    assert {one["config"]["variant"] for one in shown} == {"pre depth=2"}
+    assert [one["job_type"] for one in shown] == list(stages)
+    assert [one["config"]["stage"] for one in shown] == list(stages)
+    assert {one["notes"] for one in shown} == {"Which placement?"}
+    beside = fields(typed(tmp_path, ["placement=post"]))
+    assert (beside["job_type"], beside["notes"]) == ("train", None)
+    assert ReportView(tmp_path, "offline").fields()["notes"] == "Which placement?"
+
+
+def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path: Path) -> None:
+    config = config_of(["placement=pre"])
+    make_record(tmp_path, [planned(config, PRE)])
+    make_run(tmp_path, config, 2.0)
+    again = fields(make_run(tmp_path, config, 2.0, attempt=2))
+    assert (again["job_type"], again["config"]["variant"]) == ("result", "pre")
+    config = config_of(["placement=post"])
+    first, again = (fields(make_run(tmp_path, config, 2.0, attempt=n)) for n in (1, 2))
+    assert first["config"]["variant"] == again["config"]["variant"]
+
+
+def test_a_broken_record_hides_neither_its_run_nor_another_record(tmp_path: Path) -> None:
+    config = config_of(["placement=pre"])
+    folder = make_run(tmp_path, config, 2.0)
+    (tmp_path / "sweep-a.json").write_text('{"runs": 5')
+    assert fields(folder)["job_type"] == "train"
+    make_record(tmp_path, [planned(config, PRE)], name="b")
+    (tmp_path / "sweep-c.json").mkdir()
+    assert fields(folder)["job_type"] == "result"
+
+
+def test_a_result_of_one_sweep_is_one_although_another_tuned_there(tmp_path: Path) -> None:
+    config = config_of(["placement=pre"])
+    make_record(tmp_path, [planned(config, PRE, "tune")], name="a")
+    make_record(tmp_path, [planned(config, POST)], name="b")
+    assert fields(make_run(tmp_path, config, 2.0))["job_type"] == "result"
+
+
+def test_the_choices_stand_beside_the_whole_config(tmp_path: Path) -> None:
+    config = config_of(["placement=pre"])
+    shown = fields(make_run(tmp_path, config, 2.0))
+    assert shown["config"]["choices"] == config["choices"]
+    assert shown["config"]["optimizer"]["lr"] == config["optimizer"]["lr"]
+    assert {"norm=rmsnorm", "placement=pre"} <= set(shown["tags"])
+    assert (shown["config"]["commit"], len(shown["config"]["identity"])) == ("c" * 40, 16)
+
+
+def test_a_long_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: Path) -> None:
+    start = "norm(x + f(norm(x), q=norm, k=norm, v=norm, mid=norm, head_norm=norm"
+    equations = [start + end for end in ("))", ", ctx=norm))")]
+    shown = []
+    for equation in equations:
+        config = config_of(["placement=pre"])
+        config["choices"]["placement"] = equation
+        config["placement"]["equation"] = equation
+        config["seed"] = len(shown)
+        study = tmp_path / str(len(shown))
+        folder = make_run(study, config_of(["placement=pre"], len(shown)), 2.0)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        shown.append(fields(folder))
+    assert [one["config"]["choices"]["placement"] for one in shown] == equations
+    tags = [tag for one in shown for tag in one["tags"] if tag.startswith("placement=")]
+    assert len(set(tags)) == 2
+    assert all(1 <= len(tag) <= 64 for tag in tags)
+
+
+def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path: Path) -> None:
+    values = [
+        RunView(make_run(tmp_path, config_of(seed=seed), loss, status=status), "offline").totals()
+        for seed, loss, status in ((0, 2.0, "finished"), (1, None, "diverged"), (2, None, "failed"))
+    ]
+    assert [value.get("final/diverged") for value in values] == [0, 1, None]
+    assert [value.get("val_loss") for value in values] == [2.0, None, None]
+
+
+def test_the_report_of_a_sweep_is_handed_to_the_mirror_of_its_runs(tmp_path: Path) -> None:
+    followed: list[Path] = []
+    mirrors = Mirrors()
+    mirrors.report(tmp_path)
+    mirrors.mirror = type("Mirror", (), {"follow": lambda _, folder: followed.append(folder)})()
+    mirrors.report(tmp_path)
+    assert followed == [tmp_path]
+
+
+def test_a_chart_for_each_measure_and_part_has_a_line_for_each_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from matplotlib.axes import Axes
+
+    charts: dict[str, dict[str, tuple[Any, Any]]] = {}
+    draw_title = Axes.set_title
+
+    def set_title(axes: Axes, title: str, **look: Any) -> None:
+        charts[title] = {str(line.get_label()): line.get_data() for line in axes.lines}
+        draw_title(axes, title, **look)
+
+    monkeypatch.setattr(Axes, "set_title", set_title)
+    keys = ["stream_rms/0", "stream_rms/1", "stream_rms/embedding", "gradient_norm/mlp.up/0",
+            "gradient_norm/mlp.down/0", "gradient_norm/mlp.down/1", "unheard_of/0"]  # fmt: skip
+    rows = [
+        {"step": i, "tokens": 8 * i, "train/loss": 1.0, **{f"probe/{key}": i for key in keys}}
+        for i in range(1, 4)
+    ]
+    rows[1]["probe/stream_rms/1"] = None  # type: ignore[assignment]
+    assert draw_probes(rows).startswith("<?xml")
+    assert {title: list(chart) for title, chart in charts.items()} == {
+        "stream, rms": ["block 0", "block 1", "embedding"],
+        "gradient, norm mlp.up": ["block 0"],
+        "gradient, norm mlp.down": ["block 0", "block 1"],
+        "unheard_of": ["block 0"],
+    }
+    tokens, values = charts["stream, rms"]["block 1"]
+    assert list(tokens) == [8, 16, 24]
+    assert list(values) == pytest.approx([1, nan, 3], nan_ok=True)
+    assert draw_probes([{"step": 1, "tokens": 1}]) == ""

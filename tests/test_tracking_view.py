@@ -1,0 +1,237 @@
+"""Live, late and repaired views come to the same. A stand-in for W&B keeps what is logged."""
+
+from pathlib import Path
+
+import pytest
+from run_folders import config_of, make_run
+from wandb_stand_in import StandIn, end, metrics, run, stand_in, study, write
+
+from transformer_norms import files
+from transformer_norms.tracking.__main__ import main, sync
+from transformer_norms.tracking.folders import view_of
+from transformer_norms.tracking.view import View
+
+
+def test_live_late_and_repaired_views_show_the_same(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    live = view_of(run, "offline")
+    for start in range(1, 21, 5):
+        write(metrics, range(start, start + 5))
+        assert not live.update()
+    end(run)
+    assert live.update()
+    shown = stand_in.rows()
+    assert [*shown] == [*range(1, 22)]  # the pictures stand in a row behind all others
+    assert shown[21] == {"view/curve": "Html"}
+
+    for file in (run.parent / "wandb").glob("*.json"):
+        file.unlink()
+    assert view_of(run, "offline").update(last=True)
+    assert stand_in.rows() == shown
+
+    killed = view_of(run, "offline")
+    assert killed._claim()
+    killed._open()
+    killed._lock.release()
+    killed.open_ids.clear()
+    stand_in.in_use.clear()
+    assert view_of(run, "offline").update(last=True)
+    assert stand_in.rows() == shown
+
+
+def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    live = view_of(run, "offline")
+    write(metrics, range(1, 21))
+    assert not live.update()
+    metrics.truncate_after(10)
+    assert not live.update()
+    for step in range(11, 31):  # longer lines, so that the old place is no longer between two
+        metrics.append({"step": step, "tokens": step, "seconds": 1 / step})
+    end(run)
+    assert live.update()
+    assert not live.problem
+    rows = stand_in.rows()
+    assert [*rows] == [*range(1, 32)]
+    assert "seconds" in rows[11]
+
+
+def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    write(metrics, range(1, 11))
+    end(run, "preempted")
+    for _ in range(2):
+        assert sync([run.parent, run], "offline") == 0
+    assert len(stand_in.started) == 1
+    write(metrics, range(11, 16))
+    end(run)
+    for _ in range(2):
+        assert sync([run], "offline") == 0
+    assert len(stand_in.started) == 2
+    assert [*stand_in.rows()] == [*range(1, 17)]
+
+
+def test_a_torn_line_waits_until_it_is_whole(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    view = view_of(run, "offline")
+    with metrics.path.open("ab", buffering=0) as file:
+        file.write(b'{"step": 1}\n{"step": 2, "tok')
+        view.update()
+        file.write(b'ens": 3}\n')
+        view.update(last=True)
+    assert stand_in.rows() == {1: {}, 2: {"tokens": 3}}
+
+
+def test_rows_of_one_step_are_one_step_and_null_is_left_out(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    metrics.append({"step": 1, "tokens": 5, "train/loss": float("nan")})
+    metrics.append({"step": 1, "tokens": 5, "val/loss": 2.0})
+    view_of(run, "offline").update(last=True)
+    assert stand_in.rows() == {1: {"tokens": 5, "val/loss": 2.0}}
+
+
+def test_a_run_that_has_no_rows_yet_waits_for_them(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    metrics.path.unlink()
+    view = view_of(run, "offline")
+    assert not view.update()
+    write(files.MetricsFile(metrics.path), range(1, 4))
+    assert view.update(last=True)
+    assert [*stand_in.rows()] == [1, 2, 3]
+
+
+def test_a_process_that_mirrors_keeps_others_away(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(metrics, range(1, 11))
+    live = view_of(run, "offline")
+    live.update()
+    assert sync([run], "offline") == 0
+    assert "another process" in capsys.readouterr().err
+    live.update(last=True)
+    assert [*stand_in.rows()] == [*range(1, 11)]
+
+
+def test_a_live_view_waits_for_the_curve_of_a_result(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    write(metrics, range(1, 4))
+    end(run)
+    (run / "curve.svg").rename(run / "later.svg")
+    live = view_of(run, "offline")
+    assert not live.update()
+    (run / "later.svg").rename(run / "curve.svg")
+    assert live.update()
+    assert stand_in.rows()[4] == {"view/curve": "Html"}
+
+
+def test_without_a_network_online_becomes_offline_with_one_line_that_tells_no_secret(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WANDB_API_KEY", "no network")
+    write(metrics, range(1, 11))
+    make_run(run.parent, config_of(seed=1), 2.0)
+    assert sync([run.parent], "online") == 1
+    assert stand_in.modes == ["online", "offline", "offline"]  # the second does not wait again
+    assert stand_in.started[0]["settings"].init_timeout == 20
+    said = capsys.readouterr().err
+    assert "mirrored up to step 10, but W&B is not reached" in said
+    log = (run.parent / "wandb" / "mirror.log").read_text()
+    assert log.count("\n") == 1
+    assert "offline instead" in log
+    assert "no network" not in log + said
+
+
+def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.reachable = True
+    write(metrics, range(1, 3))
+    first = view_of(run, "online")
+    first.update()
+    stand_in.reachable = False
+    second = view_of(make_run(run.parent, config_of(seed=1), 2.0), "online")
+    assert second.update()
+    assert "no W&B" in second.problem
+    assert first.update(last=True)
+    assert not first.problem
+    assert [*stand_in.rows()] == [1, 2]
+
+
+def test_what_was_mirrored_offline_is_written_anew_online_and_then_stays(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(metrics, range(1, 11))
+    assert sync([run], "offline") == 0
+    assert "mirrored up to step 10; its upload waits for `sync` online" in capsys.readouterr().err
+    stand_in.reachable = True
+    for mode in ("online", "online", "offline"):
+        assert sync([run], mode) == 0
+        assert capsys.readouterr().err.endswith("mirrored up to step 10\n")
+    assert stand_in.modes == ["offline", "online"]
+    (rows,) = stand_in.server.values()
+    assert rows == stand_in.rows()
+    write(metrics, range(11, 21))
+    assert sync([run], "online") == 0
+    (rows,) = stand_in.server.values()
+    assert [*rows] == [*range(1, 21)]
+
+
+def test_a_broken_run_is_told_and_the_others_are_mirrored(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(metrics, range(1, 11))
+    broken = make_run(run.parent, config_of(seed=1), 2.0, rows=0)
+    (broken / "metrics.jsonl").write_text('{"no step": 1}\n')
+    unreadable = make_run(run.parent, config_of(seed=2), 2.0)
+    (unreadable / "config.yaml").write_text("seed: [")
+    assert main(["sync", str(run.parent), "--mode", "offline"]) == 1
+    said = capsys.readouterr().err
+    assert f"{broken.name}: KeyError" in said
+    assert f"{unreadable.name}: ConfigError" in said
+    assert f"{run.name}: mirrored up to step 10" in said
+    assert not stand_in.in_use
+    assert not View.open_ids
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("diverged", 0), ("failed", 1)])
+def test_how_a_run_ended_is_how_it_ends_in_wandb(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile, status: str, code: int
+) -> None:
+    write(metrics, range(1, 3))
+    end(run, status)
+    view_of(run, "offline").update()
+    assert stand_in.exit_codes == [code]
+
+
+def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(
+    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    metrics.append({"step": 1, "tokens": 8, "probe/gradient_norm/mlp.up/0": 2.0, "lr": 0.1})
+    view_of(run, "offline").update(last=True)
+    hidden = {"step_metric": "tokens", "hidden": True}
+    everything = {"step_metric": "tokens"}
+    assert stand_in.defined == {"*": everything, "probe/gradient_norm/mlp.up/0": hidden}
+
+
+def test_a_report_is_shown_once_and_again_when_it_has_changed(
+    run: Path, study: Path, stand_in: StandIn, metrics: files.MetricsFile
+) -> None:
+    write(metrics, range(1, 3))
+    assert sync([study], "offline") == 0
+    (study / "report.html").write_text("<p>first</p>")
+    for folder in (study, study, run):
+        assert sync([folder], "offline") == 0
+    (study / "report.html").write_text("<p>second</p>")
+    assert sync([study], "offline") == 0
+    of_run, *of_report = stand_in.started
+    assert [fields["job_type"] for fields in of_report] == ["report", "report"]
+    assert {(fields["name"], fields["group"]) for fields in of_report} == {("study", "study")}
+    assert len({of_run["id"], *(fields["id"] for fields in of_report)}) == 2

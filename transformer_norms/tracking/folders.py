@@ -1,0 +1,197 @@
+"""What W&B shows of a run folder and of a study's report, under which words."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from io import StringIO
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import read_json, read_metrics
+from transformer_norms.report.reading import Run
+from transformer_norms.run.folder import attempts
+from transformer_norms.run.identity import digest
+from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
+from transformer_norms.tracking.view import View
+from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
+
+_RESULTS = {"finished", "diverged"}
+_ENDED = {*_RESULTS, "failed", "preempted"}
+_LONGEST_TAG = 64
+
+
+class RunView(View):
+    """Shows a run folder: its rows as they come, then its curve and what was probed."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        self.folder, self.metrics = folder, folder / "metrics.jsonl"
+        self.summary, self.curve = folder / "summary.json", folder / "curve.svg"
+        self._file: Any = None
+        files = [self.metrics, self.summary, self.curve]
+        super().__init__(folder.parent, folder.name, files, mode)
+
+    def fields(self) -> dict[str, Any]:
+        """What one groups by stands above the run's own keys: `choices.norm`, `variant`, ..."""
+        run = Run(self.folder)
+        planned, record = _planned(run) or (None, None)
+        stage = planned.stage if planned else "train"
+        words = {
+            "variant": label(planned.variant) if planned else _variant(run),
+            "stage": stage,
+            "identity": run.summary.identity,
+            "commit": run.summary.commit,
+        }
+        return {
+            "name": self.name,
+            "job_type": stage,
+            "tags": [_tag(f"{axis}={value}") for axis, value in run.config["choices"].items()],
+            "notes": record.question if record else None,
+            "config": {**run.config, **words},
+        }
+
+    def ended(self) -> bool:
+        """A result's curve is drawn after its last summary is written."""
+        status = self._summary()["status"]
+        return status in _ENDED and (status not in _RESULTS or self.curve.is_file())
+
+    def totals(self) -> dict[str, Any]:
+        summary = self._summary()
+        values = {k: v for k, v in summary.items() if isinstance(v, (str, int, float))}
+        if summary["status"] in _RESULTS:  # a number: its mean over a group is the share
+            values["final/diverged"] = int(summary["status"] == "diverged")
+        return values
+
+    def new_rows(self, anew: bool) -> Iterator[dict[str, Any]] | None:
+        if self._file is None or anew:
+            if not self.metrics.is_file():
+                return iter(())
+            self._file = open(self.metrics, "rb")  # noqa: SIM115
+        elif not os.path.samestat(os.fstat(self._file.fileno()), self.metrics.stat()):
+            return None
+        return self._read_rows()
+
+    def _read_rows(self) -> Iterator[dict[str, Any]]:
+        """Yields each whole line without nulls, which stand for numbers that are not finite."""
+        while (line := self._file.readline()).endswith(b"\n"):
+            row = json.loads(line)
+            yield {k: v for k, v in row.items() if v is not None and k != "nonfinite"}
+        self._file.seek(-len(line), os.SEEK_CUR)
+
+    def pictures(self) -> dict[str, Any]:
+        if self._summary()["status"] not in _RESULTS:
+            return {}
+        pages = {"view/probes": draw_probes(read_metrics(self.metrics))}
+        with suppress(FileNotFoundError):
+            pages["view/curve"] = self.curve.read_text(encoding="utf-8")
+        # W&B shows a drawing as a page, without the head of an XML file; its images are pixels.
+        return {key: _page("".join(svg.partition("<svg")[1:])) for key, svg in pages.items() if svg}
+
+    def _summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = read_json(self.summary)
+        return summary
+
+
+class ReportView(View):
+    """Shows the report of a study: its page, which has all results, and its curves."""
+
+    def __init__(self, study: Path, mode: str) -> None:
+        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode)
+
+    def fields(self) -> dict[str, Any]:
+        questions = dict.fromkeys(record.question for record in _records(self.study))
+        return {
+            "name": self.study.name,
+            "job_type": "report",
+            "notes": " ".join(questions) or None,
+            "config": {"study": self.study.name, "stage": "report"},
+        }
+
+    def pictures(self) -> dict[str, Any]:
+        page, curves = self.files
+        shown = {"view/report": _page(page.read_text(encoding="utf-8"))}
+        if curves.is_file():
+            shown["view/curves"] = wandb.Image(str(curves))
+        return shown
+
+
+def view_of(folder: Path, mode: str) -> View:
+    is_run = any((folder / name).is_file() for name in ("summary.json", "metrics.jsonl"))
+    return RunView(folder, mode) if is_run else ReportView(folder, mode)
+
+
+def _planned(run: Run) -> tuple[PlannedRun, SweepRecord] | None:
+    """Returns what a sweep planned the run for; a result counts more than another's tuning."""
+    study, identity = run.folder.parent, run.summary.identity
+    plans = [
+        (planned, record)
+        for record in _records(study)
+        for planned in record.runs
+        if planned.identity == identity
+        and run.folder in attempts(study, identity, planned.folder.rpartition(identity[:8])[2])
+    ]
+    return min(plans, key=lambda plan: plan[0].stage != "result", default=None)
+
+
+def _records(study: Path) -> Iterator[SweepRecord]:
+    for path in sorted(study.glob("sweep-*.json")):
+        with suppress(ConfigError):  # an unreadable record keeps no run from W&B
+            yield read_record(path)
+
+
+def _variant(run: Run) -> str:
+    """Names a run that no sweep planned without its seed, and with a hash of all other keys, so
+    that a group differs in nothing but seeds: `rmsnorm-post-tiny-3f2a`."""
+    name = re.sub(r"(-s\d+)?-[0-9a-f]{8}(-from-\w+)?(-\d+)?$", "", run.folder.name)
+    return f"{name}-{digest(run.settings)[:4]}"
+
+
+def _tag(text: str) -> str:
+    """A long one, such as a typed equation, is cut and ends with a hash, so that it stays apart."""
+    return text if len(text) <= _LONGEST_TAG else f"{text[: _LONGEST_TAG - 5]}~{digest(text)[:4]}"
+
+
+def _page(html: str) -> Any:
+    return wandb.Html(html, inject=False, data_is_not_path=True)
+
+
+def draw_probes(rows: list[dict[str, Any]]) -> str:
+    """Returns an SVG with a chart for each measure and part and a line for each block; '' where
+    nothing was probed. W&B's own charts of many lines would each be an artifact of the run."""
+    charts: dict[tuple[str, str], dict[Place, list[tuple[float, float]]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if place := place_of(key):
+                chart = place.measure, "" if place.block is None else place.part
+                points = charts.setdefault(chart, {}).setdefault(place, [])
+                points.append((row["tokens"], nan if value is None else value))
+    if not charts:
+        return ""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    lines = -(-len(charts) // 3)
+    figure = Figure(figsize=(11, 2.5 * lines))
+    figure.subplots_adjust(0.07, 0.2 / lines, 0.98, 1 - 0.12 / lines, 0.25, 0.5)  # fast, by hand
+    for number, ((measure, part), places) in enumerate(charts.items(), 1):
+        about = MEASURES.get(measure, Measure(measure, ""))
+        axes = figure.add_subplot(lines, 3, number)
+        depth = max([place.block for place in places if place.block is not None], default=0) or 1
+        for place, points in places.items():
+            shade = "grey" if place.block is None else colormaps["viridis"](place.block / depth)
+            name = place.part if place.block is None else f"block {place.block}"
+            axes.plot(*zip(*points, strict=True), color=shade, label=name, linewidth=1)
+        if about.log:
+            axes.set_yscale("log", nonpositive="mask")
+        axes.set_title(f"{about.title} {part}".strip(), fontsize=8, parse_math=False)
+        axes.set_xlabel("tokens", fontsize=7)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=6, frameon=False)
+    svg = StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()

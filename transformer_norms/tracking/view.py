@@ -1,0 +1,202 @@
+"""A view is the W&B run that shows one folder. It is complete, or it is written anew, whole.
+
+Live mirroring, `sync` and repair are the same `update`. `<study>/wandb/<id>.json` holds the
+fingerprint of what a complete view shows.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import wandb
+
+from transformer_norms.files import read_json, write_json
+from transformer_norms.locks import Lock, take_lock
+from transformer_norms.training.measures import PREFIX
+
+_INIT_SECONDS = 20
+_UPLOAD_SECONDS = 300
+_OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
+
+
+class View(ABC):
+    """Shows `files`, in the W&B group of `study`. `update` never raises: what fails becomes
+    `problem` and a line in `<study>/wandb/mirror.log`."""
+
+    # Shared by the process: after one failed attempt nothing waits for W&B's server again.
+    unreached: ClassVar[bool] = False
+    open_ids: ClassVar[set[str]] = set()
+
+    def __init__(self, study: Path, name: str, files: list[Path], mode: str) -> None:
+        self.study, self.name, self.files, self.mode = study, name, files, mode
+        self.id = hashlib.sha256(f"{study.name}/{name}".encode()).hexdigest()[:16]
+        self.home = study / "wandb"
+        self._record = self.home / f"{self.id}.json"
+        self.state: dict[str, Any] = {}
+        self.problem = ""
+        self._run: Any = None
+        self._lock: Lock | None = None
+        self._hidden: set[str] = set()
+
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """Returns the arguments of wandb.init that say what is shown."""
+
+    @abstractmethod
+    def pictures(self) -> dict[str, Any]:
+        """Returns what is shown beside the rows, for run.log."""
+
+    def totals(self) -> dict[str, Any]:
+        """Returns the values of the W&B run's summary."""
+        return {}
+
+    def ended(self) -> bool:
+        """Whether nothing more is to come."""
+        return True
+
+    def new_rows(self, anew: bool) -> Iterable[dict[str, Any]] | None:
+        """Returns the rows that are new, or all; None if earlier ones have been replaced."""
+        return ()
+
+    def update(self, last: bool = False) -> bool:
+        """Shows what is new. Returns True when the view is complete or has failed; the `last` call
+        completes it with what there is."""
+        try:
+            if not self._claim():
+                return False
+            # Both are read first: what is written meanwhile makes the view incomplete.
+            done = last or self.ended()
+            fingerprint = self._fingerprint() if done else ""
+            if self._run is not None or not (done and self._is_complete(fingerprint)):
+                self._log_rows()
+                if done:
+                    self._complete(fingerprint)
+        except Exception as error:  # the views of other folders go on
+            self.problem, done = self._note(error), True
+        if done:
+            self._release()
+        return done
+
+    def _claim(self) -> bool:
+        """One process at a time writes a view."""
+        if self._lock is None:
+            self.home.mkdir(exist_ok=True)
+            file = self.home / f"{self.id}.lock"
+            file.touch()
+            self._lock = take_lock(file)
+        return self._lock is not None
+
+    def _release(self) -> None:
+        with suppress(Exception):
+            self._finish()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(json.dumps(self.fields(), default=str).encode())
+        for file in self.files:
+            if file.is_file():
+                digest.update(file.name.encode() + file.read_bytes())
+        return digest.hexdigest()
+
+    def _is_complete(self, fingerprint: str) -> bool:
+        with suppress(OSError, ValueError):
+            self.state = read_json(self._record)
+        enough = {"online", self.mode}
+        return self.state.get("fingerprint") == fingerprint and self.state["mode"] in enough
+
+    def _log_rows(self) -> None:
+        rows = None if self._run is None else self.new_rows(anew=False)
+        if rows is None:
+            self._open()
+            rows = self.new_rows(anew=True) or ()
+        for row in rows:
+            for key in row.keys() - self._hidden:
+                # By their names: where two patterns match a key, W&B takes either.
+                if key.startswith(f"{PREFIX}/"):
+                    self._run.define_metric(key, step_metric="tokens", hidden=True)
+                    self._hidden.add(key)
+            step = row.pop("step")
+            self._run.log(row, step=step)
+            self.state["step"] = step
+
+    def _open(self) -> None:
+        """Starts the W&B run. It replaces all that W&B holds under the id: `resume` is unset."""
+        self._finish()
+        self._record.unlink(missing_ok=True)
+        for part in self.home.glob(f"*run-*-{self.id}"):
+            shutil.rmtree(part, ignore_errors=True)
+        mode = "offline" if View.unreached else self.mode
+        fields = self.fields()
+        try:
+            self._run = self._init(mode, fields)
+        except Exception as error:
+            # W&B keeps the id of a run that failed to start until its service is torn down, which
+            # would end all open runs.
+            if mode == "offline" or self.open_ids:
+                raise
+            self._note(error, "W&B is not reached, offline instead: ")
+            View.unreached, mode = True, "offline"
+            wandb.teardown()
+            self._run = self._init(mode, fields)
+        self.open_ids.add(self.id)
+        self._hidden.clear()
+        self.state = {"mode": mode, "step": -1}
+        self._run.define_metric("*", step_metric="tokens")
+
+    def _init(self, mode: Any, fields: Mapping[str, Any]) -> Any:
+        if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
+            os.environ["WANDB_DATA_DIR"] = str(self.home)
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "transformer_norms",
+            id=self.id,
+            reinit="create_new",  # else wandb.init returns a run that is open already
+            group=self.study.name,
+            dir=self.study,
+            mode=mode,
+            **fields,
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                symlink=False,
+                disable_git=True,
+                save_code=False,
+                x_save_requirements=False,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                init_timeout=_INIT_SECONDS,
+                finish_timeout=_UPLOAD_SECONDS,
+                finish_timeout_raises=True,
+            ),
+        )
+
+    def _complete(self, fingerprint: str) -> None:
+        if pictures := self.pictures():
+            self._run.log(pictures, step=self.state["step"] + 1)
+        totals = self.totals()
+        self._run.summary.update(totals)
+        self._finish(0 if totals.get("status", "finished") in ("finished", "diverged") else 1)
+        # Only now does W&B hold the rows for certain.
+        self.state["fingerprint"] = fingerprint
+        write_json(self._record, self.state)
+
+    def _finish(self, code: int = 1) -> None:
+        run, self._run = self._run, None
+        self.open_ids.discard(self.id)
+        if run is not None:
+            run.finish(exit_code=code)
+
+    def _note(self, error: Exception, text: str = "") -> str:
+        """Writes one line to mirror.log and returns it; it contains no API key."""
+        text = " ".join(f"{text}{type(error).__name__}: {error}".split())
+        text = text.replace(os.environ.get("WANDB_API_KEY") or "\0", "***")
+        with suppress(OSError), open(self.home / "mirror.log", "a") as log:
+            log.write(f"{self.name}: {text}\n")
+        return text
