@@ -8,7 +8,6 @@ import pytest
 import yaml
 from run_folders import config_of, make_record, make_run, planned
 
-from transformer_norms.sweep.mirrors import Mirrors
 from transformer_norms.tracking.folders import ReportView, RunView, draw_probes
 
 PRE, POST = {"placement": "pre"}, {"placement": "post"}
@@ -118,15 +117,6 @@ def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path: Path) -> None:
     ]
     assert [value.get("final/diverged") for value in values] == [0, 1, None]
     assert [value.get("val_loss") for value in values] == [2.0, None, None]
-
-
-def test_the_report_of_a_sweep_is_handed_to_the_mirror_of_its_runs(tmp_path: Path) -> None:
-    followed: list[Path] = []
-    mirrors = Mirrors()
-    mirrors.report(tmp_path)
-    mirrors.mirror = type("Mirror", (), {"follow": lambda _, folder: followed.append(folder)})()
-    mirrors.report(tmp_path)
-    assert followed == [tmp_path]
 
 
 def test_a_chart_for_each_measure_and_part_has_a_line_for_each_block(
