@@ -130,7 +130,7 @@ STRANGE = [
     (["placement=keel"], ["placement=keel is not verified: "]),
     (["init=zero_out", "placement=out"], ["init: output and down start at zero under a norm"]),
     (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
-    (["norm.bias=true"], ["norm.bias is typed: what is computed may not be the formula"]),
+    (["norm.bias=true"], ["norm.bias is typed: the norm is no longer its formula, gain * x"]),
     (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
     (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
 ]

@@ -137,7 +137,7 @@ KINDS = [
     ("data.split=random", "data.split", "'random'", "hash, tail"),
     ("data=text data.paths=[1]", "data.paths", "1", "string"),
     ("placement.source=1", "placement.source", "choose another, placement=NAME"),
-    ("placement.equation='x + f(x, q=norm@foo)'", "placement.equation", "foo", "head, per_"),
+    ("placement.equation='x+f(x,q=norm@foo)'", "placement.equation", "foo", "head, per_"),
     ("placement={a: 1}", "placement={a: 1}", "sandwich"),
     ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "string"),
     ("init.std.default=1", "init.std.default", "init=scaled"),

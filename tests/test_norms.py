@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from transformer_norms.config.compose import plain
+from transformer_norms.config.compose import compose, plain
 from transformer_norms.config.validation import check
+from transformer_norms.errors import ConfigError
 from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.norms.stated import check_formula
 
 pytestmark = pytest.mark.area("catalogue")
 
@@ -481,3 +483,66 @@ def test_batchnorm_refuses_one_token_alone_and_keeps_its_statistics():
         norm(draw(0, 1, 1, WIDTH))
     assert norm.running_var.isfinite().all()
     assert norm.eval()(draw(0, 1, 1, WIDTH)).isfinite().all()
+
+
+FALSE = [  # each differs from the file's in one sign, one number or one place
+    ("rmsnorm", "gain * x / sqrt(mean(x**2) - eps)"),
+    ("rmsnorm", "gain * x / sqrt(mean(x**2))"),
+    ("rmsnorm", "gain * x / sqrt(sum(x**2) + eps)"),
+    ("rmsnorm", "x / sqrt(mean(x**2) + eps)"),
+    ("rmsnorm", "gain * (x - mean(x)) / sqrt(mean(x**2) + eps)"),
+    ("layernorm", "gain * (x + mean(x)) / sqrt(var(x) + eps) + bias"),
+    ("layernorm", "gain * ((x - mean(x)) / sqrt(var(x) + eps) + bias)"),
+    ("layernorm", "gain * (x - mean(x)) / (sqrt(var(x)) + eps) + bias"),
+    ("rmsnorm_1p", "(1 - offset) * x / sqrt(mean(x**2) + eps)"),
+    ("prmsnorm", "gain * x / sqrt(mean(x**2) + eps)"),
+    ("scalenorm", "gain * x / norm(x - mean(x))"),
+    ("dyt", "gain * tanh(x) + bias"),
+    ("derf", "gain * erf(alpha * x - shift) + bias"),
+    ("seednorm", "(gain + alpha * tanh(sum(beta * x))) * x / sqrt(mean(x**2)) + eps"),
+    ("batchnorm", "gain * (x - mean(x)) / sqrt(var(x) + eps) + bias"),
+]
+
+
+@pytest.mark.parametrize(("name", "formula"), FALSE)
+def test_a_formula_that_is_not_what_the_class_computes_is_refused(name, formula):
+    spec = SPECS[name]
+    with pytest.raises(ValueError, match=r"is not what the norm \w+ computes: on a random token"):
+        check_formula(spec["type"], formula, arguments(name))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_formula_of_every_norm_is_what_its_class_computes(name):
+    check_formula(SPECS[name]["type"], SPECS[name]["formula"], arguments(name))
+
+
+def test_a_typed_gain_or_bias_is_still_the_norm_of_the_formula():
+    for typed in ({"gain": "offset"}, {"gain": "none"}, {"bias": True}):
+        own = {**arguments("rmsnorm_bias"), **typed}
+        check_formula("rmsnorm", SPECS["rmsnorm_bias"]["formula"], own)
+
+
+def test_a_plugins_norm_is_refused_where_its_formula_is_false_and_nothing_is_written(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from transformer_norms.norms import NORMS\n"
+        '@NORMS("peak")\n'
+        "class Peak(nn.Module):\n"
+        "    def __init__(self, width: int) -> None:\n"
+        "        super().__init__()\n"
+        "        self.gain = nn.Parameter(torch.ones(width))\n"
+        "    def forward(self, x):\n"
+        "        return self.gain * x / x.abs().sum(-1, keepdim=True)\n"
+    )
+    folder = tmp_path / "configs" / "norm"
+    folder.mkdir(parents=True)
+    (folder / "peak.yaml").write_text("type: peak\nformula: gain * x / sum(abs(x))\n")
+    (folder / "untrue.yaml").write_text("type: peak\nformula: gain * x / mean(abs(x))\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose([f"plugins={tmp_path}", "norm=peak"]).norm.type == "peak"
+    with pytest.raises(ConfigError, match=r"norm\.formula: 'gain \* x / mean\(abs\(x\)\)' is not"):
+        compose([f"plugins={tmp_path}", "norm=untrue"])
+    assert not (tmp_path / "runs").exists()

@@ -19,81 +19,86 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FUNCTIONS: dict[str, Callable[[float], float]] = {"sqrt": math.sqrt, "log": math.log}
+# What may be called: the number of its arguments, and the function.
+Functions = Mapping[str, tuple[int, Callable[..., Any]]]
+OF_NUMBERS: Functions = {"sqrt": (1, math.sqrt), "log": (1, math.log), "abs": (1, abs)}
 
 
 class Formula:
-    """A number as a function of named numbers, e.g. of N (blocks), R = 2N, i, l = i + 1, d, dh, m.
+    """A value as a function of named values: numbers such as N (blocks), R = 2N, i, l = i + 1, d,
+    dh, m, or, with `functions` of them, the tokens and parameters of a norm.
 
-    Numbers, names, + - * / % ** ( ), sqrt, log, and the comparisons < <= == !=. Anything else is
-    a ValueError, at parsing.
+    Numbers, names, + - * / % ** ( ), the functions, and the comparisons < <= == !=. Anything else
+    is a ValueError, at parsing.
     """
 
-    def __init__(self, text: str | float) -> None:
-        self.text = str(text)
+    def __init__(self, text: str | float, functions: Functions = OF_NUMBERS) -> None:
+        self.text, self.functions = str(text), functions
         try:
             self._tree = ast.parse(self.text, mode="eval").body
         except SyntaxError:
             raise ValueError(f"'{self.text}' is no formula") from None
         for node in ast.walk(self._tree):
-            _refuse_unknown(node, self.text)
+            self._refuse_unknown(node)
         self.names = _names(self._tree)  # once: a deep model asks each formula once a weight
 
-    def __call__(self, values: Mapping[str, float]) -> float:
+    def __call__(self, values: Mapping[str, Any]) -> Any:
         unknown = sorted(self.names - values.keys())
         if unknown:
             known = " ".join(sorted(values))
             raise ValueError(f"'{self.text}' names {unknown[0]}; known here are {known}")
         try:
-            result = _walk(self._tree, values)
+            result = self._walk(self._tree, values)
         except (ArithmeticError, ValueError) as error:
             raise ValueError(f"'{self.text}' has no value here: {error}") from None
-        if isinstance(result, complex) or not math.isfinite(result):
+        if isinstance(result, complex) or (
+            isinstance(result, (int, float)) and not math.isfinite(result)
+        ):
             raise ValueError(f"'{self.text}' has no finite value here")
         return result
 
+    def _refuse_unknown(self, node: ast.AST) -> None:
+        number = isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
+        comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
+        # `load` marks every name that is read: no syntax of its own.
+        plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
+        call = isinstance(node, ast.Call) and self._is_call(node)
+        if not (number or call or comparison or plain or type(node) in _OPERATIONS):
+            raise ValueError(
+                f"'{self.text}' is no formula: numbers, names, + - * / % **, < <= == !=, "
+                f"{', '.join(self.functions)} are all"
+            )
+
+    def _is_call(self, node: ast.Call) -> bool:
+        named = isinstance(node.func, ast.Name) and node.func.id in self.functions
+        return named and not node.keywords and len(node.args) == self.functions[node.func.id][0]  # type: ignore[attr-defined]
+
+    def _walk(self, node: ast.AST, values: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return values[name]
+            case ast.UnaryOp(op=op, operand=operand):
+                return _OPERATIONS[type(op)](self._walk(operand, values))
+            case ast.BinOp(left=left, op=op, right=right):
+                base = self._walk(left, values)
+                # A float base keeps 9**9**9 an overflow at once instead of a very long integer.
+                base = float(base) if isinstance(base, int) else base
+                return _OPERATIONS[type(op)](base, self._walk(right, values))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return _OPERATIONS[type(op)](self._walk(left, values), self._walk(right, values))
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                _, function = self.functions[name]
+                return function(*(self._walk(argument, values) for argument in arguments))
+        raise AssertionError(f"unreachable: {node}")
+
 
 def _names(tree: ast.AST) -> frozenset[str]:
-    """Those of numbers: what is called is none."""
+    """The names of values; the names of functions are left out."""
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return frozenset(node.id for node in names if id(node) not in calls)
-
-
-def _refuse_unknown(node: ast.AST, text: str) -> None:
-    number = isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
-    call = (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _FUNCTIONS
-        and len(node.args) == 1
-        and not node.keywords
-    )
-    comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
-    # `load` marks every name that is read: no syntax of its own.
-    plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
-    if not (number or call or comparison or plain or type(node) in _OPERATIONS):
-        raise ValueError(
-            f"'{text}' is no formula: numbers, names, + - * / % **, sqrt, log, < <= == != are all"
-        )
-
-
-def _walk(node: ast.AST, values: Mapping[str, float]) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            return values[name]
-        case ast.UnaryOp(op=op, operand=operand):
-            return _OPERATIONS[type(op)](_walk(operand, values))
-        case ast.BinOp(left=left, op=op, right=right):
-            # A float base keeps 9**9**9 an overflow at once instead of a very long integer.
-            return _OPERATIONS[type(op)](float(_walk(left, values)), _walk(right, values))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _OPERATIONS[type(op)](_walk(left, values), _walk(right, values))
-        case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return _FUNCTIONS[name](_walk(argument, values))
-    raise AssertionError(f"unreachable: {node}")
 
 
 def formula_values(sizes: Mapping[str, int]) -> dict[str, float]:

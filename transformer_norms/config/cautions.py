@@ -1,7 +1,6 @@
 """What is strange about a config, in a sentence each. What the user typed is permission: it trains,
 and the record, `explain` and the report say so."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -118,11 +117,8 @@ def _unlike_the_paper(config: Config, placement: Placement, typed: set[str]) -> 
 def _unlike_the_file(config: Config, typed: set[str]) -> Iterator[str]:
     """Typed values that make another formula or equation than the one that the file states."""
     choices = config["choices"]
-    stated = re.findall(r"\w+", str(config["norm"].get("formula", "")))
     for key in sorted(typed):
         axis, _, own = key.partition(".")
-        if axis == "norm" and own and own not in (*stated, "allow_noncausal"):
-            yield f"{key} is typed: what is computed may not be the formula of norm={choices[axis]}"
         if axis == "placement" and own:
             name = choices[axis]
             yield f"{key} is typed: what is computed is not the equation of placement={name}"

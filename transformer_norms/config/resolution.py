@@ -25,7 +25,8 @@ from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.placement import Placement, qk_site
 from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
-from transformer_norms.norms import NORMS
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.norms.stated import check_formula
 
 Config = dict[str, Any]
 ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
@@ -43,7 +44,7 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
     """
     words = {"init": axes["init"], **{key: get(config, key) for key in WORD_KEYS}}
     check_plain(config)
-    check_registered("norm", config["norm"], NORMS, ("width",))
+    changed = _check_norm("norm", config["norm"], typed)
     placement = build(Placement, "placement", config["placement"])
     brings = _brings(config["norm"], placement)
     notes = _resolve_norms(config, brings, placement, typed, option)
@@ -59,7 +60,7 @@ def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: Re
         **{key: config[key] for key in ("embed", "final_norm", "qk_norm")},
     }
     config["words"] = words
-    config["warnings"] = notes + cautions(config, placement, typed)
+    config["warnings"] = notes + changed + cautions(config, placement, typed)
     return {key: config[key] for key in KEYS}
 
 
@@ -128,8 +129,24 @@ def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
     except ConfigError as error:
         line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
         raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
-    check_registered(f"norms.{name}", norm, NORMS, ("width",))
+    _check_norm(f"norms.{name}", norm, set())
     return norm
+
+
+def _check_norm(node: str, norm: Config, typed: set[str]) -> list[str]:
+    """Checks a norm's keys against its class, and its formula against what the class computes. A
+    typed value may make another norm of it, which is said in a line."""
+    check_registered(node, norm, NORMS, ("width",))
+    own = {key: value for key, value in norm.items() if key not in NOT_ARGUMENTS}
+    if "formula" in norm:
+        try:
+            check_formula(norm["type"], norm["formula"], own)
+        except ValueError as error:
+            keys = sorted(key for key in typed if key.startswith(f"{node}."))
+            if not keys:
+                raise ConfigError(f"{node}.formula: {error}") from None
+            return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
+    return []
 
 
 def _resolve_init(

@@ -4,11 +4,13 @@ A norm is built as `norm(width)`, acts on the last axis, and keeps shape and dty
 its formula and its paper. The arithmetic is float32 at least, whatever the input's dtype, and
 gains are kept in float32: the result is rounded once, at the end.
 
-A YAML's `formula` names x, the parameters and numbers of its norm, and these functions:
-    mean var sum norm     of a token's coordinates; var is the mean of (x - mean(x))**2
-    first(x, share)       the first coordinates, int(share * width) of them and at least one
-    batch_mean batch_var  of a coordinate over all tokens
-    sqrt tanh erf max     of each number
+A YAML's `formula` names x, the parameters and numbers of its norm, and functions:
+    mean var sum norm        of a token's coordinates; var is the mean of (x - mean(x))**2
+    first(x, share)          the first coordinates, int(share * width) of them and at least one
+    batch_mean batch_var     of a coordinate over all tokens
+    sqrt log exp abs sign tanh sigmoid erf     of each number
+    max(x, bound) min(x, bound)                of each number and a bound
+Whoever chooses the norm has its formula compared with its class first (stated.py).
 """
 
 import importlib
@@ -20,7 +22,7 @@ from transformer_norms.registry import Registry
 T = TypeVar("T")
 
 NORMS = Registry("norm")
-# What a norm's YAML says besides the arguments of its class. `formula` is evaluated by a test.
+# What a norm's YAML says besides the arguments of its class. `formula` is compared with the class.
 NOT_ARGUMENTS = ("type", "formula", "source", "brings")
 
 

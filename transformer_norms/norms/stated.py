@@ -1,0 +1,89 @@
+"""A norm's formula, as its YAML states it, compared with what its class computes."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer_norms.formula import Formula, Functions
+from transformer_norms.norms import NORMS
+
+WIDTH = 12
+SIZES = (1.0, 1e-3, 30.0)  # of tokens: small ones show an eps, large ones a bound
+TOLERANCE = 1e-5  # of the largest number; a class may compute in float32
+
+
+def first(x: Tensor, share: float) -> Tensor:
+    """The first coordinates: int(share * width) of them, and at least one."""
+    return x[..., : max(1, int(share * x.shape[-1]))]
+
+
+def over_tokens(x: Tensor) -> tuple[int, ...]:
+    return tuple(range(x.dim() - 1))
+
+
+FUNCTIONS: Functions = {
+    "mean": (1, lambda x: x.mean(-1, keepdim=True)),
+    "var": (1, lambda x: x.var(-1, keepdim=True, correction=0)),
+    "sum": (1, lambda x: x.sum(-1, keepdim=True)),
+    "norm": (1, lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True)),
+    "batch_mean": (1, lambda x: x.mean(over_tokens(x))),
+    "batch_var": (1, lambda x: x.var(over_tokens(x), correction=0)),
+    "first": (2, first),
+    "sqrt": (1, torch.sqrt),
+    "log": (1, torch.log),
+    "exp": (1, torch.exp),
+    "abs": (1, torch.abs),
+    "sign": (1, torch.sign),
+    "tanh": (1, torch.tanh),
+    "sigmoid": (1, torch.sigmoid),
+    "erf": (1, torch.erf),
+    "max": (2, lambda x, bound: torch.clamp(x, min=bound)),
+    "min": (2, lambda x, bound: torch.clamp(x, max=bound)),
+}
+
+
+def check_formula(kind: str, formula: str, settings: Mapping[str, Any]) -> None:
+    """ValueError where the class `kind`, built with `settings`, does not compute `formula`.
+
+    Both are worked out on random tokens of several sizes, with random parameters.
+    """
+    _check(kind, formula, json.dumps(settings, sort_keys=True))
+
+
+@cache
+def _check(kind: str, formula: str, settings_json: str) -> None:
+    settings = json.loads(settings_json)
+    stated, generator = Formula(formula, FUNCTIONS), torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        norm = NORMS[kind](WIDTH, **settings)
+    if not isinstance(norm, torch.nn.Module):  # the norm that computes nothing
+        norm = torch.nn.Identity()
+    norm = norm.double()
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter += torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        for size in SIZES:
+            x = size * torch.randn(2, 3, WIDTH, generator=generator, dtype=torch.float64)
+            computed = norm(x)
+            expected = torch.as_tensor(stated({**values_of(norm, settings), "x": x}))
+            distance = (computed - expected).abs().max()
+            if not distance <= TOLERANCE * expected.abs().max():
+                at = (computed - expected).abs().flatten().argmax()
+                here, there = (y.expand_as(x).flatten()[at] for y in (computed, expected))
+                raise ValueError(
+                    f"'{formula}' is not what the norm {kind} computes: on a random token it is "
+                    f"{there:.4g} where the class gives {here:.4g}"
+                )
+
+
+def values_of(norm: torch.nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The names that a formula may use besides x: the norm's numbers and parameters. A gain that
+    is kept as an offset is 1 + offset; a gain that is absent is 1 and a bias that is absent 0."""
+    numbers = {key: value for key, value in settings.items() if type(value) in (int, float)}
+    parameters = {name: p.detach() for name, p in norm.named_parameters()}
+    gain = 1 + parameters["offset"] if "offset" in parameters else 1.0
+    return {"gain": gain, "bias": 0.0, **numbers, **parameters}
