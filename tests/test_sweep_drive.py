@@ -16,6 +16,7 @@ from run_folders import without_pictures
 from transformer_norms import cli as command
 from transformer_norms.errors import StorageError
 from transformer_norms.run import run as running
+from transformer_norms.run.summary import Data, Summary
 from transformer_norms.run.sweep_record import read_record
 from transformer_norms.sweep import board, drive, pool
 from transformer_norms.sweep.drive import plan_sweep
@@ -309,12 +310,13 @@ def test_a_failure_that_cannot_be_written_ends_no_sweep(capsys, monkeypatch):
 
     def begins(run, *_):
         run.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = {"status": "running", "step": 0, "steps": 4, "val_loss": None}
-        (run.folder / "summary.json").write_text(json.dumps(unfinished))
+        data = Data(identity={}, fingerprint="")
+        unfinished = Summary(status="running", steps=4, identity="0" * 16, data=data)
+        (run.folder / "summary.json").write_text(json.dumps(unfinished.values()))
         fails()
 
     monkeypatch.setattr(running.Run, "train", begins)
-    monkeypatch.setattr("transformer_norms.sweep.launching.write_json", fails)
+    monkeypatch.setattr(Summary, "write", fails)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
     assert (answer["failed"], code) == (2, 1)

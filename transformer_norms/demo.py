@@ -10,8 +10,7 @@ from typing import Any
 from transformer_norms.cli import main
 from transformer_norms.files import read_metrics
 from transformer_norms.progress import say
-from transformer_norms.run.curve import reference_lines
-from transformer_norms.run.folder import summary_of
+from transformer_norms.run.summary import read_summary
 
 PROMPT = "def "
 
@@ -43,7 +42,8 @@ def _captured(arguments: list[str]) -> tuple[Any, int]:
 def _explain(folder: Path) -> None:
     from transformer_norms.sample import sample
 
-    summary = summary_of(folder)
+    summary = read_summary(folder)
+    assert summary is not None
     last = read_metrics(folder / "metrics.jsonl")[-1]
     say("")
     say(
@@ -55,7 +55,7 @@ def _explain(folder: Path) -> None:
         "unigram": "tokens by frequency",
         "entropy floor": "the text's own entropy",
     }
-    for name, value in reference_lines(summary["data"]).items():
+    for name, value in summary.data.reference_lines().items():
         say(f"  {names[name]:<22}{value:.3f}  ({name})")
     say("")
     say(f"what it writes after {PROMPT!r}:")

@@ -6,13 +6,14 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import StorageError
+from transformer_norms.errors import ConfigError, StorageError
 
 TEMPORARY = ".tmp-"
 _STORAGE = {
@@ -95,6 +96,22 @@ def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
 def write_json(path: Path, value: Any) -> None:
     """ValueError for NaN and Infinity, which are no JSON, before anything is written."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def plain_file(path: Path, limit: int) -> Path:
+    """Returns `path`. Raises ConfigError unless it is a file of at most `limit` bytes, itself and
+    not a link or a pipe."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if stat.S_ISLNK(status.st_mode):
+        raise ConfigError(f"{path}: is a link; name the folder that it leads to")
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"{path}: is no file")
+    if status.st_size > limit:
+        raise ConfigError(f"{path}: is longer than {limit} bytes; no run's file is")
+    return path
 
 
 def read_json(path: Path, limit: int = 1 << 26) -> Any:

@@ -50,8 +50,8 @@ from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved, s
 from transformer_norms.report.escape import markdown
 from transformer_norms.report.grouping import variants_of
 from transformer_norms.report.paired_tests import half_interval
-from transformer_norms.report.reading import Run
 from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 
 EPILOG = f"""
@@ -107,7 +107,7 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
         costs.append(cost)
         if typed.save and model is not None:
             run, out = subject.folder, _folded_folder(typed.save, subject.folder)
-            step = subject.summary["step"] + subject.config.trainer.steps
+            step = subject.summary.step + subject.config.trainer.steps
             save_folded(model, subject.normless, tokenizer(run), step, run.resolve().name, out)
             models.append(str(out))
         if typed.out:
@@ -146,7 +146,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
     Raises ConfigError if two runs are one variant with one seed: they are no repetition.
     """
-    variants = variants_of([Run(folder) for folder in folders], ["norm", "placement"])
+    variants = variants_of([SavedRun(folder) for folder in folders], ["norm", "placement"])
     names = {run.folder: label(values) for values, members in variants for run in members}
     for _, members in variants:
         seeds = [run.config["seed"] for run in members]
@@ -212,8 +212,8 @@ def files(costs: Sequence[Cost], subjects: Sequence[Subject], setting: str) -> d
     """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
     lines = "\n".join(f"- {line}" for line in sentences(costs))
     runs = "\n".join(
-        f"- {markdown(subject.folder.name)}: identity {subject.summary['identity']}, commit "
-        f"{subject.summary['commit']}, torch {subject.summary['versions']['torch']}"
+        f"- {markdown(subject.folder.name)}: identity {subject.summary.identity}, commit "
+        f"{subject.summary.commit}, torch {subject.summary.versions['torch']}"
         for subject in subjects[: len(costs)]
     )
     table, legend = markdown_table(rows(costs, ORDER)), f"{setting} {LEGEND}"

@@ -25,9 +25,9 @@ from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
-from transformer_norms.run.folder import summary_of
 from transformer_norms.run.loading import load
 from transformer_norms.run.plan import Plan
+from transformer_norms.run.summary import read_summary
 from transformer_norms.training.divergence import Divergence
 from transformer_norms.training.trainer import Trainer
 
@@ -166,9 +166,12 @@ class Subject:
         self.folder, file = folder, folder / "config.yaml"
         keys = dict(_read_key(text) for text in typed)
         plugins = keys.get("plugins", "none")
-        self.model, self.summary = load(folder, plugins), summary_of(folder)
-        if (status := self.summary.get("status")) != "finished":
-            raise ConfigError(f"{folder}: is {status or 'no run of train.py'}, not finished")
+        self.model = load(folder, plugins)
+        summary = read_summary(folder)
+        if summary is None or summary.status != "finished":
+            status = summary.status if summary else "no run of train.py"
+            raise ConfigError(f"{folder}: is {status}, not finished")
+        self.summary = summary
         try:
             self.timetable = Timetable(places(self.model), start, gap)
         except ValueError as error:
@@ -178,14 +181,14 @@ class Subject:
         kept = [text for text in defaults if text.partition("=")[0] not in keys]
         self.config = compose([f"config={file}", *kept, *typed])
         self.normless = compose_normless(file, self.model, plugins)
-        self.sequences = self.summary["step"] * before.trainer.batch_size  # that the run has read
+        self.sequences = self.summary.step * before.trainer.batch_size  # that the run has read
         if self.timetable.end >= self.config.trainer.steps:
             raise ConfigError(
                 f"trainer.steps={self.config.trainer.steps}: the last norm of {folder} goes at "
                 f"step {self.timetable.end}; more steps, or a smaller --start or --gap"
             )
         self.tokens: Tokens = Plan(plain(self.config)).tokens()
-        if self.tokens.fingerprint != self.summary["data"]["fingerprint"]:
+        if self.tokens.fingerprint != self.summary.data.fingerprint:
             raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
 
     def remove(self, name: str, tell: Callable[..., None]) -> tuple[Cost, Transformer | None]:
@@ -194,7 +197,7 @@ class Subject:
         The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
         model computes.
         """
-        torch.set_num_threads(self.summary["threads"])
+        torch.set_num_threads(self.summary.threads or 1)
         seed, control = self.config.seed, self.trainer(copy.deepcopy(self.model).train())
         without = self.trainer(copy.deepcopy(self.model).train())
         told = partial(tell, f"{name} s{seed}, without norms: step {{:.0f}}/{{:.0f}}")

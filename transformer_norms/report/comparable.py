@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.run.reader import SavedRun
 
 # What two runs must share for their losses to be compared: key or group of keys -> what it is.
 _SHARED = {
@@ -60,9 +60,9 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
     if not (variant.ended and baseline.ended):
         return
     _refuse_different(variant.ended[0], baseline.ended[0], of_shared=True)
-    at_seed = {run.config["seed"]: run for run in baseline.ended if _finished(run)}
+    at_seed = {run.seed: run for run in baseline.ended if _finished(run)}
     for run in filter(_finished, variant.ended):
-        pair = at_seed.get(run.config["seed"])
+        pair = at_seed.get(run.seed)
         if pair and run.summary.batch_chain != pair.summary.batch_chain:
             raise ConfigError(
                 f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
@@ -70,12 +70,12 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
             )
 
 
-def _finished(run: Run) -> bool:
+def _finished(run: SavedRun) -> bool:
     return run.summary.status == "finished"
 
 
 def _refuse_different(
-    one: Run, other: Run, *, of_shared: bool = False, but: Iterable[str] = ()
+    one: SavedRun, other: SavedRun, *, of_shared: bool = False, but: Iterable[str] = ()
 ) -> None:
     """ConfigError where a setting differs, `but` those, or, `of_shared`, one that every two runs
     must share."""
@@ -99,7 +99,7 @@ def _refuse_different(
     )
 
 
-def _differing(one: Run, other: Run) -> dict[str, tuple[Any, Any]]:
+def _differing(one: SavedRun, other: SavedRun) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the same in two runs, `none` where one has no such key."""
     here, there = one.settings, other.settings
     return {
@@ -157,7 +157,7 @@ def _unasked(study: Study, variant: Variant, baseline: Variant) -> dict[str, tup
     }
 
 
-def _costs(one: Run, other: Run) -> list[str]:
+def _costs(one: SavedRun, other: SavedRun) -> list[str]:
     found = []
     here, there = one.summary.parameters, other.summary.parameters
     if here is not None and there is not None and here != there:
@@ -172,11 +172,12 @@ def _costs(one: Run, other: Run) -> list[str]:
     return found
 
 
-def mixed(runs: Sequence[Run]) -> list[str]:
+def mixed(runs: Sequence[SavedRun]) -> list[str]:
     """In words, what of machine, libraries and code is not the same in all of `runs`."""
     found = []
-    for name in ("device", "threads", "replicas", "commit", "dirty"):
+    for name in ("device", "threads", "commit", "dirty"):
         found += _several(name, [getattr(run.summary, name) for run in runs])
+    found += _several("replicas", [run.summary.replicas or 1 for run in runs])
     versions = [run.summary.versions for run in runs]
     for name in sorted({name for version in versions for name in version}):
         found += _several(name, [version.get(name) for version in versions])

@@ -18,9 +18,9 @@ from transformer_norms.report.drawing import (
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.losses import KEYS, Curve, Rows, averaged, curve_of, view, which
 from transformer_norms.report.paired_tests import half_interval
-from transformer_norms.report.reading import Run
 from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.table import LOSSES
+from transformer_norms.run.reader import SavedRun
 
 _WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
@@ -52,7 +52,7 @@ def curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
 
 
 def _read(
-    runs: Sequence[Sequence[Run]], rows: Mapping[Path, Rows]
+    runs: Sequence[Sequence[SavedRun]], rows: Mapping[Path, Rows]
 ) -> tuple[str, list[list[Curve]]]:
     """Which loss is drawn, and the curves."""
     evaluated = [curve_of(rows[run.folder], "val/loss") for members in runs for run in members]

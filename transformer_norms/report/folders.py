@@ -1,15 +1,13 @@
 """What the folders named to a report hold: runs, and the records of sweeps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, untold
-from transformer_norms.report.reading import Run, plain_file
+from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import SweepRecord, read_record
-
-_RECORD = 1 << 26  # bytes
 
 
 @dataclass
@@ -18,19 +16,19 @@ class Found:
 
     home: Path
     records: dict[Path, SweepRecord] = field(default_factory=dict)
-    runs: dict[Path, Run] = field(default_factory=dict)
+    runs: dict[Path, SavedRun] = field(default_factory=dict)
     older: set[Path] = field(default_factory=set)
     tell: Tell = untold
     expected: int = 0  # runs, as far as is known
 
-    def run(self, folder: Path) -> Run | None:
+    def run(self, folder: Path) -> SavedRun | None:
         """The run in `folder`, read once; None where none has begun there."""
         if folder not in self.runs:
             if folder.is_symlink():
                 raise ConfigError(f"{folder}: is a link; name the folder that it leads to")
             if not (folder / "summary.json").exists():
                 return None
-            self.runs[folder] = Run(folder)
+            self.runs[folder] = SavedRun(folder)
             self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
         return self.runs[folder]
 
@@ -46,7 +44,8 @@ def find(folders: Sequence[Path], tell: Tell = untold) -> Found:
             _add(found, folder.resolve(), str(folder))
         except OSError as error:
             raise ConfigError(f"{folder}: {error.strerror}") from None
-    found.older = _older(found.runs.values())
+    newest = newest_attempts(found.runs.values())
+    found.older = found.runs.keys() - {run.folder for run in newest}
     return found
 
 
@@ -54,14 +53,14 @@ def _add(found: Found, folder: Path, typed: str) -> None:
     if not folder.is_dir():
         if not _is_record(folder):
             raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
-        found.records[folder] = read_record(plain_file(folder, _RECORD))
+        found.records[folder] = read_record(folder)
         found.expected += len(found.records[folder].runs)
         return
     inside = [folder]
     if not (folder / "summary.json").exists():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
         for path in sorted(filter(_is_record, folder.iterdir())):
-            found.records[path] = read_record(plain_file(path, _RECORD))
+            found.records[path] = read_record(path)
     found.expected += len(inside)
     runs = [found.run(path) for path in inside]
     if not any(runs) and not any(path.parent == folder for path in found.records):
@@ -72,22 +71,3 @@ def _add(found: Found, folder: Path, typed: str) -> None:
 
 def _is_record(path: Path) -> bool:
     return path.name.startswith("sweep-") and path.suffix == ".json"
-
-
-def _older(runs: Iterable[Run]) -> set[Path]:
-    """All but the newest attempt at each run of a study."""
-    newest: dict[object, Path] = {}
-    older = set()
-    for run in sorted(runs, key=lambda run: _attempt(run.folder)):
-        summary = run.summary
-        key = (run.folder.parent, summary.identity, summary.continued_from)
-        if key in newest:
-            older.add(newest[key])
-        newest[key] = run.folder
-    return older
-
-
-def _attempt(folder: Path) -> int:
-    """1 of NAME-HASH, 2 of NAME-HASH-2"""
-    number = folder.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() and len(number) < len("01234567") else 1

@@ -9,8 +9,8 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, untold
 from transformer_norms.report.folders import Found, find
 from transformer_norms.report.grouping import variants_of
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import (
     PlannedRun,
     SweepRecord,
@@ -45,9 +45,9 @@ def _unrecorded(found: Found, baseline: Values | None) -> Study:
     counted = [run for run in found.runs.values() if run.folder not in found.older]
     parts = variants_of(counted, list(baseline or {}))
     members = [
-        StudyRun(run.folder, run, "result", values, {}, run.config["seed"])
+        StudyRun(run.folder, run, "result", values, {}, run.seed)
         for values, runs in parts
-        for run in sorted(runs, key=lambda run: run.config["seed"])
+        for run in sorted(runs, key=lambda run: run.seed)
     ]
     axes = list(dict.fromkeys(key for values, _ in parts for key in values))
     variants = _variants([values for values, _ in parts], members, baseline or {}, [])
@@ -93,7 +93,7 @@ def _recorded(found: Found, baseline: Values | None, effect: float | None) -> St
 
 
 def _planned(found: Found, study: Path, planned: PlannedRun) -> StudyRun:
-    folder = planned.found(study)
+    folder = planned.newest(study)
     run = found.run(folder)
     if run and run.summary.identity != planned.identity:
         raise ConfigError(
@@ -111,7 +111,7 @@ def _stage(planned: PlannedRun, record: SweepRecord) -> Stage:
     return "superseded" if late else planned.stage
 
 
-def _others(found: Found, axes: Sequence[str], counted: Sequence[Run]) -> list[StudyRun]:
+def _others(found: Found, axes: Sequence[str], counted: Sequence[SavedRun]) -> list[StudyRun]:
     """The runs that were found and do not count, with what they say of the axes."""
     folders = {run.folder for run in counted}
     return [
@@ -121,7 +121,7 @@ def _others(found: Found, axes: Sequence[str], counted: Sequence[Run]) -> list[S
             "superseded" if folder in found.older else "unplanned",
             {key: run.value(key) for key in axes if run.has(key)},
             {},
-            run.config["seed"],
+            run.seed,
         )
         for folder, run in found.runs.items()
         if folder not in folders

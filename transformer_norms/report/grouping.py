@@ -6,17 +6,19 @@ from typing import Any
 
 from transformer_norms.config.saved import NORM_WORDS, WORD_KEYS
 from transformer_norms.names import AXES_OF_A_RUN
-from transformer_norms.report.reading import Run
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import Values
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"] + list(NORM_WORDS)
 _HASH = "identity"
 
 
-def variants_of(runs: Sequence[Run], asked: Sequence[str]) -> list[tuple[Values, list[Run]]]:
+def variants_of(
+    runs: Sequence[SavedRun], asked: Sequence[str]
+) -> list[tuple[Values, list[SavedRun]]]:
     """Each variant's values and its runs. The values are those of the choices that differ between
     variants, of the keys that tell apart what no choice does, and of the keys `asked` about."""
-    alike: dict[str, list[Run]] = {}
+    alike: dict[str, list[SavedRun]] = {}
     for run in runs:
         alike.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
     firsts = [members[0] for members in alike.values()]
@@ -31,19 +33,19 @@ def variants_of(runs: Sequence[Run], asked: Sequence[str]) -> list[tuple[Values,
     return found
 
 
-def _values(run: Run, keys: Sequence[str]) -> Values:
+def _values(run: SavedRun, keys: Sequence[str]) -> Values:
     """Of the keys that it has: not every norm has an eps."""
     return {key: run.value(key) for key in keys if run.has(key)}
 
 
-def _typed(run: Run, key: str) -> str:
+def _typed(run: SavedRun, key: str) -> str:
     """What was chosen, a choice that follows from another as `auto`."""
-    return str(run.config["words"].get(key, run.config["choices"].get(key)))
+    return run.typed(key) if key in run.config["words"] else str(run.choice(key))
 
 
-def _telling_apart(runs: Sequence[Run], axes: Sequence[str]) -> list[str]:
+def _telling_apart(runs: Sequence[SavedRun], axes: Sequence[str]) -> list[str]:
     """The dotted keys that differ among runs whose `axes` are the same."""
-    same: dict[str, list[Run]] = {}
+    same: dict[str, list[SavedRun]] = {}
     for run in runs:
         same.setdefault(json.dumps(_values(run, axes)), []).append(run)
     keys: dict[str, None] = {}
@@ -54,7 +56,7 @@ def _telling_apart(runs: Sequence[Run], axes: Sequence[str]) -> list[str]:
     return list(keys)
 
 
-def _shown(run: Run, key: str) -> str:
+def _shown(run: SavedRun, key: str) -> str:
     """What was typed where a key has been derived: a derived value tells nothing of its own."""
     value: Any = run.settings.get(key)
     return json.dumps(run.config["words"].get(key, value) if key in WORD_KEYS else value)

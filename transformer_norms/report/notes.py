@@ -6,9 +6,9 @@ from math import inf
 
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paired_tests import smallest_found
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import LOSSES, number
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 
 _LISTED = 8  # runs named in one line
@@ -130,13 +130,11 @@ def _named(members: Sequence[StudyRun]) -> str:
     return ", ".join(member.folder.name for member in members[:_LISTED]) + more
 
 
-_ORIGINS: dict[str, Callable[[Run], str]] = {
+_ORIGINS: dict[str, Callable[[SavedRun], str]] = {
     "commit": lambda run: (
         f"{run.summary.commit or 'unknown'}{' with changes' if run.summary.dirty else ''}"
     ),
-    "data": lambda run: (
-        f"{run.config['choices'].get('data')}, tokens {run.summary.data.fingerprint[:16]}"
-    ),
+    "data": lambda run: f"{run.choice('data')}, tokens {run.summary.data.fingerprint[:16]}",
     "model": lambda run: (
         f"depth {run.value('model.depth')}, width {run.value('model.width')}, "
         f"context {run.value('model.context')}"

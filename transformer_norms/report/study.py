@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_norms.report.reading import Run
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
@@ -18,7 +18,7 @@ class StudyRun:
     """A run that was planned or found; `run` is None where its folder is not there."""
 
     folder: Path
-    run: Run | None
+    run: SavedRun | None
     stage: Stage
     variant: Values
     tuned: Values
@@ -55,7 +55,7 @@ class Variant:
         return self.tuned is not None and self.tuned.best is None
 
     @property
-    def ended(self) -> list[Run]:
+    def ended(self) -> list[SavedRun]:
         """The runs that have a result."""
         return [member.run for member in self.results if member.run and member.ended]
 

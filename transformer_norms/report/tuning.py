@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf, log10, nan
 from statistics import fmean
 
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun, Variant, finite
+from transformer_norms.run.reader import SavedRun
 
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
@@ -104,7 +104,7 @@ def shared_seeds(variants: Sequence[Variant]) -> list[int]:
     return sorted(tried & {run.seed for variant in variants for run in variant.results})
 
 
-def _ended(trials: Sequence[StudyRun]) -> list[Run]:
+def _ended(trials: Sequence[StudyRun]) -> list[SavedRun]:
     return [trial.run for trial in trials if trial.run and trial.ended]
 
 

@@ -15,10 +15,10 @@ from transformer_norms.report.figure import curves
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.page import page
 from transformer_norms.report.rates import rates
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.table import Table, audit_table, table
 from transformer_norms.report.tuning import audit_lines
+from transformer_norms.run.reader import SavedRun
 
 _MEASURED = (
     "val_loss test_loss initial_loss best_val_loss step tokens parameters flops "
@@ -87,7 +87,7 @@ def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
     }
 
 
-def _measured(run: Run | None) -> dict[str, Any]:
+def _measured(run: SavedRun | None) -> dict[str, Any]:
     if run is None:
         return {}
     summary = run.summary

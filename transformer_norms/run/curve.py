@@ -4,12 +4,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import read_json, read_metrics, write_bytes
+from transformer_norms.files import read_metrics, write_bytes
+from transformer_norms.run.summary import Summary
 
 TRAIN, VALIDATION, LINE = "#9db4c8", "#0b4f8a", "#666666"  # dark enough for print in grey
 
 
-def draw_curve(folder: Path) -> Path:
+def draw_curve(folder: Path, summary: Summary) -> Path:
     """Writes the folder's curve.svg: train and validation loss in nats per token, with what no
     model at all would score (uniform, unigram) and, where it is known, the text's own entropy."""
     import matplotlib
@@ -19,11 +20,10 @@ def draw_curve(folder: Path) -> Path:
     from matplotlib import pyplot
 
     rows = read_metrics(folder / "metrics.jsonl")
-    summary = read_json(folder / "summary.json")
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     _plot(axes, rows, "train/loss", "training", TRAIN, 1.0)
     _plot(axes, rows, "val/loss", "validation", VALIDATION, 1.8)
-    for name, value in reference_lines(summary["data"]).items():
+    for name, value in summary.data.reference_lines().items():
         axes.axhline(value, color=LINE, linewidth=0.8, linestyle=":")
         axes.annotate(
             f"{name} {value:.2f}", (1, value), xycoords=("axes fraction", "data"),
@@ -38,14 +38,6 @@ def draw_curve(folder: Path) -> Path:
     pyplot.close(figure)
     write_bytes(path, drawn.getvalue())
     return path
-
-
-def reference_lines(facts: dict[str, Any]) -> dict[str, float]:
-    """In nats per token: `floor` is given in nats per byte of text."""
-    lines = {"uniform": facts["uniform"], "unigram": facts["unigram"]}
-    if facts["floor"] is not None:
-        lines["entropy floor"] = facts["floor"] * facts["val"]["bytes"] / facts["val"]["tokens"]
-    return lines
 
 
 def _plot(axes: Any, rows: list[Any], key: str, label: str, colour: str, width: float) -> None:

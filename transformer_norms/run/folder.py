@@ -8,30 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json
 from transformer_norms.locks import Lock, hold_lock
 from transformer_norms.run.identity import differing
-
-ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    """The folder's summary.json, or an empty one where there is none yet."""
-    file = folder / "summary.json"
-    return read_json(file) if file.is_file() else {}
+from transformer_norms.run.summary import read_summary
 
 
-def attempts(study: Path, run_hash: str, origin: str) -> list[Path]:
-    """The folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ..."""
-    pattern = re.compile(rf".*-{run_hash[:8]}{origin}(?:-(\d+))?")
-    found = []
-    for folder in study.glob(f"*-{run_hash[:8]}{origin}*"):
-        match = pattern.fullmatch(folder.name)
-        if ("-from-" in folder.name) != bool(origin):
-            continue  # a continuation is a run of its own, whatever hash its origin's name ends in
-        if match and folder.is_dir():
-            found.append((int(match[1] or 1), folder))
-    return [folder for _, folder in sorted(found)]
+def attempts(study: Path, run_hash: str, origin: str = "") -> list[Path]:
+    """The folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin` is what a
+    continued run's name has behind the hash (-from-HASH)."""
+    name = re.compile(rf".*-{run_hash[:8]}{origin}(?:-\d+)?")
+    folders = [
+        folder
+        for folder in study.glob(f"*-{run_hash[:8]}{origin}*")
+        # A continuation is a run of its own, even if its origin's hash looks like this one.
+        if name.fullmatch(folder.name) and ("-from-" in folder.name) == bool(origin)
+    ]
+    return sorted(filter(Path.is_dir, folders), key=lambda folder: (attempt_number(folder), folder))
+
+
+def attempt_number(folder: Path) -> int:
+    """1 of NAME-HASH, 2 of NAME-HASH-2. (A hash of eight digits may look like a number.)"""
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() and len(number) < len("01234567") else 1
 
 
 def choose(
@@ -52,13 +50,12 @@ def choose(
     there = attempts(study, run_hash, origin)
     if not there:
         return study / name, []
-    latest, summary = there[-1], summary_of(there[-1])
+    latest, summary = there[-1], read_summary(there[-1])
     if not summary:  # killed before it had written anything
         return latest, []
-    ended = summary["status"] in ENDED
-    other = differing(summary["source"], code)
-    changed = _changed(summary["data"]["identity"], data)
-    if again and (ended or other or changed):
+    other = differing(summary.source, code)
+    changed = _changed(summary.data.identity, data)
+    if again and (summary.ended or other or changed):
         number = len(there) + 1
         while (study / f"{there[0].name}-{number}").exists():
             number += 1
@@ -70,7 +67,7 @@ def choose(
         )
     if other:
         line = f"run by other code ({_named(other)}); again=true runs it anew beside it"
-        if not ended:
+        if not summary.ended:
             raise ConfigError(f"{shown(latest)}: {line}")
         return latest, [line]
     return latest, []
@@ -100,7 +97,8 @@ def hold_run(folder: Path) -> Lock:
     """
 
     def describe_holder() -> str:
-        holder = summary_of(folder).get("process", {})
+        summary = read_summary(folder)
+        holder = summary.process if summary else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
         return f"{shown(folder)} is being trained by {who}"
 

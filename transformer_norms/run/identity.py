@@ -24,7 +24,7 @@ _NOT_IDENTITY = (
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _WATCHES = (
     "training/flops.py training/measures.py training/probes.py training/forward_probes.py "
-    "run/loading.py run/curve.py run/sweep_record.py"
+    "run/loading.py run/reader.py run/curve.py run/sweep_record.py"
 ).split()
 
 

@@ -3,16 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.data import Tokenizer, load_tokenizer
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json, read_metrics
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
+from transformer_norms.run.reader import SavedRun, newest_attempts, read_tokenizer
 from transformer_norms.training.trainer import load_weights
 
 
@@ -33,8 +31,8 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a run folder; ConfigError where the folder is no run."""
-    return load_tokenizer(read_json(_run(folder) / "tokenizer.json"))
+    """The tokenizer of a run folder. Raises ConfigError if the folder is no run."""
+    return load_tokenizer(read_tokenizer(_run(folder)))
 
 
 def _run(folder: str | Path) -> Path:
@@ -45,21 +43,15 @@ def _run(folder: str | Path) -> Path:
 
 
 def runs(folder: str | Path) -> list[dict[str, Any]]:
-    """Every run below a folder, as {folder, config, summary, metrics}; of runs with one identity
-    in one study, the newest attempt."""
-    newest: dict[Any, dict[str, Any]] = {}
-    for file in sorted(Path(folder).rglob("summary.json"), key=_attempt):
-        summary = read_json(file)
-        newest[file.parent.parent, summary["identity"], summary.get("continued_from")] = {
-            "folder": file.parent,
-            "config": OmegaConf.to_container(OmegaConf.load(file.parent / "config.yaml")),
-            "summary": summary,
-            "metrics": read_metrics(file.parent / "metrics.jsonl"),
+    """Every run below a folder, as {folder, config, summary, metrics}. Of runs with one identity in
+    one study only the newest attempt is listed."""
+    files = sorted(Path(folder).rglob("summary.json"))
+    return [
+        {
+            "folder": run.folder,
+            "config": run.config,
+            "summary": run.summary.values(),
+            "metrics": run.metrics(),
         }
-    return list(newest.values())
-
-
-def _attempt(file: Path) -> tuple[str, int]:
-    """NAME-HASH before NAME-HASH-2 before NAME-HASH-10."""
-    name, _, number = str(file.parent).rpartition("-")
-    return (name, int(number)) if number.isdigit() and len(number) < 8 else (str(file.parent), 1)
+        for run in newest_attempts(SavedRun(file.parent) for file in files)
+    ]

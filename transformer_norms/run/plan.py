@@ -9,7 +9,8 @@ from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import choose, shown, summary_of
+from transformer_norms.run.folder import choose, shown
+from transformer_norms.run.summary import read_summary
 
 
 class Plan:
@@ -53,24 +54,23 @@ class Plan:
     def _origin(self, folder: Path) -> Path:
         """The run that `continue_from` names; ConfigError unless only the horizon differs."""
         folder = folder.resolve()
-        status = summary_of(folder).get("status")
-        if status != "finished":
+        summary = read_summary(folder)
+        if summary is None or summary.status != "finished":
             raise ConfigError(
                 f"continue_from={shown(folder)}: only a finished run can be continued; "
-                f"this one is {status or 'no run'}"
+                f"this one is {summary.status if summary else 'no run'}"
             )
         before = compose([f"config={folder / 'config.yaml'}", f"plugins={self.config['plugins']}"])
-        summary = summary_of(folder)
         difference = identity.difference(
-            identity.identified(plain(before), summary["data"]["identity"]),
+            identity.identified(plain(before), summary.data.identity),
             identity.identified(self.config, self.data_identity),
         )
         if difference:
             raise ConfigError(f"continue_from: only trainer.steps may differ; {difference}")
-        changed = identity.differing(summary["data"]["identity"], self.data_identity)
+        changed = identity.differing(summary.data.identity, self.data_identity)
         if changed:
             raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changed)})")
-        other = identity.differing(summary["source"], self.code)
+        other = identity.differing(summary.source, self.code)
         if other:
             raise ConfigError(
                 f"continue_from: it was run by other code ({', '.join(other)} differ)"

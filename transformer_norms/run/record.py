@@ -1,15 +1,14 @@
 """What a run writes while it trains: rows, checkpoints, its summary."""
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import MetricsFile, read_metrics, write_json
+from transformer_norms.files import MetricsFile, read_metrics
 from transformer_norms.run import checkpoint
+from transformer_norms.run.summary import LARGEST, Summary
 from transformer_norms.training.trainer import Trainer
-
-Summary = dict[str, Any]
 
 
 class Record:
@@ -50,8 +49,8 @@ class Record:
 
     def checkpoint(self, trainer: Trainer) -> None:
         self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
-        self.summary["batch_chain"] = trainer.chain
-        extra = {"config": self.summary["identity"], "data": self.summary["data"]["fingerprint"]}
+        self.summary = replace(self.summary, batch_chain=trainer.chain)
+        extra = {"config": self.summary.identity, "data": self.summary.data.fingerprint}
         checkpoint.save(
             self.folder / "checkpoints",
             trainer.step,
@@ -63,8 +62,9 @@ class Record:
         self.saved = trainer.step
         self.summarize(trainer)
 
-    def summarize(self, trainer: Trainer, **more: Any) -> None:
-        self.summary |= {
+    def summarize(self, trainer: Trainer, **changed: Any) -> None:
+        """Writes the summary anew, with the trainer's numbers and the `changed` fields."""
+        measured = {
             "step": trainer.step,
             "tokens": trainer.tokens,
             "seconds": round(trainer.seconds, 3),
@@ -74,16 +74,16 @@ class Record:
             "initial_loss": trainer.divergence.initial,
             "spikes": trainer.divergence.spikes,
             "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
-            **more,
         }
-        write_json(self.folder / "summary.json", self.summary)
+        self.summary = replace(self.summary, **{**measured, **changed})
+        self.summary.write(self.folder)
 
     def progress(self, trainer: Trainer) -> None:
         self.watch(trainer, _finite(trainer.final))
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST else None
 
 
 def _rate(tokens: int, seconds: float) -> float | None:

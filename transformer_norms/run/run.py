@@ -4,6 +4,7 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from transformer_norms.files import preflight, storage, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
-from transformer_norms.run.curve import draw_curve, reference_lines
-from transformer_norms.run.folder import ENDED, hold_run, shown, summary_of, this_process
+from transformer_norms.run.curve import draw_curve
+from transformer_norms.run.folder import hold_run, shown, this_process
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.record import Record, Summary
+from transformer_norms.run.record import Record
+from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
 from transformer_norms.training.causality import leaks
 from transformer_norms.training.flops import work
 from transformer_norms.training.optimizer import OPTIMIZERS
@@ -32,13 +34,12 @@ from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Batch, Trainer
 
-SCHEMA = 1
 Follow = Callable[[Path], None]
 
 
 def train(
     config: DictConfig, follow: Follow = lambda folder: None, weights_only: bool = False
-) -> Summary:
+) -> dict[str, Any]:
     """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
     with the run's `folder`; its `status` is finished, diverged or preempted.
 
@@ -51,18 +52,19 @@ def train(
     plan = Plan(plain(config))
     for line in plan.remarks:
         say(line)
-    summary = summary_of(plan.folder)
-    if summary.get("status") in ENDED:
-        say(f"{shown(plan.folder)} has {summary['status']} already; nothing to do")
-        return {**summary, "folder": str(plan.folder)}
+    folder = {"folder": str(plan.folder)}
+    summary = read_summary(plan.folder)
+    if summary and summary.ended:
+        say(f"{shown(plan.folder)} has {summary.status} already; nothing to do")
+        return summary.values() | folder
     with Stopping() as stopping:
         try:
-            summary = Run(plan, weights_only).train(stopping, follow)
-            return {**summary, "folder": str(plan.folder)}
+            return Run(plan, weights_only).train(stopping, follow).values() | folder
         except Preempted as signal:
             say(f"stopped by {signal} before the first step; the same command starts it again")
-            known = summary_of(plan.folder) or {"step": 0, "val_loss": None}
-            return {**known, "status": "preempted", "folder": str(plan.folder)}
+            summary = read_summary(plan.folder)
+            known = summary.values() if summary else {"step": 0, "val_loss": None}
+            return {**known, "status": "preempted", **folder}
 
 
 class Run:
@@ -74,14 +76,14 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
-        config, before = self.config, summary_of(self.folder)
-        threads = before.get("threads", config["trainer"]["threads"])
+        config, before = self.config, read_summary(self.folder)
+        threads = (before and before.threads) or config["trainer"]["threads"]
         self.threads = machine.cores() if threads == "auto" else threads
         torch.set_num_threads(self.threads)
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
         # What has begun goes on as it began.
-        self.replicas = before.get("replicas") or replica_count(
+        self.replicas = (before and before.replicas) or replica_count(
             TrainerSettings(**config["trainer"]),
             model,
             self.threads,
@@ -89,17 +91,20 @@ class Run:
         )
         parameters = sum(p.numel() for p in model.parameters())
         self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
-        say(_introduced(tokens.facts, parameters))
+        data = Data(
+            identity=self.plan.data_identity, fingerprint=tokens.fingerprint, **tokens.facts
+        )
+        say(_introduced(data, parameters))
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
             preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
         with hold_run(self.folder):
-            known = summary_of(self.folder)
-            if known.get("status") in ENDED:  # by another process, since this one looked
-                say(f"{shown(self.folder)} has {known['status']} meanwhile")
+            known = read_summary(self.folder)
+            if known and known.ended:  # by another process, since this one looked
+                say(f"{shown(self.folder)} has {known.status} meanwhile")
                 return known
-            summary = self._summary(tokens, parameters)
+            summary = self._summary(known, data, parameters)
             self._write_first(tokens, summary)
             with Live(stays=True) as live:
                 record = self._record(tokens, summary, live, follow)
@@ -108,53 +113,42 @@ class Run:
                 except (Preempted, StorageError):
                     raise
                 except Exception:
-                    record.summary |= {"status": "failed", "error": traceback.format_exc()}
-                    write_json(self.folder / "summary.json", record.summary)
+                    error = traceback.format_exc()
+                    record.summary = replace(record.summary, status="failed", error=error)
+                    record.summary.write(self.folder)
                     raise
                 finally:
                     torch.set_num_threads(self.threads)
 
-    def _summary(self, tokens: Tokens, parameters: int) -> Summary:
-        before = summary_of(self.folder)
-        data = {
-            "identity": self.plan.data_identity,
-            "fingerprint": tokens.fingerprint,
-            **tokens.facts,
-        }
-        if before and before["data"]["fingerprint"] != tokens.fingerprint:
+    def _summary(self, before: Summary | None, data: Data, parameters: int) -> Summary:
+        """The summary of a run that begins, or that goes on from `before`."""
+        if before is None:
+            config = self.config
+            return Summary(
+                status="running",
+                steps=config["trainer"]["steps"],
+                parameters=parameters,
+                choices=dict(config["choices"]),
+                identity=self.plan.hash,
+                continued_from=self.plan.origin.name if self.plan.origin else None,
+                data=data,
+                versions=machine.versions(),
+                **machine.commit(),
+                source=self.plan.code,
+                device=machine.device(config["trainer"]["device"]),
+                threads=self.threads,
+                replicas=self.replicas,
+                weights_only=self.weights_only,
+                warnings=self.warnings,
+                process=this_process(),
+            )
+        if before.data.fingerprint != data.fingerprint:
             raise ConfigError(
                 f"{shown(self.folder)}: the tokens have changed since this run began "
-                f"({before['data']['fingerprint'][:12]} then, {tokens.fingerprint[:12]} now); "
+                f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
                 "again=true runs it anew beside it"
             )
-        fresh = {
-            "schema": SCHEMA,
-            "status": "running",
-            "step": 0,
-            "steps": self.config["trainer"]["steps"],
-            "val_loss": None,
-            "best_val_loss": None,
-            "test_loss": None,
-            "parameters": parameters,
-            "flops": None,
-            "tokens_per_second": None,
-            "model_flops_utilisation": None,
-            "peak_memory": None,
-            "choices": self.config["choices"],
-            "identity": self.plan.hash,
-            "versions": machine.versions(),
-            **machine.commit(),
-            "data": data,
-            "source": self.plan.code,
-            "device": machine.device(self.config["trainer"]["device"]),
-            "warnings": self.warnings,
-        }
-        fresh |= {"threads": self.threads, "replicas": self.replicas}
-        fresh |= {"weights_only": self.weights_only}
-        if self.plan.origin:
-            fresh["continued_from"] = self.plan.origin.name
-        before.pop("error", None)
-        return {**fresh, **before, "status": "running", "process": this_process()}
+        return replace(before, status="running", error=None, process=this_process())
 
     def _write_first(self, tokens: Tokens, summary: Summary) -> None:
         if not (self.folder / "summary.json").exists():
@@ -163,7 +157,7 @@ class Run:
             if self.plan.origin:
                 rows = (self.plan.origin / "metrics.jsonl").read_bytes()
                 write_bytes(self.folder / "metrics.jsonl", rows)
-        write_json(self.folder / "summary.json", summary)
+        summary.write(self.folder)
 
     def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
         limit, lengths = self.config["data"]["val_tokens"], tokens.tokenizer.byte_lengths
@@ -220,16 +214,16 @@ class Run:
                 tested = record.validated("test", measured)
                 more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
         if more["status"] in ENDED:
-            more |= work(trainer, context, record.summary["device"], keys["precision"])
+            more |= work(trainer, context, record.summary.device or "", keys["precision"])
         record.summarize(trainer, **more)
         record.progress(trainer)
         if more["status"] in ENDED:
-            self._draw()
+            self._draw(record.summary)
         return record.summary
 
-    def _draw(self) -> None:
+    def _draw(self, summary: Summary) -> None:
         try:
-            draw_curve(self.folder)
+            draw_curve(self.folder, summary)
         except Exception as error:  # a picture that fails takes no result with it
             say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
 
@@ -269,10 +263,9 @@ def _standing(trainer: Trainer, val_loss: float | None) -> str:
     return f"loss {trainer.last_loss:.3f}{validated}  {rate:,.0f} tokens/s"
 
 
-def _introduced(facts: dict[str, Any], parameters: int) -> str:
-    """What is about to be trained on what, and what losses to compare with."""
-    lines = ", ".join(f"{name} {value:.3f}" for name, value in reference_lines(facts).items())
-    floor = facts["floor"]
-    floor = "" if floor is None else f" ({floor:.5f} nats per byte)"
-    sizes = f"{facts['train']['tokens']:,} tokens to train on, {facts['val']['tokens']:,} held out"
+def _introduced(data: Data, parameters: int) -> str:
+    """The sizes of the model and its text, and the losses to compare with."""
+    lines = ", ".join(f"{name} {value:.3f}" for name, value in data.reference_lines().items())
+    floor = "" if data.floor is None else f" ({data.floor:.5f} nats per byte)"
+    sizes = f"{data.train['tokens']:,} tokens to train on, {data.val['tokens']:,} held out"
     return f"{parameters:,} parameters; {sizes}; nats per token: {lines}{floor}"

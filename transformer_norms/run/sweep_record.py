@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json, write_json
 from transformer_norms.names import AXES
 from transformer_norms.run.folder import attempts
+from transformer_norms.run.summary import read_typed
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
@@ -20,6 +20,7 @@ Item = TypeVar("Item")
 Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_LIMIT = 1 << 26  # bytes
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -42,11 +43,13 @@ class PlannedRun:
         """What it is for in the sweep, whatever the settings that all of its runs share."""
         return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
 
-    def found(self, study: Path) -> Path:
-        """The newest attempt at it, made already or not."""
-        origin = self.folder.rpartition(self.identity[:8])[2]
-        there = attempts(study, self.identity, origin)
-        return there[-1] if there else study / self.folder
+    def attempts(self, study: Path) -> list[Path]:
+        """The folders of all attempts at this run, oldest first."""
+        return attempts(study, self.identity, self.folder.rpartition(self.identity[:8])[2])
+
+    def newest(self, study: Path) -> Path:
+        """The folder of the newest attempt; if there is none, the folder that it will have."""
+        return [study / self.folder, *self.attempts(study)][-1]
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -93,15 +96,8 @@ def path_of(study: Path, name: str) -> Path:
 
 
 def read_record(path: Path) -> SweepRecord:
-    """ConfigError, one line, where the file is no sweep's."""
-    try:
-        return TypeAdapter(SweepRecord).validate_json(json.dumps(read_json(path)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    """The sweep in a file. Raises ConfigError, one line, if the file holds no sweep."""
+    return read_typed(path, SweepRecord, _LIMIT)
 
 
 def label(variant: Mapping[str, Any]) -> str:

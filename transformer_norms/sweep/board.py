@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from transformer_norms.progress import clock
-from transformer_norms.run.folder import ENDED, summary_of
+from transformer_norms.run.summary import ENDED, Summary, read_summary
 from transformer_norms.sweep.planning import Job
 
 OVER = (*ENDED, "failed")
@@ -190,22 +190,23 @@ def _update(row: Row) -> None:
         return
     written = file.stat().st_mtime_ns
     if written != row.read:
-        summary = summary_of(row.job.folder)
+        summary = read_summary(row.job.folder)
+        assert summary is not None
         row.state = _state(summary)
-        row.step, row.steps = summary["step"], summary["steps"]
-        row.loss = summary["val_loss"]
-        row.error = (summary.get("error", "").strip().splitlines() or [""])[-1]
+        row.step, row.steps = summary.step, summary.steps or 0
+        row.loss = summary.val_loss
+        row.error = ((summary.error or "").strip().splitlines() or [""])[-1]
         row.read = written
     if row.state == "running" and (last := last_loss(row.job.folder / "metrics.jsonl")):
         row.step = last["step"]
         row.loss = last.get("val/loss", last.get("train/loss"))
 
 
-def _state(summary: dict[str, Any]) -> str:
+def _state(summary: Summary) -> str:
     """The recorded status; `interrupted` if the process that trained the run has ended."""
-    holder = summary.get("process", {})
-    if summary["status"] != "running" or holder.get("host") != socket.gethostname():
-        return str(summary["status"])
+    holder = summary.process
+    if summary.status != "running" or holder.get("host") != socket.gethostname():
+        return summary.status
     try:
         os.kill(int(holder["pid"]), 0)  # asking for the run's lock would keep a trainer from it
     except ProcessLookupError:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.report import write_report
-from transformer_norms.run.folder import ENDED, summary_of
+from transformer_norms.run.summary import ENDED, read_summary
 from transformer_norms.sweep.planning import Job
 
 AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
@@ -47,7 +47,8 @@ def end_sweep(
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:
-    status = str(summary_of(job.folder).get("status", "missing"))
+    summary = read_summary(job.folder)
+    status = summary.status if summary else "missing"
     if status in ENDED:
         return status
     return "failed" if status == "failed" or job.folder in failed else "missing"

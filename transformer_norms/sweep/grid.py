@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.run.folder import summary_of
+from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import Tuned, Values
 from transformer_norms.sweep.question import distinct
 
@@ -20,8 +20,8 @@ def best_point(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
     the best."""
     means = []
     for point in distinct([point for point, _ in trials]):
-        summaries = [summary_of(folder) for tried, folder in trials if tried == point]
-        if any(summary["status"] != "diverged" for summary in summaries):
+        summaries = [_summary_of(folder) for tried, folder in trials if tried == point]
+        if any(summary.status != "diverged" for summary in summaries):
             losses = [_counted_loss(summary) for summary in summaries]
             means.append((sum(losses) / len(losses), point))
     if not means:
@@ -59,8 +59,14 @@ def new_points(grid: Mapping[str, Sequence[Any]], points: Sequence[Values]) -> l
     return [point for point in points if any(point[key] not in grid[key] for key in grid)]
 
 
-def _counted_loss(summary: Mapping[str, Any]) -> float:
-    loss = summary["initial_loss" if summary["status"] == "diverged" else "val_loss"]
+def _summary_of(folder: Path) -> Summary:
+    summary = read_summary(folder)
+    assert summary is not None
+    return summary
+
+
+def _counted_loss(summary: Summary) -> float:
+    loss = summary.initial_loss if summary.status == "diverged" else summary.val_loss
     return inf if loss is None else float(loss)
 
 

@@ -4,14 +4,15 @@ import contextlib
 import io
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import Busy, describe_error
-from transformer_norms.files import write_json
 from transformer_norms.run import checkpoint
-from transformer_norms.run.folder import ENDED, hold_run, summary_of
+from transformer_norms.run.folder import hold_run
+from transformer_norms.run.summary import read_summary
 from transformer_norms.sweep.planning import Job
 
 # `status` (finished, diverged, preempted, busy, failed); of a failed job its `error` in one line
@@ -73,16 +74,16 @@ def record_failure(folder: Path, error: str) -> None:
     """Marks a run as failed that could not do so itself: its process is gone, or the disk is full.
     A disk that is still full does not end the sweep."""
     with contextlib.suppress(Busy, OSError), hold_run(folder):
-        summary = summary_of(folder)
-        if summary and summary["status"] not in (*ENDED, "failed"):
-            write_json(folder / "summary.json", {**summary, "status": "failed", "error": error})
+        summary = read_summary(folder)
+        if summary and not summary.ended and summary.status != "failed":
+            replace(summary, status="failed", error=error).write(folder)
 
 
 def keep_weights_only(folder: Path) -> None:
     """Deletes the optimizer's state of a finished run of a sweep, so that hundreds of runs fit on a
     disk. A run that was trained outside of a sweep keeps it."""
-    summary = summary_of(folder)
-    if summary.get("status") != "finished" or not summary.get("weights_only"):
+    summary = read_summary(folder)
+    if not (summary and summary.status == "finished" and summary.weights_only):
         return
     with hold_run(folder):
         for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):

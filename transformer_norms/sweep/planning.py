@@ -9,7 +9,7 @@ from typing import Any
 from transformer_norms.config.compose import check_names, compose, plain
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.folder import ENDED, summary_of
+from transformer_norms.run.summary import read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.sweep.question import MOST_RUNS, Request
 
@@ -25,7 +25,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        return summary_of(self.folder).get("status") in ENDED
+        summary = read_summary(self.folder)
+        return summary is not None and summary.ended
 
     def __str__(self) -> str:
         tuned = [f"{key.rpartition('.')[2]}={value}" for key, value in self.run.tuned.items()]

@@ -14,9 +14,8 @@ import wandb
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import read_json, read_metrics
-from transformer_norms.report.reading import Run
-from transformer_norms.run.folder import attempts
 from transformer_norms.run.identity import digest
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.tracking.view import View
 from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
@@ -38,7 +37,7 @@ class RunView(View):
 
     def fields(self) -> dict[str, Any]:
         """What one groups by stands above the run's own keys: `choices.norm`, `variant`, ..."""
-        run = Run(self.folder)
+        run = SavedRun(self.folder)
         planned, record = _planned(run) or (None, None)
         stage = planned.stage if planned else "train"
         words = {
@@ -125,15 +124,14 @@ def view_of(folder: Path, mode: str) -> View:
     return RunView(folder, mode) if is_run else ReportView(folder, mode)
 
 
-def _planned(run: Run) -> tuple[PlannedRun, SweepRecord] | None:
+def _planned(run: SavedRun) -> tuple[PlannedRun, SweepRecord] | None:
     """Returns what a sweep planned the run for; a result counts more than another's tuning."""
     study, identity = run.folder.parent, run.summary.identity
     plans = [
         (planned, record)
         for record in _records(study)
         for planned in record.runs
-        if planned.identity == identity
-        and run.folder in attempts(study, identity, planned.folder.rpartition(identity[:8])[2])
+        if planned.identity == identity and run.folder in planned.attempts(study)
     ]
     return min(plans, key=lambda plan: plan[0].stage != "result", default=None)
 
@@ -144,7 +142,7 @@ def _records(study: Path) -> Iterator[SweepRecord]:
             yield read_record(path)
 
 
-def _variant(run: Run) -> str:
+def _variant(run: SavedRun) -> str:
     """Names a run that no sweep planned without its seed, and with a hash of all other keys, so
     that a group differs in nothing but seeds: `rmsnorm-post-tiny-3f2a`."""
     name = re.sub(r"(-s\d+)?-[0-9a-f]{8}(-from-\w+)?(-\d+)?$", "", run.folder.name)

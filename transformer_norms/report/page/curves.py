@@ -8,8 +8,8 @@ from typing import Any
 from transformer_norms.report.escape import label_text
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.losses import KEYS, Curve, Rows, averaged, curve_of, view, which
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import StudyRun, Variant
+from transformer_norms.run.reader import SavedRun
 
 _POINTS = 150  # of one curve, at most
 
@@ -59,7 +59,7 @@ def _said(member: StudyRun) -> dict[str, Any]:
     return {"text": label_text(text), "diverged": member.status == "diverged"}
 
 
-def tokens_per_step(run: Run) -> float | None:
+def tokens_per_step(run: SavedRun) -> float | None:
     sizes = [run.value("trainer.batch_size"), run.value("model.context")]
     whole = all(isinstance(size, int) and 0 < size < 2**40 for size in sizes)
     return sizes[0] * sizes[1] if whole else None

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.reading import Run
 from transformer_norms.report.study import Variant, finite
+from transformer_norms.run.reader import SavedRun
 
 _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
 
@@ -30,7 +30,7 @@ def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
     return [Block(names, *drawn) for drawn, names in found.items()]
 
 
-def _drawn(run: Run) -> tuple[str, tuple[str, ...], str]:
+def _drawn(run: SavedRun) -> tuple[str, tuple[str, ...], str]:
     """The drawing and its ends, or why there is none."""
     depth, width = run.value("model.depth"), run.value("model.width")
     if not (finite(depth) and finite(width) and depth <= _DEEPEST and depth * width <= _LARGEST):

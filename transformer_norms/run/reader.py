@@ -1,7 +1,11 @@
-"""A run folder read as values: nothing in it is executed, imported, or followed elsewhere."""
+"""A run folder read as values: nothing in it is executed, imported, or followed elsewhere.
+
+Everyone who looks at runs reads them here. A damaged file raises ConfigError, one line with its
+name.
+"""
 
 import json
-import stat
+from collections.abc import Iterable
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -9,19 +13,19 @@ from typing import Any
 
 import yaml
 from omegaconf._utils import get_yaml_loader
-from pydantic import TypeAdapter, ValidationError
 
 from transformer_norms.config import saved
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json, read_metrics
-from transformer_norms.report.summary import Summary
+from transformer_norms.files import plain_file, read_json, read_metrics
 from transformer_norms.run import identity
+from transformer_norms.run.folder import attempt_number
+from transformer_norms.run.summary import read_summary
 
-Config = dict[str, Any]
-_CONFIG, _SUMMARY, _METRICS, _DEPTH = 1 << 18, 1 << 22, 1 << 29, 20  # bytes, but for the depth
-# Of what the frequencies of tokens alone score: from there on a model has learned little else.
+Row = dict[str, Any]
+_CONFIG, _TOKENIZER, _METRICS, _DEPTH = 1 << 18, 1 << 26, 1 << 29, 20  # bytes, but for the depth
+# A loss from this share of the loss of the tokens' frequencies on: the model has learned little.
 FREQUENCIES = 0.99
-# What is read of a config by name, besides its identity.
+# The keys of a config that are read by name, besides its identity.
 _READ = (
     "choices words seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
     "trainer.batch_size trainer.precision"
@@ -34,30 +38,37 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
-_SUMMARIES = TypeAdapter(Summary)
-
-
-class Run:
-    """A run folder: its `config` and `summary`. ConfigError, one line, where it is no run's."""
+class SavedRun:
+    """The run in a folder. Raises ConfigError if the folder holds no run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.summary = _summary(folder / "summary.json")
-        self.config = _config(folder / "config.yaml")
+        summary = read_summary(folder)
+        if summary is None:
+            raise ConfigError(f"{folder}: is no run folder; summary.json is missing")
+        self.folder, self.summary = folder, summary
+        self.config = _read_config(folder / "config.yaml")
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
 
     @property
     def ended(self) -> bool:
-        return self.summary.status in ("finished", "diverged")
+        return self.summary.ended
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.status == "finished"
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Each dotted key that can change the result, but for the seed and what follows it."""
+        """Each dotted key that can change the result, without the seed and what follows from it."""
         try:
             settings = identity.flat(identity.identified(self.config, self.summary.data.identity))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
         del settings["seed"]
-        if self.config["words"].get("data.seed", "auto") == "auto":
+        if self.typed("data.seed") == "auto":
             settings.pop("data.seed", None)
         return settings
 
@@ -68,27 +79,37 @@ class Run:
 
     @property
     def stuck(self) -> bool:
-        """Whether it finished no better than the frequencies of tokens alone: no rule calls that
-        diverged, and yet it learned little else."""
+        """Whether the run finished no better than the frequencies of tokens alone. No rule calls
+        such a run diverged, and yet it learned little else."""
         loss, unigram = self.summary.val_loss, self.summary.data.unigram
-        if self.summary.status != "finished" or loss is None or unigram is None:
+        if not self.finished or loss is None or unigram is None:
             return False
         return loss >= FREQUENCIES * unigram
 
     def final_loss(self, name: str) -> float:
-        """In nats per token; of a diverged run its initial loss, infinity where it has none."""
+        """The loss `name` in nats per token; of a diverged run its initial loss, infinity if it has
+        none."""
         if self.summary.status == "diverged":
             return inf if self.summary.initial_loss is None else self.summary.initial_loss
-        found: float | None = getattr(self.summary, name)
-        if found is None:
+        loss: float | None = getattr(self.summary, name)
+        if loss is None:
             raise ConfigError(f"{self.folder}/summary.json: {name}: a finished run has one")
-        return found
+        return loss
+
+    def typed(self, key: str) -> str:
+        """The word that was typed for a key that may be `auto`; `auto` if none was."""
+        return str(self.config["words"].get(key, "auto"))
+
+    def choice(self, axis: str) -> str | None:
+        """The name that was chosen on an axis, `auto` resolved; None for a key that is no axis."""
+        name = self.config["choices"].get(axis)
+        return None if name is None else str(name)
 
     def value(self, key: str) -> Any:
-        """The choice of an axis, as it was typed or resolved, or the value of a dotted key."""
-        if key in self.config["choices"]:
-            word = self.config["words"].get(key, "auto")
-            return self.config["choices"][key] if word == "auto" else word
+        """The choice on an axis, as typed or else resolved, or the value of a dotted key."""
+        if (choice := self.choice(key)) is not None:
+            word = self.typed(key)
+            return choice if word == "auto" else word
         try:
             return saved.get(self.config, key)
         except (KeyError, TypeError):
@@ -101,8 +122,8 @@ class Run:
             return False
         return True
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; none where there is no such file."""
+    def metrics(self) -> list[Row]:
+        """The rows of metrics.jsonl; none if there is no such file."""
         file = self.folder / "metrics.jsonl"
         if not file.exists():
             return []
@@ -112,36 +133,26 @@ class Run:
             raise ConfigError(" ".join(str(error).split())) from None
 
 
-def plain_file(path: Path, most: int) -> Path:
-    """`path`, if it is a file itself, not a link or a pipe, of no more than `most` bytes."""
-    try:
-        found = path.lstat()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise ConfigError(f"{path}: is a link, which a report does not follow; name its target")
-    if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{path}: is no file")
-    if found.st_size > most:
-        raise ConfigError(f"{path}: is longer than {most} bytes; no run's file is")
-    return path
+def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:
+    """The runs without those of which a later attempt (NAME-HASH-2, -3, ...) is among them."""
+    newest: dict[object, SavedRun] = {}
+    for run in sorted(runs, key=lambda run: (attempt_number(run.folder), run.folder)):
+        newest[run.folder.parent, run.summary.identity, run.summary.continued_from] = run
+    return list(newest.values())
 
 
-def _summary(path: Path) -> Summary:
+def read_tokenizer(folder: Path) -> Any:
+    """The values of a run folder's tokenizer.json. Raises ConfigError if they cannot be read."""
+    file = folder / "tokenizer.json"
     try:
-        return _SUMMARIES.validate_json(json.dumps(read_json(plain_file(path, _SUMMARY))))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
-    except ConfigError:
-        raise
+        return read_json(plain_file(file, _TOKENIZER), _TOKENIZER)
     except (OSError, ValueError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
 
 
-def _config(path: Path) -> Config:
-    """As `saved.read_saved` reads it, in a tenth of the time, and of any version of the project."""
+def _read_config(path: Path) -> dict[str, Any]:
+    """The values of a config.yaml of any version of the project. It takes a tenth of the time of
+    `saved.read_saved`, which validates as well."""
     try:
         text = plain_file(path, _CONFIG).read_bytes().decode()
         _refuse_more_than_values(text)

@@ -1,0 +1,140 @@
+"""summary.json: one schema, for the run that writes it and for everyone who reads it."""
+
+import json
+from dataclasses import asdict, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import plain_file, read_json, write_json
+
+ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
+FILE = "summary.json"
+Status = Literal["running", "finished", "preempted", "diverged", "failed"]
+LARGEST = 1e100  # its square is finite
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
+_LIMIT = 1 << 22  # bytes
+# A file of another version of the project may have keys that this one does not know.
+_RECORDED = ConfigDict(extra="ignore", strict=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, config=_RECORDED, kw_only=True)
+class Data:
+    """The tokens of a run, and the text that they were made of."""
+
+    identity: dict[str, Any]
+    fingerprint: str
+    corpus: dict[str, Any] = field(default_factory=dict)
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    split: str | None = None
+    val_fraction: Number | None = None
+    separated: bool | None = None  # whether a token ends each document
+    repeated: Number | None = None  # share of the documents that were left out as copies
+    notes: list[str] = field(default_factory=list)
+    train: Sizes = field(default_factory=dict)
+    val: Sizes = field(default_factory=dict)
+    test: Sizes = field(default_factory=dict)
+    uniform: Number | None = None  # the loss where every token is equally likely
+    unigram: Number | None = None  # the loss of the tokens' frequencies alone, on validation
+    floor: Number | None = None  # the text's entropy, in nats per byte, where it is known
+
+    def reference_lines(self) -> dict[str, float]:
+        """The losses that need no model, in nats per token, by name."""
+        lines = {"uniform": self.uniform, "unigram": self.unigram}
+        if self.floor is not None:
+            lines["entropy floor"] = self.floor * self.val["bytes"] / self.val["tokens"]
+        return {name: loss for name, loss in lines.items() if loss is not None}
+
+
+@dataclass(frozen=True, config=_RECORDED, kw_only=True)
+class Summary:
+    """The record of a run. Losses are in nats per token. None: not measured, or not yet."""
+
+    schema: Whole = 1
+    status: Status
+    step: Whole = 0
+    steps: Whole | None = None
+    tokens: Whole | None = None
+    seconds: Number | None = None
+    evaluation_seconds: Number | None = None
+    val_loss: Number | None = None
+    best_val_loss: Number | None = None
+    test_loss: Number | None = None
+    test_bpb: Number | None = None
+    initial_loss: Number | None = None
+    spikes: Whole | None = None
+    parameters: Whole | None = None
+    flops: Number | None = None
+    tokens_per_second: Number | None = None
+    model_flops_utilisation: Number | None = None
+    peak_memory: Whole | None = None
+    diverged: str | None = None  # why
+    error: str | None = None  # the traceback of a failed run
+    choices: dict[str, str] = field(default_factory=dict)
+    identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    continued_from: str | None = None
+    batch_chain: str | None = None  # a hash of every batch that was read, in order
+    data: Data
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    dirty: bool | None = None
+    source: dict[str, str] = field(default_factory=dict)
+    device: str | None = None
+    threads: Whole | None = None
+    replicas: Whole | None = None
+    weights_only: bool = False
+    warnings: list[str] = field(default_factory=list)
+    process: dict[str, Any] = field(default_factory=dict)  # pid and host of the last trainer
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    def values(self) -> dict[str, Any]:
+        """The plain values, as the file holds them."""
+        return asdict(self)
+
+    def write(self, folder: Path) -> None:
+        """Replaces the folder's summary.json, durably."""
+        write_json(folder / FILE, self.values())
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """The summary of a run folder; None if the folder has none yet.
+
+    Raises ConfigError, one line that names the file, if the file is damaged.
+    """
+    file = folder / FILE
+    return read_typed(file, Summary, _LIMIT) if file.exists() or file.is_symlink() else None
+
+
+def read_typed(file: Path, kind: type[T], limit: int) -> T:
+    """The JSON value of `file`, of at most `limit` bytes, checked against its schema.
+
+    Raises ConfigError, one line that names the file and the key.
+    """
+    try:
+        text = json.dumps(read_json(plain_file(file, limit), limit))
+        value: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
+        return value
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{file}: {where}: {first['msg'].lower()}") from None
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(text if str(file) in text else f"{file}: {text}") from None
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    return TypeAdapter(kind)
