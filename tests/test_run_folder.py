@@ -39,7 +39,7 @@ BASE += [
 @pytest.fixture(autouse=True)
 def here(request, tmp_path, monkeypatch):
     if "drawn" not in request.node.name:  # the picture takes longer than the run
-        monkeypatch.setattr(run, "draw_curve", lambda folder: None)
+        monkeypatch.setattr(run, "draw_curve", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
     return tmp_path
