@@ -73,7 +73,7 @@ class BasicLauncher:
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
-    monkeypatch.setattr(running.Run, "_draw", lambda self: None)  # a third of a second each
+    monkeypatch.setattr(running.Run, "_draw", lambda *_: None)  # a third of a second each
     without_pictures(monkeypatch)
     plan_sweep.cache_clear()
 
