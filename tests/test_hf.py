@@ -7,7 +7,7 @@ import torch
 from transformer_norms import build_model
 from transformer_norms.hf import from_hf, to_hf
 from transformer_norms.hf.conversion import BY_NAME
-from transformer_norms.hf.weights import made
+from transformer_norms.hf.weights import their_tensors
 
 pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
 VOCABULARY, CONTEXT = 37, 12
@@ -178,12 +178,12 @@ def test_logits_and_gradients_are_theirs(name, config):
         (expected * pull).sum().backward()
     assert relative(logits, expected) <= 1e-10
     gradients = {key: parameter.grad for key, parameter in ours.named_parameters()}
-    found = made(BY_NAME[name].table, gradients, ours.config["model"])
+    tensors = their_tensors(BY_NAME[name].names, gradients, ours.config["model"])
     wanted = {key: parameter.grad for key, parameter in theirs.named_parameters()}
-    assert found.keys() == wanted.keys()
+    assert tensors.keys() == wanted.keys()
     least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())
     for key, grad in wanted.items():  # a key's bias has none at all, but for rounding
-        assert relative(found[key], grad, least) <= 1e-9, key
+        assert relative(tensors[key], grad, least) <= 1e-9, key
 
 
 @pytest.mark.parametrize(("name", "config"), EVERY)

@@ -1,10 +1,10 @@
-"""A transformers model <-> this model, weights included. transformers itself is optional.
+"""Converts a transformers model to this model and back, weights included. transformers is optional.
 
     from transformer_norms.hf import from_hf, to_hf
     python -m transformer_norms.hf FOLDER OUT         a run folder as one that transformers loads
 
-families.py has a clause for each key of a config, tables.py a name for each tensor. A family can
-say a model where reading the config that it writes gives the facts that it was written from.
+families.py is the table of families: clauses for the keys of a config, names for the tensors. A
+family can say a model if the config that it writes for the model's facts is read as these facts.
 """
 
 from transformer_norms.hf.conversion import from_hf as from_hf

@@ -1,29 +1,30 @@
-"""What a family's config says, a clause at a time: `read` makes facts of it, `write` makes it of
-facts. A clause that cannot say a fact writes something near: reading that shows the difference.
+"""The clauses of a family's config: `read` makes facts of a config, `write` a config of facts.
+
+A clause that cannot say a fact writes something near. Reading that config shows the difference.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_norms.hf.facts import Facts
+from transformer_norms.hf.facts import Facts, share
 
 
 class Clause:
-    """Says nothing, either way."""
+    """A part of a family's config. This one says nothing, either way."""
 
     def read(self, config: Any) -> Facts:
-        """The facts; ValueError where the config has something that no fact can say."""
+        """The facts that the config states. ValueError if it states what no fact can say."""
         return {}
 
     def write(self, facts: Facts) -> dict[str, Any]:
-        """The keys of theirs."""
+        """The keys of their config that state the facts."""
         return {}
 
 
 @dataclass(frozen=True)
 class Same(Clause):
-    """Their key -> our fact, the same value."""
+    """Their key has the value of our fact."""
 
     keys: Mapping[str, str]
 
@@ -47,7 +48,7 @@ class Always(Clause):
 
 @dataclass(frozen=True)
 class Never(Clause):
-    """Their keys that must be empty: what they switch on is not built here."""
+    """These keys must be empty: what they switch on is not built here."""
 
     keys: Sequence[str]
 
@@ -61,7 +62,7 @@ class Never(Clause):
 
 @dataclass(frozen=True)
 class Choice(Clause):
-    """A switch of theirs and the facts that it stands for; the first that hold are written."""
+    """A switch stands for facts. The first of them that hold are written."""
 
     key: str
     values: Mapping[bool, Facts]
@@ -78,7 +79,7 @@ class Choice(Clause):
 
 @dataclass(frozen=True)
 class Inner(Clause):
-    """The width inside the mlp, where none, or no key for it, is four times the model's."""
+    """The width inside the mlp. Without a value, or a key, it is four times the model's width."""
 
     key: str = ""
 
@@ -91,7 +92,7 @@ class Inner(Clause):
 
 @dataclass(frozen=True)
 class Equal(Clause):
-    """Two keys of theirs that must be the same: what lies between them is not built here."""
+    """Two keys must be the same: what lies between them is not built here."""
 
     key: str
     other: str
@@ -107,7 +108,7 @@ class Equal(Clause):
 
 @dataclass(frozen=True)
 class HeadDim(Clause):
-    """A head's width, which most of their code reads where a config has it."""
+    """A head's width. Most of their code reads it where a config has it."""
 
     def read(self, config: Any) -> Facts:
         usual = config.hidden_size // config.num_attention_heads
@@ -119,7 +120,7 @@ class HeadDim(Clause):
         return {} if head_dim == usual else {"head_dim": head_dim}
 
 
-# Theirs -> ours; the first of a kind is what is written.
+# Their name -> ours. The first name of a kind is the one that is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -154,7 +155,7 @@ class Activation(Clause):
 
 @dataclass(frozen=True)
 class Biases(Clause):
-    """Flags of theirs -> the roles that have a bias by them; `always` have one."""
+    """A flag gives its roles a bias. The roles in `always` have one."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
     always: str = ""
@@ -170,7 +171,7 @@ class Biases(Clause):
 
 @dataclass(frozen=True)
 class Cap(Clause):
-    """A cap of theirs that is None where there is none."""
+    """A cap, which is None where there is none."""
 
     key: str
     fact: str
@@ -203,3 +204,132 @@ class RootWidth(Clause):
 
     def read(self, config: Any) -> Facts:
         return {"architecture.embed_scale": config.hidden_size**0.5}
+
+
+# --------------------------------------------------------------------- rotation and windows
+
+BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def base_of(parameters: Mapping[str, Any]) -> float:
+    """The base. ValueError if the angles are no plain powers of it."""
+    kind = parameters.get("rope_type", "default")
+    if kind != "default":
+        raise ValueError(f"rope_type={kind} has no counterpart here; known is default")
+    return float(parameters["rope_theta"])
+
+
+@dataclass(frozen=True)
+class Rotary(Clause):
+    """One base for all blocks. `partial` families turn a share of each head."""
+
+    partial: bool = False
+
+    def read(self, config: Any) -> Facts:
+        parameters = config.rope_parameters
+        facts: Facts = {BASE: [base_of(parameters)] * config.num_hidden_layers}
+        if self.partial:
+            head_dim = getattr(config, "head_dim", None)
+            head_dim = head_dim or config.hidden_size // config.num_attention_heads
+            given = parameters.get("partial_rotary_factor", 1.0)
+            turned = int(head_dim * given)
+            if turned % 2 or not 2 <= turned <= head_dim:
+                raise ValueError(
+                    f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
+                    "has no counterpart here: they turn in pairs"
+                )
+            facts[FRACTION] = turned / head_dim
+        return facts
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        parameters = {"rope_type": "default", "rope_theta": max(facts.get(BASE, [0])) or 1e4}
+        if self.partial:
+            head_dim = facts["model.head_dim"]
+            turned = round(facts.get(FRACTION, 1) * head_dim)
+            parameters["partial_rotary_factor"] = share(turned, head_dim)
+        return {"rope_parameters": parameters}
+
+
+@dataclass(frozen=True)
+class RotaryDimensions(Clause):
+    """The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J"""
+
+    def read(self, config: Any) -> Facts:
+        head_dim = config.hidden_size // config.num_attention_heads
+        turned = config.rotary_dim
+        if not turned or turned % 2 or turned > head_dim:
+            raise ValueError(f"rotary_dim={turned} has no counterpart here: heads have {head_dim}")
+        return {BASE: [1e4] * config.num_hidden_layers, FRACTION: turned / head_dim}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        return {"rotary_dim": round(facts.get(FRACTION, 1) * facts["model.head_dim"])}
+
+
+@dataclass(frozen=True)
+class BasePerKind(Clause):
+    """One base where attention is full, another where it slides      Gemma 3"""
+
+    def read(self, config: Any) -> Facts:
+        bases = {kind: base_of(config.rope_parameters[kind]) for kind in set(config.layer_types)}
+        return {BASE: [bases[kind] for kind in config.layer_types]}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        bases = facts.get(BASE, [0])
+        bases = [base or 1e4 for base in bases]
+        here = {SLIDING: min(bases), FULL: max(bases)}
+        return {
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": base} for kind, base in here.items()
+            },
+            "layer_types": [FULL if base == here[FULL] else SLIDING for base in bases],
+        }
+
+
+@dataclass(frozen=True)
+class RotatedWhereSliding(Clause):
+    """Where a window is set, only the blocks that it is for are turned      EXAONE 4"""
+
+    def read(self, config: Any) -> Facts:
+        base, kinds = base_of(config.rope_parameters), config.layer_types
+        everywhere = config.sliding_window is None
+        return {BASE: [base if everywhere or kind == SLIDING else 0.0 for kind in kinds]}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        bases = facts.get(BASE, [0])
+        some = not all(bases)
+        return {
+            "rope_parameters": {"rope_type": "default", "rope_theta": max(bases) or 1e4},
+            "layer_types": [SLIDING if base and some else FULL for base in bases],
+            "sliding_window": facts["model.context"] if some else None,
+        }
+
+
+@dataclass(frozen=True)
+class NoWindow(Clause):
+    """A window as long as the context is no window.
+
+    It is written as None, or as the context where the family's default layers want a `number`. If
+    another clause writes the key, `written` is false.
+    """
+
+    number: bool = False
+    written: bool = True
+
+    def read(self, config: Any) -> Facts:
+        window, context = config.sliding_window, config.max_position_embeddings
+        kinds = getattr(config, "layer_types", None) or [SLIDING]
+        strange = sorted(set(kinds) - {SLIDING, FULL})
+        if strange:
+            raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
+        if window is not None and window < context and SLIDING in kinds:
+            raise ValueError(
+                f"sliding_window={window} has no counterpart here: it is below the context of "
+                f"{context} (max_position_embeddings)"
+            )
+        return {}
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        if not self.written:
+            return {}
+        return {"sliding_window": facts["model.context"] if self.number else None}

@@ -7,11 +7,9 @@ import torch
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
-from transformer_norms.hf.facts import Facts, differences, facts_of, shown
-from transformer_norms.hf.families import FAMILIES
-from transformer_norms.hf.family import Family
-from transformer_norms.hf.spelling import overrides_of
-from transformer_norms.hf.weights import made, taken
+from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact, overrides_of
+from transformer_norms.hf.families import FAMILIES, Family
+from transformer_norms.hf.weights import our_tensors, their_tensors
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 
@@ -33,7 +31,7 @@ def from_hf(hf_model: Any) -> Transformer:
     which is of training alone, is taken over where theirs is the same everywhere, else it is 0.
     ValueError names the first thing that has no counterpart here.
     """
-    _transformers()
+    _import_transformers()
     config = hf_model.config
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(f"{config.model_type} is an encoder-decoder, and this is a decoder alone")
@@ -51,7 +49,7 @@ def from_hf(hf_model: Any) -> Transformer:
     assert not wrong, wrong
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in taken(family.table, weights, ours, model.config["model"]).items():
+        for key, tensor in our_tensors(family.names, weights, ours, model.config["model"]).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -62,19 +60,19 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
 
     ValueError names the key that no family of transformers can say, and what is there.
     """
-    transformers = _transformers()
+    transformers = _import_transformers()
     if not model.config:
         raise ValueError("the model carries no config: only what build_model built can be exported")
     facts = facts_of(model.config, model.vocab_size)
     families = FAMILIES if model_type is None else [family_of(model_type)]
-    family, config = _first(families, facts)
+    family, config = _choose_family(families, facts)
     for key in family.dropouts:
         setattr(config, key, model.config["model"]["dropout"])
     ours = dict(model.named_parameters())
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = dict(theirs.named_parameters())
-    tensors = made(family.table, ours, model.config["model"])
+    tensors = their_tensors(family.names, ours, model.config["model"])
     assert tensors.keys() == there.keys(), sorted(tensors.keys() ^ there.keys())
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -83,11 +81,11 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     return theirs.eval()
 
 
-def _first(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:
+def _choose_family(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:
     """The first family whose config says all the facts, and that config."""
     nearest: tuple[int, str] | None = None
     for family in families:
-        config, wrong = _said(family, facts)
+        config, wrong = _write_config(family, facts)
         if not wrong:
             return family, config
         if nearest is None or len(wrong) < nearest[0]:
@@ -97,11 +95,11 @@ def _first(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:
     raise ValueError(f"transformers has no such model: {known}")
 
 
-def _said(family: Family, facts: Facts) -> tuple[Any, list[str]]:
+def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
     """The family's config for the facts, and a line for each fact that it cannot say."""
     from huggingface_hub.errors import StrictDataclassError
 
-    transformers = _transformers()
+    transformers = _import_transformers()
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     try:
         config = transformers.AutoConfig.for_model(
@@ -111,11 +109,11 @@ def _said(family: Family, facts: Facts) -> tuple[Any, list[str]]:
     except (StrictDataclassError, ValueError, ZeroDivisionError) as error:
         # Its own checks of its own values: sizes that do not divide, or what stands for a word.
         return None, [" ".join(str(error).split())] * len(facts)
-    wrong = differences(facts, back)
-    return config, [
-        f"{key}={shown(facts.get(key))}, where {family.model_type} has {shown(back.get(key))}"
-        for key in wrong
-    ]
+    lines = []
+    for key in differences(facts, back):
+        ours, theirs = format_fact(facts.get(key)), format_fact(back.get(key))
+        lines.append(f"{key}={ours}, where {family.model_type} has {theirs}")
+    return config, lines
 
 
 def family_of(model_type: str) -> Family:
@@ -134,7 +132,7 @@ def class_name(family: Family) -> str:
     return name
 
 
-def _transformers() -> Any:
+def _import_transformers() -> Any:
     try:
         import transformers
     except ImportError:

@@ -1,7 +1,7 @@
 """A model as facts: KEY -> value, the keys those of the config, each value in one spelling.
 
-Two models with the same facts are the same function of their weights. Ours are read from a
-config, theirs by their family; what is typed for facts (spelling.py) makes a config of them.
+Two models with the same facts are the same function of their weights. Our facts are read from a
+config, and theirs by their family. `overrides_of` spells facts as what one types for them.
 """
 
 import math
@@ -21,13 +21,13 @@ from transformer_norms.names import option_files
 Config = Mapping[str, Any]
 Facts = dict[str, Any]
 
-# What a file says of itself, and what has a fact of its own.
+# Keys by which a file describes itself, and keys that have a fact of their own.
 _BESIDE = ("source", "brings", "unverified", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
-# Facts that are of another: without it there is nothing to compare.
+# Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
-# What holds for a family that says nothing of it.
+# The facts of a family that does not mention them.
 USUAL: Facts = {
     "embed": "none",
     "final_norm": "norm",
@@ -45,13 +45,13 @@ USUAL: Facts = {
 
 
 def facts_of(config: Config, vocab_size: int) -> Facts:
-    """The facts of one of our models. What no number can say is said in words."""
+    """The facts of one of our models. A fact that is no number is a few words."""
     sizes, architecture = config["model"], config["architecture"]
     mlp, values = config["mlp"], formula_values(config["model"])
     qk_norm = config["qk_norm"]
     if qk_norm != "none" and config["qkv"] != "norm":
         qk_norm = f"{qk_norm} with {config['qkv']}"
-    return completed(
+    return complete_facts(
         {
             "placement": _name("placement", config),
             "norm": _name("norm", config),
@@ -81,9 +81,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     )
 
 
-def completed(facts: Facts) -> Facts:
-    """With what is usual, and without what plays no part: a gate's bias where there is no gate,
-    rotation where positions are learned."""
+def complete_facts(facts: Facts) -> Facts:
+    """The facts with the usual ones added, and without those that play no part: a gate's bias where
+    there is no gate, rotation where positions are learned."""
     facts = {**facts, **{key: value for key, value in USUAL.items() if key not in facts}}
     whole, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else whole)
@@ -101,23 +101,22 @@ def completed(facts: Facts) -> Facts:
 
 
 def whole_pairs(head_dim: int, fraction: float) -> float:
-    """The share of a head that turns, of an even number of dimensions."""
+    """The share of a head that turns. It is an even number of dimensions."""
     return max(2, int(head_dim * fraction) // 2 * 2) / head_dim
 
 
 def share(dimensions: int, whole: int) -> float:
-    """The least number above dimensions / whole, or it, of which int(whole * number) makes
-    `dimensions` again."""
+    """The least number from dimensions / whole on for which int(whole * number) is `dimensions`."""
     number = dimensions / whole
     return number if int(whole * number) == dimensions else math.nextafter(number, 2)
 
 
 def _name(axis: str, config: Config) -> str:
-    """The choice whose file has this content: the one that was typed, unless it was changed."""
+    """The choice whose file has this content. It is the typed one unless that was changed."""
     content, chosen = _content(config[axis]), config["choices"][axis]
     names = sorted(option_files(axis), key=lambda name: name != chosen)
-    found = (name for name in names if _of_file(axis, name) == content)
-    return next(found, f"{chosen}, changed or a plugin's")
+    same_content = (name for name in names if _of_file(axis, name) == content)
+    return next(same_content, f"{chosen}, changed or a plugin's")
 
 
 @cache
@@ -137,8 +136,8 @@ def _number(spec: Any, values: Mapping[str, float]) -> Any:
 
 
 def differences(facts: Facts, others: Facts) -> list[str]:
-    """The keys on which two models differ, in the order of the facts; where one brings others
-    along, that one alone."""
+    """The keys on which two models differ, in the order of the facts. A key that follows from
+    another is left out where both differ."""
     keys = dict.fromkeys((*facts, *others))
     wrong = [key for key in keys if not same(*(_compared(key, of) for of in (facts, others)))]
     followers = {follower for key in wrong for follower in FOLLOWERS.get(key, ())}
@@ -146,21 +145,21 @@ def differences(facts: Facts, others: Facts) -> list[str]:
 
 
 def _compared(key: str, facts: Facts) -> Any:
-    """Two files may hold the same placement: peri is sandwich, and brings something along."""
+    """The content of a file: peri holds the same placement as sandwich, and brings more along."""
     value = facts.get(key)
     return _of_file(key, value) if key in ("placement", "norm") and value is not None else value
 
 
-def same(one: Any, other: Any) -> bool:
-    """Numbers that took another way to the same value differ in their last digit."""
-    if isinstance(one, float) and isinstance(other, (int, float)):
-        return math.isclose(one, other, rel_tol=1e-14)
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return all(same(a, b) for a, b in zip(one, other, strict=True))
-    return bool(one == other)
+def same(one: Any, two: Any) -> bool:
+    """Whether two values are equal, but for the last digit of numbers."""
+    if isinstance(one, float) and isinstance(two, (int, float)):
+        return math.isclose(one, two, rel_tol=1e-14)
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return all(same(a, b) for a, b in zip(one, two, strict=True))
+    return bool(one == two)
 
 
-def shown(value: Any) -> str:
+def format_fact(value: Any) -> str:
     """A fact in a few words."""
     if isinstance(value, frozenset):
         return " ".join(role for role in BIASED if role in value) or "none"
@@ -170,3 +169,54 @@ def shown(value: Any) -> str:
         each = [f"{number:g}" for number in value]
         return each[0] if len(set(each)) == 1 else " ".join(each)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --------------------------------------------------------------------- facts as typed keys
+
+
+def overrides_of(facts: Facts) -> list[str]:
+    """The keys to type for the model that the facts describe."""
+    sizes = [f"model.{key}={facts[f'model.{key}']}" for key in SIZES]
+    typed = [f"{key}={facts[key]}" for key in ("placement", "norm", "position", "embed")]
+    typed += [f"norm.eps={facts['norm.eps']}", *_mlp(*facts["mlp"]), *sizes]
+    typed += [f"{key}={facts[key]}" for key in ("final_norm", "qk_norm")]
+    architecture = {
+        key.removeprefix("architecture."): value
+        for key, value in facts.items()
+        if key.startswith("architecture.")
+    }
+    bias, gated = architecture.pop("bias"), MLPS[facts["mlp"][0]].gated
+    everywhere = biased(True) - (set() if gated else {"gate"})
+    architecture["bias"] = _word(bias == everywhere) if bias in (everywhere, set()) else _list(bias)
+    for key, value, spelled in (
+        ("embed_scale", 1.0, "none"),
+        ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
+        ("logit_scale", 1.0, "none"),
+        ("attention_scale", facts["model.head_dim"] ** -0.5, "1/sqrt(dh)"),
+    ):
+        if same(architecture[key], value):
+            architecture[key] = f"'{spelled}'"
+    if "rope_base" in architecture:
+        bases = architecture["rope_base"]
+        architecture["rope_base"] = bases[0] if len(set(bases)) == 1 else _list(bases)
+        turned = round(architecture["rope_fraction"] * facts["model.head_dim"])
+        architecture["rope_fraction"] = share(turned, facts["model.head_dim"])
+    return [*typed, *(f"architecture.{key}={_word(value)}" for key, value in architecture.items())]
+
+
+def _mlp(kind: str, activation: str) -> list[str]:
+    for name, file in option_files("mlp").items():
+        if OmegaConf.load(file) == {"type": kind, "activation": activation}:
+            return [f"mlp={name}"]
+    return [f"mlp={'swiglu' if MLPS[kind].gated else 'gelu'}", f"mlp.activation={activation}"]
+
+
+def _list(values: Any) -> str:
+    ordered = (
+        [role for role in BIASED if role in values] if isinstance(values, frozenset) else values
+    )
+    return f"[{','.join(str(value) for value in ordered)}]"
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

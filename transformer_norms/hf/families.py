@@ -1,47 +1,120 @@
-"""The families of transformers that are ours too: what their configs say, what tensors are called.
+"""The families of transformers that are ours too, each with what its configs say and its names.
 
-A model belongs to the first family that can say all its facts; those of one kind stand together.
+A family is a row: the clauses of its config, the names of its tensors, and the keys of its dropout.
+A model belongs to the first family that can say all its facts. Families of one kind stand together.
+A new family is a new row.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.hf.clauses import (
     Activation,
     Always,
+    BasePerKind,
     Biases,
     Cap,
     Choice,
+    Clause,
     Equal,
     HeadDim,
     Inner,
     Never,
+    NoWindow,
     QueryScalar,
     RootWidth,
-    Same,
-)
-from transformer_norms.hf.family import Family
-from transformer_norms.hf.rotation import (
-    BasePerKind,
-    NoWindow,
     Rotary,
     RotaryDimensions,
     RotatedWhereSliding,
+    Same,
 )
-from transformer_norms.hf.tables import (
-    COHERE,
-    EXAONE4,
-    GEMMA3,
-    GLM4,
-    GPT1,
-    GPT2,
-    GPT_NEOX,
-    GPTJ,
-    LLAMA,
-    OLMO2,
-    OPT,
-    QWEN3,
-    SANDWICH,
+from transformer_norms.hf.facts import Facts, complete_facts
+from transformer_norms.hf.weights import (
+    AFTER_TWO,
+    BY_HEAD,
+    COLUMNS,
+    HEADS,
+    STACKED,
+    Line,
+    lines,
 )
+
+
+@dataclass(frozen=True)
+class Family:
+    """`dropouts` are the keys of its dropout, where they act in all the places that ours do."""
+
+    model_type: str
+    clauses: Sequence[Clause]
+    names: Sequence[Line]
+    dropouts: Sequence[str] = ()
+
+    def read(self, config: Any) -> Facts:
+        """The facts of one of its configs. ValueError for what has no counterpart here."""
+        facts: Facts = {}
+        for clause in self.clauses:
+            facts |= clause.read(config)
+        return complete_facts(facts)
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        """The config that says the facts, as far as it can. `read` shows what it cannot say."""
+        keys: dict[str, Any] = {}
+        for clause in self.clauses:
+            keys |= clause.write(facts)
+        return keys
+
+
+# ------------------------------------------------------------ names of tensors that families share
+
+ENDS = lines("""
+    model.embed_tokens                embedding
+    model.norm                        final
+    lm_head                           head
+""")
+ATTENTION_NAMES = lines("""
+    .self_attn.q_proj                 .attention.f.query
+    .self_attn.k_proj                 .attention.f.key
+    .self_attn.v_proj                 .attention.f.value
+    .self_attn.o_proj                 .attention.f.output
+""")
+MLP_NAMES = lines("""
+    .mlp.gate_proj                    .mlp.f.gate
+    .mlp.up_proj                      .mlp.f.up
+    .mlp.down_proj                    .mlp.f.down
+""")
+BASE = (*ENDS, *ATTENTION_NAMES, *MLP_NAMES)
+PRE_NAMES = lines("""
+    .input_layernorm                  .attention.pre
+    .post_attention_layernorm         .mlp.pre
+""")
+OUT_NAMES = lines("""
+    .post_attention_layernorm         .attention.out
+    .post_feedforward_layernorm       .mlp.out
+""")
+SANDWICH_NAMES = lines("""
+    .input_layernorm                  .attention.pre
+    .post_attention_layernorm         .attention.out
+    .pre_feedforward_layernorm        .mlp.pre
+    .post_feedforward_layernorm       .mlp.out
+""")
+QK_NAMES = lines("""
+    .self_attn.q_norm                 .attention.f.q
+    .self_attn.k_norm                 .attention.f.k
+""")
+QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
+GPT_NAMES = lines(
+    f"""
+    .attn.c_attn                      {QUERY_KEY_VALUE}
+    .attn.c_proj                      .attention.f.output
+    .mlp.c_fc                         .mlp.f.up
+    .mlp.c_proj                       .mlp.f.down
+    """,
+    "transformer.h.{i}",
+    COLUMNS,
+)
+
+# ---------------------------------------------------------------------- clauses that families share
 
 
 def norm(name: str, **facts: Any) -> Always:
@@ -68,7 +141,7 @@ FEW = {
 }
 SIZES = Same({**FEW, "intermediate_size": "model.mlp_width"})
 GROUPS = Same({"num_key_value_heads": "model.kv_heads"})
-HEADS = Same({"head_dim": "model.head_dim"})
+HEAD_WIDTH = Same({"head_dim": "model.head_dim"})
 RMS_EPS, LN_EPS = Same({"rms_norm_eps": "norm.eps"}), Same({"layer_norm_eps": "norm.eps"})
 PRE, POST = {"placement": "pre"}, {"placement": "post", "final_norm": "none"}
 SILU, GEMMA = Activation("hidden_act", "gated"), Activation("hidden_activation", "gated")
@@ -91,7 +164,20 @@ FAMILIES = (
             Choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             Never(("scale_attn_by_inverse_layer_idx", "add_cross_attention")),
         ),
-        GPT2,
+        (
+            *GPT_NAMES,
+            *lines(
+                """
+                transformer.wte       embedding
+                transformer.wpe       position.position
+                .ln_1                 .attention.pre
+                .ln_2                 .mlp.pre
+                transformer.ln_f      final
+                lm_head               head
+                """,
+                "transformer.h.{i}",
+            ),
+        ),
         OPENAI_DROPOUTS,
     ),
     Family(
@@ -103,7 +189,19 @@ FAMILIES = (
             Activation("afn", "plain", OPENAI_ACTIVATIONS),
             Biases(always=f"{ATTENTION} up down"),
         ),
-        GPT1,
+        (
+            *GPT_NAMES,
+            *lines(
+                """
+                transformer.tokens_embed     embedding
+                transformer.positions_embed  position.position
+                .ln_1                        .attention.post
+                .ln_2                        .mlp.post
+                lm_head                      head
+                """,
+                "transformer.h.{i}",
+            ),
+        ),
         OPENAI_DROPOUTS,
     ),
     Family(
@@ -121,21 +219,42 @@ FAMILIES = (
             Equal("word_embed_proj_dim", "hidden_size"),
             Never(("_remove_final_layer_norm",)),
         ),
-        OPT,
+        (
+            *lines("model.decoder.embed_positions  position.position", layout=AFTER_TWO),
+            # do_layer_norm_before, or not: a block has one pair of the norms
+            *lines(
+                """
+                model.decoder.embed_tokens      embedding
+                .self_attn.q_proj               .attention.f.query
+                .self_attn.k_proj               .attention.f.key
+                .self_attn.v_proj               .attention.f.value
+                .self_attn.out_proj             .attention.f.output
+                .self_attn_layer_norm           .attention.pre
+                .self_attn_layer_norm           .attention.post
+                .fc1                            .mlp.f.up
+                .fc2                            .mlp.f.down
+                .final_layer_norm               .mlp.pre
+                .final_layer_norm               .mlp.post
+                model.decoder.final_layer_norm  final
+                lm_head                         head
+                """,
+                "model.decoder.layers.{i}",
+            ),
+        ),
     ),
     Family(
         "llama",
         (
             norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEADS, RMS_EPS, SILU, Rotary()),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary()),
             Biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
         ),
-        LLAMA,
+        (*BASE, *PRE_NAMES),
     ),
     Family(
         "mistral",
-        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEADS, RMS_EPS, SILU, Rotary(), NoWindow()),
-        LLAMA,
+        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(), NoWindow()),
+        (*BASE, *PRE_NAMES),
     ),
     Family(
         "qwen2",
@@ -144,16 +263,16 @@ FAMILIES = (
             *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU, Rotary(), NoWindow()),
             Biases(always="query key value"),
         ),
-        LLAMA,
+        (*BASE, *PRE_NAMES),
     ),
     Family(
         "qwen3",
         (
             norm("rmsnorm", **PRE, qk_norm="head"),
-            *(SIZES, GROUPS, HEADS, RMS_EPS, SILU, Rotary(), NoWindow()),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(), NoWindow()),
             ATTENTION_BIAS,
         ),
-        QWEN3,
+        (*BASE, *PRE_NAMES, *QK_NAMES),
     ),
     Family(
         "olmo",
@@ -162,7 +281,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HeadDim(), SILU, Rotary(), ATTENTION_BIAS),
             Never(("clip_qkv",)),
         ),
-        LLAMA,
+        (*BASE, *PRE_NAMES),
     ),
     Family(
         "olmo2",
@@ -170,7 +289,13 @@ FAMILIES = (
             norm("rmsnorm", placement="out", qk_norm="full"),
             *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU, Rotary(), ATTENTION_BIAS),
         ),
-        OLMO2,
+        (
+            *(*BASE, *OUT_NAMES),
+            *lines("""
+                .self_attn.q_norm     .attention.f.q.norm
+                .self_attn.k_norm     .attention.f.k.norm
+            """),
+        ),
     ),
     Family(
         "exaone4",
@@ -179,39 +304,49 @@ FAMILIES = (
             *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU),
             *(RotatedWhereSliding(), NoWindow(written=False)),
         ),
-        EXAONE4,
+        (*BASE, *OUT_NAMES, *QK_NAMES),
     ),
     Family(
         "gemma2",
         (
             norm("rmsnorm_1p", placement="sandwich"),
-            *(SIZES, GROUPS, HEADS, RMS_EPS, GEMMA, Rotary(), NoWindow(number=True)),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, Rotary(), NoWindow(number=True)),
             *(ATTENTION_BIAS, RootWidth(), QueryScalar()),
             Cap("attn_logit_softcapping", "architecture.attention_cap"),
             Cap("final_logit_softcapping", "architecture.logit_cap"),
             Never(("use_bidirectional_attention",)),
         ),
-        SANDWICH,
+        (*BASE, *SANDWICH_NAMES),
     ),
     Family(
         "gemma3_text",
         (
             norm("rmsnorm_1p", placement="sandwich", qk_norm="head"),
-            *(SIZES, GROUPS, HEADS, RMS_EPS, GEMMA, BasePerKind(), NoWindow(number=True)),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BasePerKind(), NoWindow(number=True)),
             *(ATTENTION_BIAS, RootWidth(), QueryScalar()),
             Cap("final_logit_softcapping", "architecture.logit_cap"),
             Never(("use_bidirectional_attention",)),
         ),
-        GEMMA3,
+        (*BASE, *SANDWICH_NAMES, *QK_NAMES),
     ),
     Family(
         "glm4",
         (
             norm("rmsnorm", placement="sandwich", **INTERLEAVED),
-            *(SIZES, GROUPS, HEADS, RMS_EPS, SILU, Rotary(partial=True)),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(partial=True)),
             Biases({"attention_bias": "query key value"}),
         ),
-        GLM4,
+        (
+            *(*ENDS, *ATTENTION_NAMES),
+            *lines("""
+                .input_layernorm           .attention.pre
+                .post_self_attn_layernorm  .attention.out
+                .post_attention_layernorm  .mlp.pre
+                .post_mlp_layernorm        .mlp.out
+                .mlp.down_proj             .mlp.f.down
+            """),
+            *lines(".mlp.gate_up_proj  .mlp.f.gate .mlp.f.up", layout=STACKED),
+        ),
     ),
     Family(
         "gpt_neox",
@@ -223,7 +358,24 @@ FAMILIES = (
             ),
             Biases({"attention_bias": ATTENTION}, always="up down"),
         ),
-        GPT_NEOX,
+        (
+            *lines(
+                f".attention.query_key_value  {QUERY_KEY_VALUE}", "gpt_neox.layers.{i}", BY_HEAD
+            ),
+            *lines(
+                """
+                gpt_neox.embed_in          embedding
+                .input_layernorm           .attention.pre
+                .post_attention_layernorm  .mlp.pre
+                .attention.dense           .attention.f.output
+                .mlp.dense_h_to_4h         .mlp.f.up
+                .mlp.dense_4h_to_h         .mlp.f.down
+                gpt_neox.final_layer_norm  final
+                lm_head                    head
+                """,
+                "gpt_neox.layers.{i}",
+            ),
+        ),
         ("attention_dropout", "hidden_dropout"),
     ),
     Family(
@@ -234,7 +386,21 @@ FAMILIES = (
             Activation("activation_function", "plain"),
             Biases(always="up down head"),
         ),
-        GPTJ,
+        lines(
+            """
+            transformer.wte           embedding
+            .ln_1                     .pre
+            .attn.q_proj              .attention.f.query
+            .attn.k_proj              .attention.f.key
+            .attn.v_proj              .attention.f.value
+            .attn.out_proj            .attention.f.output
+            .mlp.fc_in                .mlp.f.up
+            .mlp.fc_out               .mlp.f.down
+            transformer.ln_f          final
+            lm_head                   head
+            """,
+            "transformer.h.{i}",
+        ),
         OPENAI_DROPOUTS,
     ),
     Family(
@@ -245,6 +411,16 @@ FAMILIES = (
             Same({"logit_scale": "architecture.logit_scale"}),
             Choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
-        COHERE,
+        (
+            *BASE,
+            *lines(".input_layernorm  .pre"),
+            *lines(
+                """
+                .self_attn.q_norm     .attention.f.q.heads.{h}
+                .self_attn.k_norm     .attention.f.k.heads.{h}
+                """,
+                layout=HEADS,
+            ),
+        ),
     ),
 )

@@ -1,28 +1,93 @@
-"""Which tensor of theirs is which of ours: lines of names, and the copying both ways."""
+"""Which tensor of theirs is which of ours, and the copying both ways."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from transformer_norms.hf.layouts import SAME, Layout, Sizes
-
+Sizes = Mapping[str, int]  # a config's `model`
+Ours = Sequence[Tensor]
 LEAVES = {"weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}  # ours: theirs
+
+
+# ------------------------------------------------------------ layouts: one tensor of several
+
+
+class Layout(NamedTuple):
+    """`there` makes their tensor of ours, `here` takes it apart again. `like` has our shapes."""
+
+    there: Callable[[Ours, Sizes], Tensor]
+    here: Callable[[Tensor, Ours, Sizes], Sequence[Tensor]]
+
+
+def _rows(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
+    return tensor.split([len(each) for each in like])
+
+
+def _by_head(ours: Ours, sizes: Sizes) -> Tensor:
+    return torch.stack([each.unflatten(0, (sizes["heads"], -1)) for each in ours], 1).flatten(0, 2)
+
+
+def _from_heads(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
+    heads = tensor.unflatten(0, (sizes["heads"], len(like), -1))
+    return [each.flatten(0, 1) for each in heads.unbind(1)]
+
+
+SAME = Layout(lambda ours, sizes: ours[0], lambda tensor, like, sizes: [tensor])
+# One under the other: GLM-4's gate and up.
+STACKED = Layout(lambda ours, sizes: torch.cat(list(ours)), _rows)
+# Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
+COLUMNS = Layout(
+    lambda ours, sizes: torch.cat(list(ours)).t(),
+    lambda tensor, like, sizes: _rows(tensor.t(), like, sizes),
+)
+# Query, key and value of one head, then those of the next: GPT-NeoX.
+BY_HEAD = Layout(_by_head, _from_heads)
+# A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
+HEADS = Layout(
+    lambda ours, sizes: torch.stack(list(ours)), lambda tensor, like, sizes: tensor.unbind()
+)
+# OPT's table of positions begins with two rows that no token reads.
+AFTER_TWO = Layout(
+    lambda ours, sizes: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
+    lambda tensor, like, sizes: [tensor[2:]],
+)
+
+
+# --------------------------------------------------------------- names: a table for each family
 
 
 @dataclass(frozen=True)
 class Line:
-    """Their module and the modules of ours that it is made of. {i} counts blocks, and {h} heads,
-    of which one module of theirs takes all. A line of which ours has nothing says nothing."""
+    """Their module and the modules of ours that it is made of.
+
+    {i} counts blocks. {h} counts heads, of which one module of theirs takes all. A line that names
+    nothing of a model is left out.
+    """
 
     theirs: str
     ours: Sequence[str]
     layout: Layout = SAME
 
 
-@dataclass(frozen=True)
-class Match:
+def lines(table: str, block: str = "model.layers.{i}", layout: Layout = SAME) -> tuple[Line, ...]:
+    """Reads one line of text as their module and ours, of which it may be made of several.
+
+    A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
+    """
+    found = []
+    for text in table.strip().splitlines():
+        theirs, *ours = text.split()
+        theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
+        names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
+        found.append(Line(theirs, names, layout))
+    return tuple(found)
+
+
+class Match(NamedTuple):
     """Their parameter and the parameters of ours that it is made of."""
 
     theirs: str
@@ -30,24 +95,19 @@ class Match:
     layout: Layout
 
 
-def lines(*tables: Mapping[str, str]) -> tuple[Line, ...]:
-    """One line for each pair of names."""
-    return tuple(Line(theirs, [ours]) for table in tables for theirs, ours in table.items())
-
-
 def matches(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Match]:
     """Every parameter of ours in exactly one match."""
-    found = []
+    matched = []
     for line in table:
         for i in range(depth if "{i}" in line.theirs else 1):
             modules = [name for each in line.ours for name in _modules(each, i, ours)]
             for leaf, theirs in LEAVES.items():
                 names = [f"{module}.{leaf}" for module in modules]
                 if names and names[0] in ours:
-                    found.append(Match(f"{line.theirs.format(i=i)}.{theirs}", names, line.layout))
-    used = [name for match in found for name in match.ours]
+                    matched.append(Match(f"{line.theirs.format(i=i)}.{theirs}", names, line.layout))
+    used = [name for match in matched for name in match.ours]
     assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
-    return found
+    return matched
 
 
 def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
@@ -57,20 +117,23 @@ def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
     return list(takewhile(lambda head: f"{head}.gain" in ours, heads))
 
 
-def made(table: Sequence[Line], ours: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Their tensors of ours."""
+def their_tensors(
+    table: Sequence[Line], ours: Mapping[str, Tensor], sizes: Sizes
+) -> dict[str, Tensor]:
     return {
         match.theirs: match.layout.there([ours[name] for name in match.ours], sizes)
         for match in matches(table, ours, sizes["depth"])
     }
 
 
-def taken(
+def our_tensors(
     table: Sequence[Line], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], sizes: Sizes
 ) -> dict[str, Tensor]:
-    """Our tensors of theirs; ValueError where one of theirs has no place, or is missing. `ours`
-    are tensors of our shapes."""
-    found, left = {}, set(theirs)
+    """Our tensors, made of theirs. `ours` are tensors of our shapes.
+
+    Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
+    """
+    tensors, left = {}, set(theirs)
     for match in matches(table, ours, sizes["depth"]):
         if match.theirs not in theirs:
             raise ValueError(f"the model has no parameter {match.theirs}")
@@ -82,8 +145,8 @@ def taken(
                     f"{match.theirs} is {list(part.shape)} where its config makes it "
                     f"{list(shaped.shape)}"
                 )
-            found[name] = part
+            tensors[name] = part
         left.discard(match.theirs)
     if left:
         raise ValueError(f"the parameter {min(left)} has no counterpart here")
-    return found
+    return tensors
