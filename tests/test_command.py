@@ -18,35 +18,73 @@ SHORT = ["model=tiny", "data=text", "data.paths=corpus.txt", "data.val_tokens=30
 SHORT += ["tracking=none", "trainer.threads=1", "trainer.checkpoint_every=5", "schedule.warmup=3"]
 
 
+CEILING = 600  # seconds, for a machine that is busy with other things
+
+# A plugin: while the file `pause` names the step just logged, training stands still.
+PAUSE = """
+import time
+from pathlib import Path
+from transformer_norms.files import MetricsFile
+
+append = MetricsFile.append
+
+def append_and_pause(self, row):
+    append(self, row)
+    while Path("pause").read_text() == str(row["step"]):
+        time.sleep(0.01)
+
+MetricsFile.append = append_and_pause
+"""
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
 
 
-def start(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *SHORT, *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+@pytest.fixture
+def start():
+    """Starts commands, and kills those that a failing test leaves behind."""
+    started = []
+
+    def start_command(*arguments):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *SHORT, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start_command
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def ended(process):
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=CEILING)
     return process.returncode, json.loads(out.splitlines()[-1]) if out else None, err
 
 
-def wait_for_step(step):
-    """Until some run below runs/ has trained that far."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+def pause_at(step):
+    Path("new").write_text(str(step))
+    Path("new").rename("pause")  # at once, since a process may be reading it
+
+
+def wait_for_step(step, process):
+    """Returns the run's folder once the run has logged that step, at which it pauses."""
+    end = time.monotonic() + CEILING
+    while True:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end
         for file in Path("runs").glob("*/*/metrics.jsonl"):
             lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
-            if lines and json.loads(lines[-1])["step"] >= step:
+            if lines and json.loads(lines[-1])["step"] == step:
                 return file.parent
         time.sleep(0.01)
-    raise AssertionError("training did not begin")
 
 
 def without_times(folder):
@@ -60,28 +98,34 @@ def weights(folder):
 
 
 @pytest.mark.area("trust")
-def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal():
-    long = ["trainer.steps=200", "trainer.log_every=1", "trainer.eval_every=50"]
-    stopped = start("study=rough", *long)
-    folder = wait_for_step(10)
+def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(start):
+    Path("mine").mkdir()
+    Path("mine/pause.py").write_text(PAUSE)
+    typed = ["trainer.steps=40", "trainer.log_every=1", "trainer.eval_every=10", "plugins=mine"]
+    pause_at(8)
+    stopped = start("study=rough", *typed)
+    folder = wait_for_step(8, stopped)
     stopped.send_signal(signal.SIGTERM)
+    pause_at("nowhere")
     code, answer, _ = ended(stopped)
     assert (code, answer["status"], answer["run"]) == (75, "preempted", str(folder))
     at = answer["steps"]
     assert weights(folder)[1] == f"step-{at:08d}"
     with hold_run(folder):
-        code, _, err = ended(start("study=rough", *long))
+        code, _, err = ended(start("study=rough", *typed))
     assert code == 75
     assert f"{folder} is being trained by process {stopped.pid}" in err
 
-    killed = start("study=rough", *long)
-    wait_for_step(at + 10)
+    pause_at(at + 12)
+    killed = start("study=rough", *typed)
+    wait_for_step(at + 12, killed)
     killed.kill()
     killed.communicate()
+    pause_at("nowhere")
 
-    calm = start("study=calm", *long)
-    code, answer, _ = ended(start("study=rough", *long))
-    assert (code, answer["status"], answer["steps"]) == (0, "finished", 200)
+    calm = start("study=calm", *typed)
+    code, answer, _ = ended(start("study=rough", *typed))
+    assert (code, answer["status"], answer["steps"]) == (0, "finished", 40)
     code, expected, _ = ended(calm)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])
@@ -89,7 +133,7 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal()
     assert not list(Path(answer["run"], "checkpoints").glob(".tmp-*"))
 
 
-def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study():
+def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(start):
     code, answer, err = ended(start("-m", "norm=layernorm,rmsnorm", "trainer.steps=6"))
     assert code == 0, err
     assert answer == {
@@ -100,14 +144,14 @@ def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(
     assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}
 
 
-def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line():
+def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line(start):
     listed = start("--cfg", "job")
-    out, _ = listed.communicate(timeout=60)
+    out, _ = listed.communicate(timeout=CEILING)
     assert listed.returncode == 0
     assert "norm:" in out
     Path("mine/configs/norm").mkdir(parents=True)
     Path("mine/configs/norm/ours.yaml").write_text("type: rmsnorm\n")
-    out, _ = start("plugins=mine", "--help").communicate(timeout=60)
+    out, _ = start("plugins=mine", "--help").communicate(timeout=CEILING)
     assert " ours," in out
     code, _, err = ended(start("--hepl"))
     assert (code, len(err.splitlines())) == (2, 1)

@@ -419,7 +419,7 @@ def answers(tmp_path_factory) -> list:
                 text=True,
             )
             started.append((process, home, tree(home)))
-        begun += [(p.communicate(timeout=120), p.returncode, tree(h) == t) for p, h, t in started]
+        begun += [(p.communicate(timeout=600), p.returncode, tree(h) == t) for p, h, t in started]
     return begun
 
 

@@ -1,5 +1,5 @@
 import socket
-import time
+import threading
 from contextlib import closing
 
 import pytest
@@ -34,10 +34,8 @@ def network_down(request, monkeypatch, tmp_path):
 
 
 def refused(call):
-    before = time.monotonic()
     with pytest.raises(InputError) as caught:
         call()
-    assert time.monotonic() - before < 20  # against hanging; the patience itself is shortened here
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -82,13 +80,12 @@ def test_a_hub_that_answers_the_probe_and_then_hangs_is_given_up(monkeypatch):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(downloads, "answers", lambda url: True)
     monkeypatch.setattr(downloads, "METADATA_SECONDS", 0.2)
-    monkeypatch.setattr("datasets.load_dataset_builder", lambda *a, **k: time.sleep(30))
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *a, **k: threading.Event().wait())
     assert "no answer within" in refused(lambda: list(HUB.documents()))
 
 
 def test_a_refusal_is_an_answer():
     import http.server
-    import threading
 
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler

@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -254,44 +253,47 @@ def test_who_waits_says_so_once_and_gets_what_the_other_built(cache):
 
 
 BUILDER = """
-import sys, time
+import sys
 sys.path.insert(0, {root!r})
-from pathlib import Path
 from transformer_norms.data import TOKENIZERS, prepare
 class Slow:
     floor = None
     def identity(self): return {{"type": "slow"}}
     def documents(self):
-        with open({count!r}, "a") as file: file.write("read\\n")
-        time.sleep({seconds})
+        print("reading", flush=True)
+        sys.stdin.read()  # until the test closes it
         return iter([f"document {{n}}" for n in range(200)])
-print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, lambda line: None).fingerprint)
+def say(line):
+    if "waiting" in line: print("waiting", flush=True)
+print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, say).fingerprint)
 """
 
 
-def test_five_processes_on_an_empty_cache_build_once_and_all_get_the_same(tmp_path):
-    count = tmp_path / "count"
-    code = BUILDER.format(root=str(ROOT), count=str(count), seconds=0.3)
-    command = [sys.executable, "-c", code]
-    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(5)]
-    prints = {job.communicate(timeout=60)[0] for job in jobs}
-    assert [job.returncode for job in jobs] == [0] * 5
-    assert count.read_text() == "read\n"
-    assert len(prints) == 1
+def start_builder():
+    command = [sys.executable, "-c", BUILDER.format(root=str(ROOT))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_builder_that_is_killed_leaves_the_lock_to_the_next(tmp_path, cache):
-    count = tmp_path / "count"
-    slow, quick = (
-        BUILDER.format(root=str(ROOT), count=str(count), seconds=seconds) for seconds in (60, 0)
-    )
-    with subprocess.Popen([sys.executable, "-c", slow]) as job:
-        while not list(cache.glob(".tmp-*")):
-            assert job.poll() is None
-            threading.Event().wait(0.02)
-        job.kill()
-    done = subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=True)
-    assert len(done.stdout.strip()) == 64
+def test_five_processes_on_an_empty_cache_build_once_and_all_get_the_same():
+    jobs = [start_builder() for _ in range(5)]
+    begun = sorted(job.stdout.readline() for job in jobs)
+    assert begun == ["reading\n"] + ["waiting\n"] * 4
+    for job in jobs:
+        job.stdin.close()
+    fingerprints = {job.stdout.read() for job in jobs}
+    assert [job.wait() for job in jobs] == [0] * 5
+    assert len(fingerprints) == 1
+    assert len(fingerprints.pop().strip()) == 64
+
+
+def test_a_builder_that_is_killed_leaves_the_lock_to_the_next(cache):
+    killed = start_builder()
+    assert killed.stdout.readline() == "reading\n"
+    assert list(cache.glob(".tmp-*"))
+    killed.kill()
+    killed.communicate()
+    out, _ = start_builder().communicate()
+    assert len(out.split()[-1]) == 64
     assert not list(cache.glob(".tmp-*"))
 
 

@@ -218,7 +218,7 @@ def test_what_is_pointed_at_says_which_variant_it_is(pages, opened, chart, layer
     box = page.locator(f"#{chart} .scatterlayer {layer}").first.bounding_box()
     share = 0.5 if layer == ".point" else 1.0  # a dot's middle, and where a line ends
     page.mouse.move(box["x"] + share * box["width"], box["y"] + share * box["height"])
-    page.wait_for_selector(f"#{chart} .hovertext", timeout=5000)
+    page.wait_for_selector(f"#{chart} .hovertext", timeout=60_000)
     text = page.locator(f"#{chart} .hovertext").first.text_content()
     assert any(" ".join(names) in text for names in LOSSES), text
 

@@ -294,7 +294,7 @@ def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: 
 def test_replicas_work_side_by_side():
     """Each waits for the other inside its share: one after the other would wait for ever."""
     trainer = trainer_of()
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=600)
     arrived = trainer.loss._each(
         trainer.batches(0), lambda loss, share, _: torch.tensor(both.wait())
     )

@@ -1,4 +1,4 @@
-"""Durable files: what is said to be written is on disk, whole, or the old content still is."""
+"""Durable files: after a write the whole new content is on disk, or the old content still is."""
 
 import errno
 import hashlib
@@ -38,7 +38,7 @@ def storage_error(path: Path, reason: str, needed: int | None = None) -> Storage
 
 @contextmanager
 def storage(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Inside it, an OSError that means storage becomes a StorageError; others pass."""
+    """Turns an OSError that means storage into a StorageError during a `with`; others pass."""
     try:
         yield
     except StorageError:
@@ -50,7 +50,7 @@ def storage(path: Path, needed: int | None = None) -> Iterator[None]:
 
 
 def preflight(folder: Path, needed: int) -> None:
-    """StorageError where `folder`, made already or not, cannot take `needed` bytes."""
+    """Raises StorageError if `folder`, which need not exist, cannot take `needed` bytes."""
     existing = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
@@ -69,7 +69,7 @@ def _existing(path: Path) -> Path:
 
 
 def fsync_folder(folder: Path) -> None:
-    """A rename is on disk only when the folder that holds the name is."""
+    """Brings a folder to the disk. A rename is durable only after this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -78,7 +78,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
-    """Replaces `path` at once and durably. `workplace`, on the same disk, holds the draft."""
+    """Replaces `path` in one step, durably. The draft lies in `workplace`, on the same disk."""
     draft = (workplace or path.parent) / f"{TEMPORARY}{os.getpid()}-{path.name}"
     draft.unlink(missing_ok=True)
     try:
@@ -94,7 +94,7 @@ def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """ValueError for NaN and Infinity, which are no JSON, before anything is written."""
+    """Raises ValueError for NaN and Infinity, which are no JSON, before anything is written."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
@@ -115,7 +115,7 @@ def plain_file(path: Path, limit: int) -> Path:
 
 
 def read_json(path: Path, limit: int = 1 << 26) -> Any:
-    """The value in `path`; ValueError, naming it, for no JSON or more than `limit` bytes."""
+    """Returns the value in `path`. Raises ValueError for no JSON or more than `limit` bytes."""
     if path.stat().st_size > limit:
         raise ValueError(f"{path}: more than {limit} bytes")
     return parse_json(path.read_bytes(), str(path))
@@ -140,7 +140,7 @@ def sha256(path: Path) -> str:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What killed processes were building in `folder`. Only for the holder of the run's lock."""
+    """Removes what killed processes were building. Only the holder of a lock may call it."""
     for path in folder.glob(f"{TEMPORARY}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -161,7 +161,7 @@ class MetricsFile:
             self._file.truncate(path.stat().st_size - len(torn))
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """A non-finite number becomes null and its key stands in a list under `nonfinite`."""
+        """Writes null for a non-finite number, and lists its key under `nonfinite`."""
         assert "step" in row, "truncate_after could not place this row"
         finite_row: dict[str, Any] = {}
         bad = []
@@ -188,7 +188,7 @@ class MetricsFile:
             os.fsync(self._file.fileno())
 
     def truncate_after(self, step: int) -> None:
-        """Keeps, byte for byte, the rows whose step is at most `step`."""
+        """Keeps the rows whose step is at most `step`, byte for byte."""
         lines, _ = _split(self.path.read_bytes())
         kept = [line for line in lines if parse_json(line, str(self.path))["step"] <= step]
         if len(kept) == len(lines):
@@ -202,7 +202,10 @@ class MetricsFile:
 
 
 def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """The rows of a metrics file. A torn last line is dropped and told; ValueError for others."""
+    """Returns the rows of a metrics file. `warn` hears of a torn last line, which is left out.
+
+    Raises ValueError for any other bad line.
+    """
     lines, torn = _split(path.read_bytes())
     if torn and warn:
         warn(f"{path}: the last line is torn and is left out ({len(torn)} bytes)")
@@ -214,13 +217,13 @@ def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Whole lines, and what a killed writer left after them: a line ends with its newline."""
+    """Returns the whole lines, each with its newline, and what a killed writer left after them."""
     *lines, torn = data.split(b"\n")
     return [line + b"\n" for line in lines], torn
 
 
 def finite(value: Any) -> Any:
-    """`value` with null for each non-finite number in it, as JSON wants it."""
+    """Returns `value` with null for each non-finite number in it, as JSON needs it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

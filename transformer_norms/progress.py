@@ -80,6 +80,7 @@ class Live:
                 return
         is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         bar = _make_bar(transient=not self.stays)
+        _update(bar, self.news)
         with _GONE:
             if is_terminal:
                 bar.start()
@@ -126,13 +127,14 @@ def _make_bar(transient: bool) -> "Progress":
 
 def _update(bar: "Progress", news: News) -> "Task":
     """Puts the news into the only task of `bar`, and the time left at this speed."""
+    words = news.what.format(news.done, news.total)
     if not bar.tasks or bar.tasks[0].fields["what"] != news.what:
         for old in bar.task_ids:  # other work has another speed
             bar.remove_task(old)
-        bar.add_task("", total=None, what=news.what, more="")
+        bar.add_task(words, total=None, what=news.what, more=news.more)
     task = bar.tasks[0]
     task.total = news.total or None  # which `update` would take for no news
-    bar.update(task.id, completed=news.done, description=news.what.format(news.done, news.total))
+    bar.update(task.id, completed=news.done, description=words)
     left = task.time_remaining
     more = [news.more, "" if left is None else f"{clock(left)} left"]
     bar.update(task.id, more="  ".join(filter(None, more)))

@@ -1,4 +1,4 @@
-"""Tokens as batches: which tokens stand in a batch is a pure function of (seed, step)."""
+"""Tokens as batches. The tokens of a batch are a pure function of (seed, step)."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class Batches:
-    """`batches(step)`: `context` tokens to read and the one that follows each, for every row.
+    """`batches(step)` has `context` tokens to read and the one after them, for every row.
 
-    In each epoch the text is cut into K = (n - context) // context windows that overlap by the one
-    token which ends one and begins the next; where the cutting begins, and the order, are drawn
-    from (seed, epoch). Each window comes once an epoch; nothing but `step` has to be remembered.
+    In each epoch the text is cut into K = (n - context) // context windows. Neighbours overlap by
+    one token. The start of the first window, and the order, are drawn from (seed, epoch). Each
+    window comes once an epoch; a run has to remember nothing but `step`.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch_size: int, seed: int) -> None:
@@ -46,7 +46,7 @@ def windows(
 ) -> Iterator[Int64[Tensor, "batch time"]]:
     """Windows that predict tokens 1 .. min(limit, n - 1), in order, each exactly once.
 
-    The last window may be shorter, and then stands in a batch of its own.
+    The last window may be shorter, and then has a batch of its own.
     """
     predicted = _predicted(tokens, limit)
     full, rest = divmod(predicted, context)
@@ -58,7 +58,7 @@ def windows(
 
 
 def held_out_bytes(tokens: np.ndarray, limit: int, byte_lengths: np.ndarray) -> int:
-    """UTF-8 bytes of the tokens that `windows` predicts: what bits per byte divides by."""
+    """UTF-8 bytes of the tokens that `windows` predicts, the denominator of bits per byte."""
     return int(byte_lengths[tokens[1 : _predicted(tokens, limit) + 1]].sum())
 
 

@@ -1,7 +1,7 @@
-"""Run as a script, by a fresh interpreter: the docstrings of the C modules, as a JSON list.
+"""A script for a fresh interpreter: prints the docstrings of the C modules as a JSON list.
 
-Imports nothing of ours. A docstring that many objects share stands in the first document only, so
-that no text is on both sides of a split.
+It imports nothing of this package. A docstring that many objects share is in the first document
+only, so that no text is on both sides of a split.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 
-# These touch a terminal, a display or a library that may not be there.
+# These need a terminal, a display or a library that may be absent.
 LEFT_OUT = {
     "readline",
     "_tkinter",
@@ -25,36 +25,38 @@ LEFT_OUT = {
 
 
 def names() -> list[str]:
-    """Built-in and extension modules of the standard library, sorted, those for tests left out."""
-    found = set(sys.builtin_module_names)
+    """Built-in and extension modules of the standard library, sorted, without those for tests."""
+    modules = set(sys.builtin_module_names)
     folder = sysconfig.get_config_var("DESTSHARED")
     if folder and os.path.isdir(folder):
-        found |= {
+        modules |= {
             file.split(".")[0] for file in os.listdir(folder) if file.endswith((".so", ".pyd"))
         }
-    library = found & set(sys.stdlib_module_names)
+    library = modules & set(sys.stdlib_module_names)
     tests = {name for name in library if name.startswith(("_test", "xx", "_xx", "_ctypes_test"))}
     return sorted(library - tests - LEFT_OUT)
 
 
 def docstrings(module: object) -> list[str]:
-    """Of the module, its functions and classes, and their members, by name."""
-    found = [module.__doc__]
+    """The docstrings of a module, its functions and classes, and their members, by name."""
+    docs = [module.__doc__]
     for name, value in sorted(vars(module).items()):
         if inspect.isbuiltin(value):
-            found.append(_titled(name, value))
+            docs.append(_add_title(name, value))
         elif inspect.isclass(value) and not inspect.isfunction(getattr(value, "__init__", None)):
-            found.append(_titled(name, value))
+            docs.append(_add_title(name, value))
             members = sorted(vars(value).items())
-            found += [_titled(f"{name}.{key}", member) for key, member in members if _in_c(member)]
-    return [doc for doc in found if doc]
+            docs += [
+                _add_title(f"{name}.{key}", member) for key, member in members if _in_c(member)
+            ]
+    return [doc for doc in docs if doc]
 
 
 def _in_c(member: object) -> bool:
     return inspect.isbuiltin(member) or inspect.ismethoddescriptor(member)
 
 
-def _titled(name: str, value: object) -> str:
+def _add_title(name: str, value: object) -> str:
     doc = getattr(value, "__doc__", None)
     return f"{name}\n{doc.strip()}" if isinstance(doc, str) and doc.strip() else ""
 

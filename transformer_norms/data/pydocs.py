@@ -22,8 +22,8 @@ SECONDS = 60
 class PyDocs:
     """The language reference's topics, the docstrings of C modules, the standard library's source.
 
-    A topic, a module, a file is a document. The same for one build of Python; another version has
-    other text, which a run's fingerprint tells.
+    Each topic, module and file is a document. One build of Python always has the same text. Another
+    version has another text, and so another fingerprint.
     """
 
     floor = None
@@ -44,28 +44,28 @@ class PyDocs:
 def topics() -> list[str]:
     """The language reference, as help() shows it."""
     try:
-        from pydoc_data.topics import topics as found
+        from pydoc_data.topics import topics as texts
     except ImportError:
         return []  # some distributions put it in a package of its own
-    return [found[name] for name in sorted(found)]
+    return [texts[name] for name in sorted(texts)]
 
 
 def module_docstrings() -> list[str]:
-    """One document per C module; docstrings that are in Python source are read as source.
+    """One document per C module; docstrings in Python source are read as source.
 
-    Asked of a fresh interpreter, in which nothing is patched and no site has run: what is imported
-    here already must not change the text.
+    A fresh interpreter reads them, in which nothing is patched and no site has run: the modules
+    that are imported here must not change the text.
     """
     script = Path(__file__).with_name("c_modules.py")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-I", "-S", "-W", "ignore", str(script)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,
             timeout=SECONDS,
         )
-        return json.loads(done.stdout)
+        return json.loads(process.stdout)
     except (subprocess.SubprocessError, ValueError) as error:
         raise InputError(
             f"data=pydocs: the C modules of {sys.executable} cannot be read ({error}); "
@@ -74,7 +74,7 @@ def module_docstrings() -> list[str]:
 
 
 def sources(root: Path) -> Iterator[str]:
-    """The source files of the standard library, sorted, those that are not UTF-8 left out."""
+    """The source files of the standard library, sorted. A file that is not UTF-8 is left out."""
     files = [path for path in sorted(root.rglob("*.py")) if _belongs(path.relative_to(root))]
     if len(files) < FEWEST_FILES:
         raise InputError(
@@ -91,6 +91,6 @@ def sources(root: Path) -> Iterator[str]:
 
 
 def _belongs(path: Path) -> bool:
-    # Names of the library alone: sitecustomize, _sysconfigdata and the like are the machine's own.
+    # sitecustomize, _sysconfigdata and the like belong to the machine, not to the library.
     top = path.parts[0].removesuffix(".py")
     return top in sys.stdlib_module_names and not LEFT_OUT & set(path.parts)

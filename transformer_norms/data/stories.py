@@ -24,9 +24,9 @@ END = "end"
 class Stories:
     """Documents drawn from a small grammar in which each text has one derivation only.
 
-    floor = H(document) / E[bytes of a document], in nats per byte, the choice to end included: no
+    floor = H(document) / E[bytes of a document], in nats per byte, the choice to end included. No
     model can stay below it on average. Names, gender and number recur, so that a model has to look
-    back. Byte-identical on every Python: only random() is used, which is specified to stay.
+    back. The text is the same on every Python: only random() is used, whose values never change.
     """
 
     def __init__(self, *, documents: Positive, grammar_seed: Seed) -> None:
@@ -78,7 +78,7 @@ def closed_form() -> tuple[float, float]:
 
     Scenes are a Markov chain that ends: with P its transitions, the expected visits v solve
     v = first + P^T v. Choices within a scene are independent of the path, so that both sums are
-    linear in v; what is remembered is drawn once a story.
+    linear in v. What a story remembers is drawn once.
     """
     names = list(SCENES)
     transitions = np.array([[SCENES[a][1].get(b, 0.0) for b in names] for a in names])
@@ -94,7 +94,7 @@ def closed_form() -> tuple[float, float]:
 
 
 def _scene(scene: str) -> tuple[float, float]:
-    """Entropy and expected bytes of what a scene writes, what is remembered being known."""
+    """Entropy and expected bytes of a scene's text, given what the story remembers."""
     entropy = length = 0.0
     for literal, name, form in slots(scene):
         length += _bytes(literal)
@@ -110,18 +110,18 @@ def _scene(scene: str) -> tuple[float, float]:
 
 @cache
 def slots(scene: str) -> list[tuple[str, str, str]]:
-    """A scene's text as (literal, name, form): form is empty for a fresh word, both at the end."""
+    """A scene's text as (literal, name, form). A fresh word has no form; the end has no name."""
     parts = re.split(r"(\{\w+\.\w+\}|\[\w+\])", SCENES[scene][0])
     marks = [*parts[1::2], ""]
-    found = []
+    triples = []
     for literal, mark in zip(parts[0::2], marks, strict=True):
         name, _, form = mark.strip("{}[]").partition(".")
-        found.append((literal, name, form))
-    return found
+        triples.append((literal, name, form))
+    return triples
 
 
 def zipf(options: list) -> Choices:
-    """The k-th of a list has a probability proportional to 1 / k."""
+    """Gives the k-th option a probability proportional to 1 / k."""
     total = math.fsum(1 / k for k in range(1, len(options) + 1))  # sum() rounds by version
     return [(option, 1 / k / total) for k, option in enumerate(options, start=1)]
 
