@@ -1,4 +1,4 @@
-"""explain says what the built model is: numbers by hand, every placement drawn, planted changes."""
+"""explain says what a config computes: numbers by hand, and every norm and factor of the model."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -7,34 +7,43 @@ from functools import cache
 import pytest
 import torch
 from combinations import combined
+from omegaconf import OmegaConf
 
-from transformer_norms.config.building import build_model
+from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.compose import compose
 from transformer_norms.explain.__main__ import main
-from transformer_norms.explain.difference import difference
-from transformer_norms.explain.drawing import drawings
-from transformer_norms.explain.equations import block_equations, same
-from transformer_norms.explain.explanation import explain, explain_model
-from transformer_norms.explain.figure import figure
-from transformer_norms.explain.reading import Reader
-from transformer_norms.explain.sketch import sketch
-from transformer_norms.explain.text import text
-from transformer_norms.explain.weightless import build_weightless
+from transformer_norms.explain.anatomy import Factor
+from transformer_norms.explain.explanation import explain
+from transformer_norms.explain.layout import kinds_of_block
+from transformer_norms.explain.painting import block_svg, terminal_lines
+from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import AXES_OF_A_RUN, options
-from transformer_norms.norms import nothing
-
-pytestmark = pytest.mark.area("catalogue")
+from transformer_norms.names import AXES_OF_A_RUN, option_files, options
+from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2
 TINY = ("model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}")
 PLACEMENTS = options("placement")
 VOCABULARY = 11
+KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
+# Beside the default: gains of each head, other norms at q and k, a gate, a scale that is learned.
+VARIED = {"norm": "dyt", "mlp": "swiglu", "embed": "layernorm", "final_norm": "scalenorm"}
+
+
+@cache
+def config_of(*typed, **chosen):
+    return OmegaConf.create(combined(*TINY, *typed, **chosen))
 
 
 @cache
 def explained(*typed, **chosen):
-    return explain(combined(*TINY, *typed, **chosen), VOCABULARY, set(chosen))
+    return explain(config_of(*typed, **chosen), VOCABULARY, set(chosen))
+
+
+@cache
+def built(*typed, **chosen):
+    """The model before its weights are drawn."""
+    return undrawn(config_of(*typed, **chosen), VOCABULARY)
 
 
 def facts(explanation, title):
@@ -67,16 +76,6 @@ def test_norms_are_as_many_as_each_placement_has_and_hold_as_many_numbers():
     assert per_head == (one + 1 + 2 * HEADS * DEPTH, (one + 1 + 2 * DEPTH) * WIDTH)
 
 
-def test_every_norm_and_every_parameter_of_the_model_is_counted():
-    for placement in PLACEMENTS:
-        explanation = explained(placement=placement)
-        model = build_model(explanation.config, VOCABULARY)
-        named = [type(m).__name__ in ("RMSNorm", "L2Norm") for m in model.modules()]
-        assert facts(explanation, "Where norms stand")[None, "all"][-2] == sum(named)
-        groups = facts(explanation, "Parameters and decay")
-        assert groups[None, "all"][1] == sum(p.numel() for p in model.parameters())
-
-
 def test_coefficients_are_numbers_for_this_depth():
     deepnorm = facts(explained(placement="deepnorm"), "Coefficients")
     formula, value, learned = deepnorm[2, "mlp a"]
@@ -101,7 +100,7 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
     beta = facts(explained(placement="deepnorm"), "Initialization")[1, "mlp up"][2]
     gain = float(re.search(r"\((.*)\)", beta)[1])
     assert gain == pytest.approx((8 * DEPTH) ** -0.25, rel=1e-3)
-    config = combined("model=tiny", placement="pre", init="depth_scaled")
+    config = OmegaConf.create(combined("model=tiny", placement="pre", init="depth_scaled"))
     model = build_model(config, VOCABULARY)
     said = facts(explain(config, VOCABULARY, set()), "Initialization")[1, "mlp down"][2]
     for block, number in zip(model.blocks, re.findall(r"([\d.]+) \(", said), strict=True):
@@ -138,36 +137,232 @@ def test_norms_are_decayed_where_that_is_typed():
     assert ngpt[None, "matrices"][-1] == "no"
 
 
+# Against the built model
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_norm_of_the_built_model_is_listed_with_its_parameters(placement):
+    listed = {}
+    for norm, block in explained(placement=placement, **VARIED).anatomy.norms():
+        name = norm.module if block is None else f"blocks.{block}.{norm.module}"
+        listed[name] = norm.count * norm.parameters
+    there = {}
+    for name, module in built(placement=placement, **VARIED).named_modules():
+        if isinstance(module, KINDS):
+            site = re.sub(r"\.(norm|heads\.\d+)(?=\.|$)", "", name)
+            there[site] = there.get(site, 0) + sum(p.numel() for p in module.parameters())
+    assert listed == there
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_factor_is_what_the_built_model_multiplies_by(placement):
+    config = config_of(placement=placement)
+    check_factors(undrawn(config, VOCABULARY), explained(placement=placement).anatomy)
+
+
+def check_factors(model, anatomy):
+    """Each factor on the stream is what its module makes of ones."""
+    one, zero = torch.ones(1, 1, WIDTH), torch.zeros(1, 1, WIDTH)
+    for i, block in enumerate(model.blocks):
+        for name, part in anatomy.blocks[i].parts.items():
+            sub_layer = getattr(block, name)
+            a, b = (_value(part.factors.get(key)) for key in "ab")
+            torch.testing.assert_close(sub_layer.skip(one, zero, zero), a * one)
+            torch.testing.assert_close(sub_layer.branch(one), b * one)
+            earlier = {"start": (zero, one, zero), "x0": (zero, zero, one)}
+            for stream, streams in earlier.items():
+                added = _value(part.adds[stream]) if stream in part.adds else 0.0
+                torch.testing.assert_close(sub_layer.skip(*streams), added * one)
+            for site in ("pre", "out", "post"):
+                scale = part.norms[site].scale if site in part.norms else None
+                times = getattr(getattr(sub_layer, site), "scale", torch.nn.Identity())
+                torch.testing.assert_close(times(one), _value(scale) * one)
+
+
+def _value(factor: Factor | None) -> float:
+    return 1.0 if factor is None else factor.value
+
+
+def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies_by():
+    f = built(placement="ngpt", mlp="swiglu").blocks[1].attention.f
+    parts = explained(placement="ngpt", mlp="swiglu").anatomy.blocks[1].parts
+    one = torch.ones(1, 1, HEADS, WIDTH // HEADS)
+    torch.testing.assert_close(f.q.scale(one), parts["attention"].norms["q"].scale.value * one)
+    mlp = built(placement="ngpt", mlp="swiglu").blocks[1].mlp.f
+    one = torch.ones(1, 1, mlp.up.out_features)
+    for key, scale in (
+        ("hidden_scale", mlp.up_scale),
+        ("gate", mlp.gate_scale),
+    ):
+        torch.testing.assert_close(scale(one), parts["mlp"].factors[key].value * one)
+    f = built(placement="normformer", qk_norm="l2").blocks[1].attention.f
+    factors = (
+        explained(placement="normformer", qk_norm="l2").anatomy.blocks[1].parts["attention"].factors
+    )
+    one = torch.ones(1, 1, HEADS, WIDTH // HEADS)
+    torch.testing.assert_close(f.head_scale(one), factors["head_scale"].value * one)
+    torch.testing.assert_close(f.scale(one), factors["attention_scale"].value * one)
+
+
+def test_every_parameter_of_the_built_model_is_counted():
+    for placement in ("pre", "ngpt", "normformer", "parallel", "residual_dual"):
+        model = built(placement=placement)
+        counted = facts(explained(placement=placement), "Parameters and decay")[None, "all"]
+        assert counted[:2] == (
+            len(list(model.parameters())),
+            sum(p.numel() for p in model.parameters()),
+        )
+
+
+def test_the_equation_is_the_placements_own():
+    for placement in PLACEMENTS:
+        said = facts(explained(placement=placement), "Equations")
+        stated = Placement(**config_of(placement=placement).placement)
+        for i in range(DEPTH):
+            for part, text in stated.equation(i, DEPTH).items():
+                assert part == "end" or said[i, part] == (text,), placement
+    assert "blocks 0-3 mlp:  x + norm(f(norm(x)))" in explanation_text(
+        explained(placement="sandwich")
+    )
+
+
+def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
+    def inside(*typed, **chosen):
+        return facts(explained(*typed, **chosen), "Equations")[0, "inside attention"]
+
+    assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
+    assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
+    assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)
+    stand_in = inside(placement="hybrid", norm="dyt")
+    assert stand_in == ("the norm at q, k, v is rmsnorm, since norm=dyt",)
+    assert (0, "inside attention") not in facts(explained(placement="hybrid"), "Equations")
+
+
+# Equations from no paper
+
+LEARNED = {"learn": "scalar", "init": 0.25}
+TYPED = {
+    "x0": ({"equation": "x + f(norm(x)) + c * x0", "learned": {"c": LEARNED}}, "c * x0"),
+    "start": ({"equation": "0.5 * x + f(norm(x)) / sqrt(l) + 0.1 * start - x0"}, "start"),
+    "sites": (
+        {
+            "equation": "norm(x + gamma * f(0.3 * norm(x), q=s * norm@full, mid=layernorm))",
+            "learned": {"gamma": {**LEARNED, "learn": "vector"}, "s": LEARNED},
+        },
+        "gamma",
+    ),
+    "side by side": ({"equation": "x + 0.5 * norm(attention(norm(x), v=norm)) + mlp(x)"}, "mlp(x)"),
+    "two streams": (
+        {"equation": {"x": "norm(x + 2 * f(norm(x)))", "r": "r + 2 * f(norm(x))",
+                      "end": "x + norm(r)"}},
+        "r + 2 * f(norm(x))",
+    ),
+    "where": (
+        {
+            "equation": "x + f(norm(x))",
+            "where": [{"blocks": "i % 2 == 1", "equation": {"mlp": "norm(x + f(x) + start)"}}],
+        },
+        "norm(x + f(x) + start)",
+    ),
+    "no norm": ({"equation": "x + f(x / 2)"}, "x / 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
+    placement, said = TYPED[name]
+    config = OmegaConf.create(combined(*TINY))
+    config.placement = {"source": "nobody", **placement}
+    config.norms.layernorm = OmegaConf.load(option_files("norm")["layernorm"])
+    explanation = explain(config, VOCABULARY, set())
+    check_factors(undrawn(config, VOCABULARY), explanation.anatomy)
+    text = explanation_text(explanation)
+    assert said in text.partition("Drawing")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    for layout, _ in kinds_of_block(explanation.anatomy):
+        check_drawing(layout)
+    assert ElementTree.fromstring(block_svg(explanation.anatomy, alone=True)) is not None
+    if name == "x0":
+        assert "x = x0 = E[tokens]" in text
+        assert "* c, learned from 0.25 ►⊕" in text
+        assert facts(explanation, "Coefficients")[3, "mlp c"] == ("0.25", "0.25", "scalar")
+    if name == "where":
+        assert "blocks 0, 2" in text
+        assert "blocks 1, 3" in text
+
+
 # Drawings
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
     gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
-    for explanation in (explained(placement=placement), explained(placement=placement, **gated)):
-        lines = text(explanation).splitlines()
-        assert max(len(line) for line in lines) <= 80
-        kinds = drawings(Reader(explanation.config), explanation.blocks)
-        assert sorted(i for kind in kinds for i in kind.blocks) == list(range(DEPTH))
-        root = ElementTree.fromstring(figure(explanation))
-        boxes = [box for box in root.iter() if box.get("class") == "norm"]
-        assert len(boxes) == sum(len(kind.norms) for kind in kinds)
-        table = facts(explanation, "Where norms stand")
-        for kind in kinds:
-            there = sum(1 for block, _ in table if block == kind.blocks[0])
-            assert len(kind.norms) == there, kind.title
-            drawn = re.findall(r"\[(\w+)", "\n".join(sketch(kind)))
-            assert sorted(drawn) == sorted(norm.site for norm in kind.norms)
+    for chosen in ({}, gated):
+        explanation = explained(placement=placement, **chosen)
+        assert max(map(len, explanation_text(explanation).splitlines())) <= 80
+        anatomy = explanation.anatomy
+        kinds = kinds_of_block(anatomy, room=None if chosen else 78)
+        assert sorted(i for _, blocks in kinds for i in blocks) == list(range(DEPTH))
+        boxes = 0
+        for layout, blocks in kinds:
+            check_drawing(layout)
+            there = sorted(norm.site for norm, block in anatomy.norms() if block == blocks[0])
+            assert sorted(re.findall(r"\[(\w+)", "\n".join(terminal_lines(layout)))) == there
+            boxes += len(there)
+    root = ElementTree.fromstring(block_svg(anatomy, alone=True))
+    assert len([box for box in root.iter() if box.get("class") == "norm"]) == boxes
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_the_equation_read_off_the_model_is_the_one_that_the_placement_states(placement):
-    explanation = explained(placement=placement)
-    stated = Placement(**explanation.config["placement"])
-    for i, block in enumerate(explanation.blocks):
-        for part, made in block_equations(block).items():
-            assert same(made, stated.equation(i, DEPTH)[part]), (made, i)
-    assert not [n for _, n in facts(explanation, "Equations") if n.endswith("as built")]
+def check_drawing(layout):
+    """The words of every mark are whole, and no line ends in the air."""
+    lines = terminal_lines(layout)
+    drawn = "\n".join(lines)
+    for label in {mark.label for mark in layout.marks if mark.kind != "sum"}:
+        marks = sum(mark.label == label for mark in layout.marks)
+        assert len(re.findall(rf"(?<![\w]){re.escape(label)}(?![\w])", drawn)) >= marks, label
+    assert drawn.count("⊕") == sum(mark.kind == "sum" for mark in layout.marks)
+    for mark in layout.marks:
+        if mark.kind == "gain":
+            end = mark.column + len(mark.label) + 2
+            line = lines[mark.line]
+            lines[mark.line] = f"{line[: mark.column]}{'#' * (end - mark.column)}{line[end:]}"
+    filled = [re.sub(r"[\[(].*?[\])]", lambda box: "#" * len(box[0]), line) for line in lines]
+    grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
+    reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
+               "┤": "udl", "┬": "dlr", "┴": "ulr", "┼": "udlr"}  # fmt: skip
+    steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
+    for (x, y), sign in grid.items():
+        for way in reaches.get(sign, ""):
+            dx, dy = steps[way]
+            assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
+
+
+def test_the_drawing_of_a_block_is_this_one():
+    (layout, blocks), *_ = kinds_of_block(explained(placement="b2t").anatomy)
+    assert blocks == [0, 1, 2, 3]
+    assert "\n".join(terminal_lines(layout)) == B2T
+
+
+B2T = """\
+          x
+ ╭────────┤
+ │        ├────────────╮
+ │        │            │
+ │        │       (attention)
+ │        │            │
+ │        ⊕◄───────────╯
+ │        │
+ │ [post rmsnorm]
+ │        │
+ │        ├────────────╮
+ │        │            │
+ │        │          (mlp)
+ │        │            │
+ ╰───────►⊕◄───────────╯
+          │
+   [post rmsnorm]
+          │
+          x"""
 
 
 def test_the_ends_of_the_model_are_two_equations():
@@ -186,47 +381,13 @@ def test_the_ends_of_the_model_are_two_equations():
     assert of(placement="ngpt")[1] == "logits = logit_scale * W @ x"
 
 
-# It is the model that is read
-
-
-def test_what_is_changed_in_the_model_is_seen():
-    config = combined(*TINY, placement="deepnorm")
-    model = build_weightless(config, VOCABULARY)
-    del model.blocks[1].attention.post
-    model.blocks[1].attention.post = nothing
-    model.blocks[2].mlp.skip.value = 3.0
-    model.blocks[3].mlp.post.length = model.blocks[3].mlp.post.length.__class__(16, 16, 0, 0.5)
-    changed = explain_model(config, model, set())
-    table = facts(changed, "Where norms stand")
-    assert (1, "attention.post") not in table
-    assert table[None, "all"][-2] == 2 * DEPTH - 1
-    assert table[3, "mlp.post"][1:4] == ("RMSNorm", "16", "0.5")
-    equations = facts(changed, "Equations")
-    assert equations[1, "attention, as built"] == ("(2*N)**0.25 * x + f(x)",)
-    assert equations[2, "mlp, as built"] == ("norm(3 * x + f(x))",)
-    assert "3" in facts(changed, "Coefficients")[2, "mlp a"][1].split(", ")
-    assert len(drawings(Reader(config), changed.blocks)) == 4
-
-
-def test_nothing_is_drawn_and_every_number_that_is_no_weight_is_there():
-    config = combined(*TINY, placement="ngpt", init="megatron")
-    model, real = build_weightless(config, VOCABULARY), build_model(config, VOCABULARY)
-    assert model.blocks[0].mlp.f.up.weight.is_meta
-    shapes = {name: p.shape for name, p in real.named_parameters()}
-    assert {name: p.shape for name, p in model.named_parameters()} == shapes
-    held = {name: p for name, p in model.named_parameters() if not p.is_meta}
-    assert len(held) == 4 * DEPTH + 1  # b twice, q's scale, the hidden scale; the logits'
-    for name, parameter in held.items():
-        torch.testing.assert_close(parameter, dict(real.named_parameters())[name])
-
-
 # Two beside each other
 
 
 def test_against_shows_the_one_difference_and_nothing_else():
-    config = combined(*TINY)
-    config["norm"]["eps"] = 0.5
-    lines = difference(explained(), explain(config, VOCABULARY, set())).splitlines()
+    config = OmegaConf.create(combined(*TINY))
+    config.norm.eps = 0.5
+    lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
     titles = [above for above, line in zip(lines, lines[1:], strict=False) if line[:2] == "--"]
     assert titles == ["Norms", "Where norms stand"]
     where = lines[lines.index("Where norms stand") + 2 :]
@@ -235,14 +396,14 @@ def test_against_shows_the_one_difference_and_nothing_else():
         "  blocks 0-3 mlp.pre", "    A  eps 1e-06", "    B  eps 0.5",
         "  final", "    A  eps 1e-06", "    B  eps 0.5",
     ]  # fmt: skip
-    assert difference(explained(), explained()) == "there is no difference\n"
+    assert difference_text(explained(), explained()) == "there is no difference\n"
 
 
 def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
-    said = difference(explained(placement="hybrid"), explained(placement="hybrid_star"))
+    said = difference_text(explained(placement="hybrid"), explained(placement="hybrid_star"))
     assert "block 0 attention\n" in said
     assert "blocks" not in said.partition("Where norms stand")[0]
-    fewer = difference(explained(placement="pre"), explained(final_norm="none"))
+    fewer = difference_text(explained(placement="pre"), explained(final_norm="none"))
     assert f"  all\n    A  norms {2 * DEPTH + 1}, parameters" in fewer
     assert "  norms\n    A  tensors 9, parameters 144\n    B  tensors 8, parameters 128" in fewer
 

@@ -1,128 +1,289 @@
-"""One built block as names: what stands where, and what multiplies what."""
+"""The norms and the factors of each block, read from the placement's plan and the config.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+No model is built. Each norm is built once, alone and at its width, to count its parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from transformer_norms.explain.reading import Factor, Reader, Standing, Values
-from transformer_norms.explain.sites import widths_inside
-from transformer_norms.model.attention import Attention
-from transformer_norms.model.block import DualBlock, ParallelBlock, SubLayer
-from transformer_norms.model.coefficient import Adding
-from transformer_norms.model.sites import HEAD_SITES, SubLayerPlan
-from transformer_norms.norms import nothing
+from transformer_norms.formula import Formula, formula_values
+from transformer_norms.model.assembly import norm_of
+from transformer_norms.model.coefficient import FUNCTIONS
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.placement import Placement, qk_site
+from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
-STREAM_SITES = ("pre", "out", "post")
+ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
+Values = Mapping[str, float]
+Shapes = Mapping[str, str]  # what may be learned at a place, in words
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """A sub-layer: norms by site, factors by symbol, and what else its drawing wants."""
+class Factor:
+    """A number that multiplies: its formula, and its value when training starts."""
+
+    symbol: str
+    formula: str
+    value: float
+    learned: str = ""  # what of it is learned, as "vector of 128"; empty for a constant
+    stored: str = ""  # how the model keeps it, if not as it is used
+    note: str = ""  # what else goes with it: another factor, or the other sub-layer
+    varies: bool = False  # whether blocks differ in it
+
+
+@dataclass(frozen=True)
+class NormAt:
+    """The norm at a site. `count` norms stand there, of `parameters` numbers each. Its `name` is
+    `none` where a scale stands without a norm."""
+
+    site: str
+    module: str
+    name: str
+    width: int
+    count: int
+    parameters: int
+    eps: str
+    share: str = "head"
+    scale: Factor | None = None
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """An attention or an mlp: norms by site, and factors by what they multiply."""
 
     name: str
-    sites: Mapping[str, Standing]
+    norms: Mapping[str, NormAt]
     factors: Mapping[str, Factor]
-    start: bool = False  # whether the block's input is added once more
-    cap: float | None = None  # of attention's logits
-    activation: str = ""
+    adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
+    cap: str = ""  # of attention's logits
     gated: bool = False
-    shared_b: bool = False  # whether b is the other sub-layer's as well
 
 
 @dataclass(frozen=True)
-class BlockAnatomy:
+class Block:
     topology: str
-    parts: Mapping[str, Anatomy]
-    sites: Mapping[str, Standing] = field(default_factory=dict)  # those of the block as a whole
+    parts: Mapping[str, SubLayer]
+    norms: Mapping[str, NormAt]  # at the sites of the block as a whole
 
 
-def dissect(reader: Reader, i: int, block: nn.Module) -> BlockAnatomy:
-    """Block i of a model as it is."""
-    placement = reader.placement
-    plans = placement.plans(i, reader.config["model"]["depth"])
-    values = reader.inside(i)
-    parts = {}
-    for name, plan in plans.items():
-        sub_layer = getattr(block, name)
-        assert isinstance(sub_layer, SubLayer)
-        parts[name] = _sub_layer(reader, name, sub_layer, plan, values)
-    if parts["attention"].factors.get("b") and _same_branch(block):
-        parts = {name: Anatomy(**{**vars(of), "shared_b": True}) for name, of in parts.items()}
-    width = _width(block)
-    whole = {
-        site: reader.standing(site, getattr(block, site), width, plan.scale, values)
-        for site, plan in placement.whole.sites.items()
-    }
-    kind = {ParallelBlock: "parallel", DualBlock: "dual"}.get(type(block), "serial")
-    return BlockAnatomy(kind, parts, {k: v for k, v in whole.items() if v})
+class Anatomy:
+    """What a composed config says of each block and of the two ends of the model."""
 
-
-def _same_branch(block: Any) -> bool:
-    return block.attention.branch is block.mlp.branch
-
-
-def _width(block: Any) -> int:
-    return block.attention.f.output.out_features
-
-
-def _sub_layer(
-    reader: Reader, name: str, sub_layer: SubLayer, plan: SubLayerPlan, values: Values
-) -> Anatomy:
-    f: Any = sub_layer.f
-    writes = f.output if isinstance(f, Attention) else f.down
-    widths = dict.fromkeys(STREAM_SITES, writes.out_features)
-    places: dict[str, Any] = {site: getattr(sub_layer, site) for site in STREAM_SITES}
-    multiplies: dict[str, tuple[Any, Any]] = {
-        "a": (sub_layer.skip, plan.coefficient("a")),
-        "b": (sub_layer.branch, plan.coefficient("b")),
-    }
-    more: dict[str, Any] = {}
-    inner: tuple[str, ...]
-    full: dict[str, int] = {}
-    if isinstance(f, Attention):
-        inner = (*HEAD_SITES, "head_norm", "ctx")
-        widths, full = widths | widths_inside(f), widths_inside(f, full=True)
-        multiplies["head_scale"] = (f.head_scale, plan.coefficient("head_scale"))
-        written = reader.config["architecture"]["attention_scale"]
-        multiplies["attention_scale"] = (f.scale, written)
-        more["cap"] = cap_of(f)
-    else:
-        inner = ("mid",)
-        widths["mid"] = writes.in_features
-        multiplies["hidden_scale"] = (f.up_scale, plan.coefficient("hidden_scale"))
-        if f.gated:
-            multiplies["hidden_scale of the gate"] = (f.gate_scale, multiplies["hidden_scale"][1])
-        more |= {"activation": _named(f.activation), "gated": f.gated}
-    places |= {site: getattr(f, site) for site in inner}
-    found = {
-        site: reader.standing(
-            site, module, widths[site], plan.site(site).scale, values, full.get(site, 0)
+    def __init__(self, config: Any, vocab_size: int = 256) -> None:
+        self.config, self.placement = config, Placement(**config.placement)
+        self.values: Values = formula_values(config.model)
+        self._built: dict[tuple[str, int], Any] = {}
+        self.depth, self.width = config.model.depth, config.model.width
+        self.blocks = [self._block(i) for i in range(self.depth)]
+        fixnorm = config.embed == "fixnorm"
+        names = {
+            "rows": "l2norm" if fixnorm else "none",
+            "embed": "none" if fixnorm else config.embed,
+            "final": config.final_norm,
+        }
+        self.rows, self.embed, self.final = (
+            self._norm(site, Site(name), self.width, self.values) for site, name in names.items()
         )
-        for site, module in places.items()
-    }
-    factors = {
-        symbol: reader.factor(symbol, thing, spec, values)
-        for symbol, (thing, spec) in multiplies.items()
-    }
-    return Anatomy(
-        name,
-        {site: standing for site, standing in found.items() if standing},
-        {symbol: factor for symbol, factor in factors.items() if factor},
-        start=isinstance(sub_layer.skip, Adding),
-        **more,
-    )
+        cap = config.architecture.logit_cap
+        self.logit_cap = "" if cap == "none" else f"{cap:g}"
+        scales = {"embed_scale": self.width, "logit_scale": vocab_size}
+        self.scales = {
+            symbol: self.factor(symbol, config.architecture[symbol], _shapes(size), self.values)
+            for symbol, size in scales.items()
+        }
+
+    def equations(self, i: int) -> dict[str, str]:
+        """The placement's equations for block i; what joins two streams is the model's end."""
+        stated = self.placement.equation(i, self.depth)
+        return {part: text for part, text in stated.items() if part != "end"}
+
+    def ends(self) -> dict[str, str]:
+        """How tokens become the stream, and the stream logits."""
+        rows, dual = self.rows, self.placement.topology == "dual"
+        x = self._times("embed_scale", self._inside(rows, "E[tokens]"))
+        if self.config.position.type in ADDED:
+            x += " + P[time]"
+        streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
+        last = f"(x + {self._inside(self.final, 'r')})" if dual else self._inside(self.final, "x")
+        head = self._inside(rows, "E" if self.config.architecture.tied else "W")
+        logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
+        return {
+            "start": f"{' = '.join(streams)} = {self._inside(self.embed, x)}",
+            "end": f"logits = {f'{cap} * tanh({logits} / {cap})' if cap else logits}",
+        }
+
+    def adds(self, stream: str) -> bool:
+        """Whether some block adds that earlier stream."""
+        return any(stream in p.adds for block in self.blocks for p in block.parts.values())
+
+    def norms(self) -> Iterator[tuple[NormAt, int | None]]:
+        """Every norm of the model with its block, from the embedding to the head."""
+        for norm in (self.rows, self.embed):
+            if norm and norm.name != "none":
+                yield norm, None
+        for i, block in enumerate(self.blocks):
+            for norms in (block.norms, *(part.norms for part in block.parts.values())):
+                yield from ((norm, i) for norm in norms.values() if norm.name != "none")
+        if self.final and self.final.name != "none":
+            yield self.final, None
+
+    def shown(self, name: str) -> str:
+        """The name that the user knows: `norm` is the run's norm."""
+        return self.config.choices.norm if name == "norm" else name
+
+    def spec(self, name: str) -> Mapping[str, Any]:
+        """The content of a norm's file."""
+        return self.config.norm if name == "norm" else self.config.norms[name]
+
+    def build_norm(self, name: str, width: int) -> Any:
+        """The norm alone, as it starts."""
+        if (name, width) not in self._built:
+            self._built[name, width] = norm_of(self.config, name)(width)
+        return self._built[name, width]
+
+    def factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
+        """The factor that a coefficient of the config makes; None if it multiplies by nothing."""
+        if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
+            return None
+        formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
+        init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
+        if not isinstance(spec, Mapping):
+            return Factor(symbol, formula.text, init, varies=varies)
+        start = float(Formula(spec.get("stored", spec["init"]))(values))
+        ratio = 1.0 if start == init else init / start
+        function = spec.get("function", "same")
+        inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
+        outer = inner if function == "same" else f"{function}({inner})"
+        return Factor(
+            symbol,
+            formula.text,
+            float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
+            shapes[spec["learn"]],
+            "" if outer == "stored" else f"{outer}, stored from {start:.4g}",
+            ", one for both sub-layers" if spec.get("share") == "block" else "",
+            varies,
+        )
+
+    def _inside(self, norm: NormAt | None, text: str) -> str:
+        return f"{norm.name}({text})" if norm and norm.name != "none" else text
+
+    def _times(self, symbol: str, text: str) -> str:
+        factor = self.scales[symbol]
+        if factor is None:
+            return text
+        return f"{symbol if factor.learned else factor.formula} * {text}"
+
+    def _block(self, i: int) -> Block:
+        values, whole = {**self.values, "i": i, "l": i + 1}, self.placement.whole
+        plans = self.placement.plans(i, self.depth).items()
+        norms = {site: self._norm(site, at, self.width, values) for site, at in whole.sites.items()}
+        return Block(
+            self.placement.topology,
+            {name: self._sub_layer(name, plan, values) for name, plan in plans},
+            _present(norms),
+        )
+
+    def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
+        sizes, architecture, mlp = self.config.model, self.config.architecture, self.config.mlp
+        if name == "attention" and self.config.qk_norm != "none":
+            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
+            plan = replace(plan, sites={**plan.sites, **both})
+        heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
+        heads["head_norm"] = sizes.heads
+        widths = {"ctx": sizes.heads * sizes.head_dim, "mid": sizes.mlp_width}
+        norms = {}
+        for site in ("pre", *INSIDE[name], "out", "post"):
+            path, width = "f." if site in INSIDE[name] else "", widths.get(site, self.width)
+            norm = self._norm(
+                site,
+                plan.site(site),
+                width,
+                values,
+                f"{name}.{path}",
+                plan.names.get(f"{site}.scale", ""),
+                heads.get(site, 0),
+            )
+            norms[site] = norm
+
+        stream = _shapes(self.width)
+
+        def factor(slot: str, shapes: Shapes = stream) -> Factor | None:
+            symbol = plan.names.get(slot, slot)
+            return self.factor(symbol, plan.coefficient(slot), shapes, values)
+
+        factors = {
+            "a": factor("a") if plan.coefficient("a") != REST_OF_B else None,
+            "b": factor("b"),
+        }
+        if plan.coefficient("a") == REST_OF_B and factors["b"]:
+            b = factors["b"]
+            factors["a"] = Factor("a", f"1 - {b.symbol}", 1 - b.value, note=f"with {b.symbol}")
+        gated = name == "mlp" and MLPS[mlp.type].gated
+        cap = architecture.attention_cap
+        if name == "attention":
+            shapes = _head_shapes(sizes.heads, sizes.head_dim)
+            factors["head_scale"] = factor("head_scale", shapes)
+            scale = architecture.attention_scale
+            factors["attention_scale"] = self.factor("attention scale", scale, shapes, values)
+        else:
+            hidden = factor("hidden_scale", _shapes(sizes.mlp_width))
+            factors["hidden_scale"] = hidden
+            if hidden and gated:
+                factors["gate"] = replace(hidden, symbol=f"{hidden.symbol} of the gate")
+        return SubLayer(
+            name,
+            _present(norms),
+            _present(factors),
+            {
+                name: self.factor(plan.names.get(name, name), spec, stream, values)
+                for name, spec in plan.adds.items()
+            },
+            cap="" if name != "attention" or cap == "none" else f"{cap:g}",
+            gated=gated,
+        )
+
+    def _norm(
+        self,
+        site: str,
+        at: Site,
+        width: int,
+        values: Values,
+        path: str = "",
+        symbol: str = "",
+        heads: int = 0,
+    ) -> NormAt | None:
+        """The norm at a site: on `width` features, or on `heads`, where it is one for all of them,
+        one for each, or one over all side by side."""
+        size = self.config.model.head_dim
+        name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
+        count = heads if at.share == "per_head" else 1
+        if heads:
+            width = heads * size if at.share == "full" else size
+        shapes = _head_shapes(heads, size) if heads else _shapes(width)
+        scale = self.factor(symbol or f"{site} scale", at.scale, shapes, values)
+        norm = self.build_norm(name, width)
+        if isinstance(norm, nn.Module):
+            parameters = sum(parameter.numel() for parameter in norm.parameters())
+            eps = self.spec(name).get("eps")
+            eps = "-" if eps is None else f"{eps:g}"
+            return NormAt(site, path + site, name, width, count, parameters, eps, at.share, scale)
+        if scale:
+            return NormAt(site, path + site, "none", width, 0, 0, "-", at.share, scale)
+        return None
 
 
-def _named(function: Any) -> str:
-    return getattr(function, "__name__", str(function))
+def _present(things: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: thing for key, thing in things.items() if thing is not None}
 
 
-def cap_of(attention: Attention) -> float | None:
-    return getattr(attention.attend, "cap", None)
+def _shapes(width: int) -> Shapes:
+    return {"scalar": "scalar", "vector": f"vector of {width}"}
 
 
-def constant_scale(attention: Attention) -> float | None:
-    """What q k^T is multiplied by inside `attend`; None where a learned scale stands before."""
-    return getattr(attention.attend, "scale", None) if attention.scale is nothing else None
+def _head_shapes(heads: int, head_dim: int) -> Shapes:
+    each = f"one for each of {heads} heads"
+    return {"scalar": "scalar", "head": each, "vector": f"{heads} x {head_dim}"}

@@ -1,130 +1,369 @@
-"""Everything that is to be said of a config, gathered from the model that it builds."""
+"""Everything that is said of a config, as data: sections of facts, of one block or of the model.
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+What is printed and what is compared is this and nothing else.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transformer_norms.explain.anatomy import BlockAnatomy, dissect
-from transformer_norms.explain.choices import choices, others
-from transformer_norms.explain.equations import block_equations, ends, same
-from transformer_norms.explain.facts import Fact, Section
-from transformer_norms.explain.numbers import coefficients, deviations, parameters
-from transformer_norms.explain.reading import Reader
-from transformer_norms.explain.sites import epsilon, norms, norms_in, width_of
-from transformer_norms.explain.weightless import build_weightless
-from transformer_norms.model.assembly import norm_of
-from transformer_norms.model.transformer import Transformer
-from transformer_norms.norms import NOT_ARGUMENTS
+import torch
+from torch import nn
 
-Config = Mapping[str, Any]
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.resolution import HENRYS_SCALE
+from transformer_norms.config.saved import AUTO_ARCHITECTURE
+from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
+from transformer_norms.formula import formula_values
+from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.position import rotary_bases
+from transformer_norms.norms import NOT_ARGUMENTS
+from transformer_norms.training.optimizer import decayed, groups
+
+Cell = str | int  # a whole number is a count, which adds up where blocks are alike
+NORM_HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
+SIZES = {
+    "model.kv_heads": "as many as model.heads",
+    "model.head_dim": "model.width / model.heads",
+    "model.mlp_width": "4 x model.width, or 8/3 of it where the mlp is gated",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`cells` are what is said of `name`; `block` is None for what belongs to no block."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """`heads` are the headings of where, name and cells; an empty heading has no column."""
+
+    title: str
+    heads: tuple[str, ...]
+    facts: Sequence[Fact]
+    remarks: Sequence[str] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    config: Config
-    blocks: list[BlockAnatomy]
+    anatomy: Anatomy
     sections: list[Section]
 
 
-def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
-    """Of a composed config; `typed` are the keys that the user typed."""
-    return explain_model(config, build_weightless(config, vocab_size), typed)
-
-
-def explain_model(config: Config, model: Transformer, typed: set[str]) -> Explanation:
-    """Of a model that was built from `config`, and may have been changed since."""
-    reader = Reader(config)
-    blocks = [dissect(reader, i, block) for i, block in enumerate(model.blocks)]
+def explain(config: Any, vocab_size: int, typed: set[str]) -> Explanation:
+    """The explanation of a composed config; `typed` are the keys that the user typed."""
+    anatomy = Anatomy(config, vocab_size)
+    with torch.device("meta"):  # shapes without weights: the largest model needs no memory
+        model = undrawn(config, vocab_size)
     return Explanation(
-        config,
-        blocks,
+        anatomy,
         [
-            _equations(reader, model, blocks),
-            _formulas(reader, model),
-            norms(reader, model),
-            coefficients(reader, model, blocks),
+            equations(anatomy),
+            formulas(anatomy),
+            norms(anatomy),
+            coefficients(anatomy),
             deviations(config, model),
             parameters(config, model),
-            choices(config, typed),
-            others(config),
-            _sources(config, reader, model),
-            _warnings(config),
+            choices(anatomy, typed),
+            other_choices(config),
+            sources(anatomy),
+            Section("Warnings", ("", "", ""), [Fact("", (text,)) for text in config.warnings]),
         ],
     )
 
 
-def _equations(reader: Reader, model: Transformer, blocks: list[BlockAnatomy]) -> Section:
-    """The placement's own; what the model makes instead, where that is another."""
-    placement, depth = reader.placement, len(blocks)
-    written = ends(reader, model)
-    facts = [Fact("start", (written["start"],))]
-    for i, block in enumerate(blocks):
-        stated = placement.equation(i, depth)
-        for part, made in block_equations(block).items():
-            facts.append(Fact(part, (stated[part],), i))
-            if not same(stated[part], made):
-                facts.append(Fact(f"{part}, as built", (made,), i))
-    facts.append(Fact("end", (written["end"],)))
-    values = ", ".join(f"{key} = {value}" for key, value in reader.values.items())
-    legend = (
-        f"norm is {reader.shown('norm')}, each time with parameters of its own; f the sub-layer; "
-        "E the embedding"
-        + (", which is the head as well" if model.head is None else ", W the head")
-    )
-    return Section("Equations", ("", "", ""), facts, (legend, values))
+def equations(anatomy: Anatomy) -> Section:
+    """The equation of each block, as its placement states it, and what other choices add."""
+    config, ends = anatomy.config, anatomy.ends()
+    facts = [Fact("start", (ends["start"],))]
+    for i, block in enumerate(anatomy.blocks):
+        stated = anatomy.equations(i)
+        facts += [Fact(part, (text,), i) for part, text in stated.items()]
+        facts += [
+            Fact("inside attention", (text,), i)
+            for text in _beside_the_equation(anatomy, block.parts["attention"].norms, stated)
+        ]
+    facts.append(Fact("end", (ends["end"],)))
+    tied = ", which is the head as well" if config.architecture.tied else ", W the head"
+    name = anatomy.shown("norm")
+    own = "norm(x) is x" if name == "none" else "each time with parameters of its own"
+    remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
+    if anatomy.adds("start"):
+        remarks.append("start is the stream as it entered the block")
+    remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))
+    return Section("Equations", ("", "", ""), facts, remarks)
 
 
-def _formulas(reader: Reader, model: Transformer) -> Section:
+def _beside_the_equation(
+    anatomy: Anatomy, norms: Mapping[str, NormAt], stated: Mapping[str, str]
+) -> Iterator[str]:
+    """What other keys put inside attention: a norm on q and k, another norm there, a cap."""
+    config = anatomy.config
+    cap, stand_in = config.architecture.attention_cap, config.qkv
+    if config.qk_norm != "none":
+        q = norms.get("q")
+        share = "" if q is None or q.share == "head" else f"@{q.share}"
+        name = "none" if q is None else q.name
+        yield f"q={name}{share}, k={name}{share} (qk_norm={config.qk_norm})"
+    elif stand_in != "norm" and {"q", "k", "v"} & norms.keys():
+        own = [site for site in "qkv" if site in norms and norms[site].name == stand_in]
+        if own:
+            yield f"the norm at {', '.join(own)} is {stand_in}, since norm={config.choices.norm}"
+    if cap != "none" and not any(f"cap={cap:g}" in text for text in stated.values()):
+        yield f"cap={cap:g} (architecture.attention_cap)"
+
+
+def formulas(anatomy: Anatomy) -> Section:
     """Each norm that stands in the model: its formula, its numbers, what it learns."""
-    facts = [fact for name in _used(reader, model) for fact in _formula(reader, name)]
+    facts = []
+    for name in _names(anatomy):
+        facts.append(
+            Fact(f"{anatomy.shown(name)}(x)", (str(anatomy.spec(name).get("formula", "")),))
+        )
+        facts.append(Fact(f"{anatomy.shown(name)}'s numbers", (_numbers(anatomy, name),)))
     return Section("Norms", ("", "", ""), facts)
 
 
-def _used(reader: Reader, model: Transformer) -> list[str]:
+def _names(anatomy: Anatomy) -> list[str]:
     """The names of the norms that stand somewhere."""
-    there = {reader.name(module, width_of(model, name)) for name, module in norms_in(model)}
-    return [name for name in ("norm", *reader.config["norms"]) if name in there]
+    used = {norm.name for norm, _ in anatomy.norms()}
+    return [name for name in ("norm", *anatomy.config.norms) if name in used]
 
 
-def _formula(reader: Reader, name: str) -> Iterator[Fact]:
-    config = reader.config
-    spec = config["norm"] if name == "norm" else config["norms"][name]
-    yield Fact(f"{reader.shown(name)}(x)", (str(spec.get("formula", "")),))
-    width = config["model"]["width"]
-    norm = norm_of(config, name)(width)
-    numbers = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
-    shown = [f"{key} = {_shown(value)}" for key, value in numbers.items()]
-    for own, parameter in norm.named_parameters():
-        count, start = parameter.numel(), float(parameter.detach().flatten()[0])
-        many = "one a feature, from" if count > 1 else f"one number, at width {width} from"
-        shown.append(f"{own}: {many} {start:.4g}")
-    if epsilon(norm) and "eps" not in numbers:
-        shown.append(f"eps = {epsilon(norm)}")
-    yield Fact(
-        f"{reader.shown(name)}'s numbers", ("; ".join(shown) or "nothing to choose or learn",)
+def _numbers(anatomy: Anatomy, name: str) -> str:
+    spec, width = anatomy.spec(name), anatomy.width
+    texts = [f"{key} = {_said(value)}" for key, value in spec.items() if key not in NOT_ARGUMENTS]
+    for own, parameter in anatomy.build_norm(name, width).named_parameters():
+        start = float(parameter.detach().flatten()[0])
+        many = (
+            "one a feature, from" if parameter.numel() > 1 else f"one number, at width {width} from"
+        )
+        texts.append(f"{own}: {many} {start:.4g}")
+    return "; ".join(texts) or "nothing to choose or learn"
+
+
+def norms(anatomy: Anatomy) -> Section:
+    """One fact for each site that holds a norm, with what it holds, and their sum."""
+    facts = [
+        Fact(
+            norm.module,
+            (
+                norm.site,
+                anatomy.shown(norm.name),
+                str(norm.width),
+                norm.eps,
+                norm.count,
+                norm.count * norm.parameters,
+            ),
+            block,
+        )
+        for norm, block in anatomy.norms()
+    ]
+    total = [sum(int(fact.cells[n]) for fact in facts) for n in (-2, -1)]
+    return Section("Where norms stand", NORM_HEADS, [*facts, Fact("all", ("", "", "", "", *total))])
+
+
+# --------------------------------------------------------------------- what multiplies, and where
+
+
+def coefficients(anatomy: Anatomy) -> Section:
+    """Everything that multiplies: its formula, its number, what of it is learned."""
+    facts = []
+    for i, block in enumerate(anatomy.blocks):
+        for part in (*block.parts.values(), None):
+            norms = (part or block).norms
+            name = part.name if part else "block"
+            factors = [
+                *(part.factors.values() if part else ()),
+                *(part.adds.values() if part else ()),
+            ]
+            factors += [norm.scale for norm in norms.values()]
+            facts += [_fact(name, factor, i) for factor in factors if factor is not None]
+            if part and part.cap:
+                facts.append(Fact("attention cap", (part.cap, part.cap, "no"), i))
+    facts += [_fact("", factor, None) for factor in anatomy.scales.values() if factor]
+    if anatomy.logit_cap:
+        facts.append(Fact("logit_cap", (anatomy.logit_cap, anatomy.logit_cap, "no")))
+    heads = ("where", "what", "formula", "value", "learned")
+    return Section("Coefficients", heads, along_depth(facts, 1))
+
+
+def _fact(part: str, factor: Factor, block: int | None) -> Fact:
+    name = (
+        factor.symbol if factor.symbol == "attention scale" else f"{part} {factor.symbol}".strip()
     )
+    learned = f"{factor.learned or ('' if factor.note else 'no')}{factor.note}"
+    learned += f"; {factor.stored}" if factor.stored else ""
+    return Fact(name, (factor.formula, f"{factor.value:.4g}", learned), block)
 
 
-def _shown(value: Any) -> str:
+def along_depth(facts: list[Fact], place: int) -> list[Fact]:
+    """Facts of blocks that differ in nothing but the cell at `place` each say all of its values, in
+    the order of the blocks: one line for the whole depth."""
+    values: dict[tuple[Any, ...], list[str]] = {}
+
+    def key(fact: Fact) -> tuple[Any, ...]:
+        return fact.name, fact.cells[:place], fact.cells[place + 1 :]
+
+    for fact in facts:
+        values.setdefault(key(fact), []).append(str(fact.cells[place]))
+    merged = []
+    for fact in facts:
+        several = values[key(fact)]
+        cell = fact.cells[place] if len(set(several)) == 1 else ", ".join(several)
+        merged.append(replace(fact, cells=(*fact.cells[:place], cell, *fact.cells[place + 1 :])))
+    return merged
+
+
+def deviations(config: Any, model: nn.Module) -> Section:
+    """The standard deviation that each weight is drawn with, and as a share of Xavier's."""
+    rule, values = InitRule(**config.init), formula_values(config.model)
+    facts = []
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            rows, columns = module.weight.shape
+            inside = re.match(r"blocks\.(\d+)\.(\w+)\.", name)
+            deviation = rule.deviation(name, module, values)
+            xavier = (2 / (rows + columns)) ** 0.5
+            role = name.rpartition(".")[2]
+            ratio = f" ({deviation / xavier:.4g})" if isinstance(module, nn.Linear) else ""
+            cells = (f"{rows} x {columns}", rule.formula(name).text, f"{deviation:.4g}{ratio}")
+            where = int(inside[1]) if inside else None
+            facts.append(Fact(f"{inside[2]} {role}" if inside else role, cells, where))
+    remarks = [
+        f"init={config.choices.init}; Xavier's is sqrt(2/(fan_in + fan_out)); norms, biases "
+        "and coefficients are not drawn"
+    ]
+    if rule.truncate is not None:
+        remarks.append(f"drawn within {rule.truncate:g} deviations of the untruncated normal")
+    constraint = config.placement.get("weight_constraint", "none")
+    if constraint != "none":
+        remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
+    heads = ("where", "weight", "shape", "deviation", "value (of Xavier's)")
+    return Section("Initialization", heads, along_depth(facts, 2), remarks)
+
+
+def parameters(config: Any, model: nn.Module) -> Section:
+    """The optimizer's groups: how many numbers each has, and what decays it."""
+    optimizer = config.optimizer
+    decays = decayed(model, optimizer.decay_norms)
+    facts = []
+    for name, members in groups(model).items():
+        count = sum(parameter.numel() for _, parameter in members)
+        decay = f"{optimizer.weight_decay:g}" if decays[name] and members else "no"
+        facts.append(Fact(name, (len(members), count, decay)))
+    tensors, count = (sum(int(fact.cells[n]) for fact in facts) for n in (0, 1))
+    facts.append(Fact("all", (tensors, count, "")))
+    on = "are" if decays["norms"] else "are not"
+    remarks = [
+        "matrices: weights inside blocks; tables: embeddings, positions, head; "
+        "norms: all that norms and coefficients learn",
+        f"norms {on} decayed (optimizer.decay_norms={_said(optimizer.decay_norms)}, "
+        f"optimizer={config.choices.optimizer})",
+    ]
+    if not decays["matrices"]:
+        remarks.append("weights are not decayed, since a constraint holds their length")
+    heads = ("where", "group", "tensors", "parameters", "weight decay")
+    return Section("Parameters and decay", heads, facts, remarks)
+
+
+# ---------------------------------------------------------------------------------- who chose what
+
+
+def choices(anatomy: Anatomy, typed: set[str]) -> Section:
+    """Every key that may be auto: what it came to, and who chose it."""
+    config = anatomy.config
+    keys = ["init", "embed", "final_norm", "qk_norm"]
+    keys += [f"architecture.{key}" for key in AUTO_ARCHITECTURE]
+    facts = [Fact(key, (_said(_value(config, key)), _who(anatomy, key, typed))) for key in keys]
+    for key, rule in SIZES.items():
+        who = f"auto: {rule}" if config.words[key] == "auto" else _by_hand(config, key, typed)
+        facts.append(Fact(key, (_said(_value(config, key)), who)))
+    return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
+
+
+def _value(config: Any, key: str) -> Any:
+    if key == "init":
+        return config.choices.init
+    node, _, name = key.rpartition(".")
+    return getattr(getattr(config, node) if node else config, name)
+
+
+def _who(anatomy: Anatomy, key: str, typed: set[str]) -> str:
+    """Typed comes before preset, preset before placement, placement before norm, then the rule."""
+    config = anatomy.config
+    word, value, short = config.words[key], _value(config, key), key.rpartition(".")[2]
+    if word not in ("auto", value) and word != "always":
+        return f"the placement's own q and k norms, before the preset's {word}"
+    if word != "auto":
+        return _by_hand(config, key, typed) + (": always" if word == "always" else "")
+    if config.embed == "fixnorm" and short == "embed_scale":
+        return "embed=fixnorm, whose paper scales so"
+    brought = {"placement": anatomy.placement.brings, "norm": config.norm.get("brings", {})}
+    for axis, brings in brought.items():
+        if short in brings and brings[short] == value:
+            return f"{axis}={config.choices[axis]}, which brings it"
+    if key == "final_norm":
+        ends_normed = anatomy.placement.ends_normed(anatomy.depth)
+        no_need = "the last block ends in a norm, so that none is wanted before the head"
+        return (
+            f"auto: {no_need if ends_normed else 'the stream leaves the last block without a norm'}"
+        )
+    if short == "attention_scale" and value == HENRYS_SCALE:
+        return "auto: queries and keys have length 1, and want a learned scale"
+    return "auto: the usual"
+
+
+def _by_hand(config: Any, key: str, typed: set[str]) -> str:
+    if key in typed:
+        return "you typed it"
+    return "the saved run" if "config" in typed else f"preset={config.choices.preset}"
+
+
+def other_choices(config: Any) -> Section:
+    """The rest of what makes the model: sizes, positions, mlp, biases."""
+    facts = [
+        Fact(f"model.{key}", (_said(value),))
+        for key, value in config.model.items()
+        if f"model.{key}" not in SIZES
+    ]
+    for node in ("attention", "mlp"):
+        facts += [Fact(f"{node}.{key}", (_said(value),)) for key, value in config[node].items()]
+    facts.append(Fact("position.type", (config.position.type,)))
+    rotary = config.position.type == "rope"
+    for key, value in config.architecture.items():
+        if key not in AUTO_ARCHITECTURE and (rotary or not key.startswith("rope_")):
+            facts.append(Fact(f"architecture.{key}", (_said(value),)))
+    if rotary:
+        bases = rotary_bases(config.architecture.rope_base, config.model.depth)
+        for i, base in enumerate(bases):
+            facts.append(Fact("rotary base", (f"{base:g}" if base else "0: not rotated",), i))
+    return Section("Other choices", ("where", "key", "value"), facts)
+
+
+def sources(anatomy: Anatomy) -> Section:
+    config, placement = anatomy.config, anatomy.placement
+    preset, named = config.about, config.choices
+    said = [
+        (f"preset={named.preset}", "" if preset.source == "none" else preset.source),
+        ("not verified", "" if preset.unverified == "none" else preset.unverified),
+        (f"placement={named.placement}", placement.source),
+        ("not verified", placement.unverified),
+    ]
+    for name in _names(anatomy):
+        said.append((f"norm={anatomy.shown(name)}", anatomy.spec(name).get("source", "")))
+    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in said if text])
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        more = "".join(f", {k} {v}" for k, v in value.items() if k not in ("learn", "init"))
+        return f"a learned {value['learn']} from {value['init']}{more}"
+    if isinstance(value, float):
+        return f"{value:g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _sources(config: Config, reader: Reader, model: Transformer) -> Section:
-    placement = config["placement"]
-    about, facts = config["about"], []
-    if about["source"] != "none":
-        facts.append(Fact(f"preset={config['choices']['preset']}", (about["source"],)))
-    if about["unverified"] != "none":
-        facts.append(Fact("not verified", (about["unverified"],)))
-    facts += [Fact(f"placement={config['choices']['placement']}", (placement["source"],))]
-    if placement.get("unverified"):
-        facts.append(Fact("not verified", (placement["unverified"],)))
-    for name in _used(reader, model):
-        spec = config["norm"] if name == "norm" else config["norms"][name]
-        if spec.get("source"):
-            facts.append(Fact(f"norm={reader.shown(name)}", (spec["source"],)))
-    return Section("Sources", ("", "", ""), facts)
-
-
-def _warnings(config: Config) -> Section:
-    return Section("Warnings", ("", "", ""), [Fact("", (text,)) for text in config["warnings"]])

@@ -7,7 +7,7 @@ import yaml
 
 from transformer_norms.config.settings import TRACKING
 from transformer_norms.data import CORPORA, TOKENIZERS
-from transformer_norms.explain.text import heading, wrapped
+from transformer_norms.explain.text import heading, wrap
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.position import POSITIONS
@@ -40,7 +40,7 @@ def listing() -> str:
         wide = max(len(name) for name in files)
         for name, file in files.items():
             said = _said(axis, file.read_text())
-            lines += wrapped(f"{name:<{wide}}  {said}", "  ", " " * (wide + 4))
+            lines += wrap(f"{name:<{wide}}  {said}", "  ", " " * (wide + 4))
     return "\n".join(lines[1:]) + "\n"
 
 

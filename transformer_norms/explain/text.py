@@ -1,62 +1,48 @@
-"""An explanation as text of at most 80 columns; what is longer is wrapped, and nothing is cut."""
+"""An explanation as text of at most 80 columns: longer lines are wrapped, and nothing is cut."""
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from transformer_norms.explain.drawing import drawings
-from transformer_norms.explain.explanation import Explanation
-from transformer_norms.explain.facts import Group, Section, grouped
-from transformer_norms.explain.reading import Reader
-from transformer_norms.explain.sketch import sketch
+from transformer_norms.explain.explanation import Cell, Explanation, Fact, Section
+from transformer_norms.explain.layout import blocks_text, kinds_of_block
+from transformer_norms.explain.painting import terminal_lines
 
 COLUMNS = 80
 GAP = 2
+Cells = tuple[Cell, ...]
 
 
-def text(explanation: Explanation) -> str:
-    choices = explanation.config["choices"]
-    chosen = (f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))
-    lines = [" ".join(chosen), *heading("Drawing")]
-    for drawing in drawings(Reader(explanation.config), explanation.blocks):
-        lines += [f"  {drawing.title}", "", *(f"  {line}".rstrip() for line in sketch(drawing)), ""]
-    lines.append("  [ ] a norm, ( ) a layer, * a factor; the names are those of the sites")
+def explanation_text(explanation: Explanation) -> str:
+    choices = explanation.anatomy.config.choices
+    lines = [" ".join(f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))]
     first, *rest = explanation.sections
-    sections = [part for section in rest if section.facts for part in _section(section)]
-    return "\n".join([lines[0], *_section(first), *lines[1:], *sections]) + "\n"
+    lines += [*_section(first), *heading("Drawing")]
+    for layout, blocks in kinds_of_block(explanation.anatomy, room=COLUMNS - 2):
+        lines += [f"  {blocks_text(blocks)}", ""]
+        lines += [f"  {line}".rstrip() for line in terminal_lines(layout)] + [""]
+    lines.append("  [ ] a norm, ( ) a layer, * a factor; the names are those of the sites")
+    lines += [line for section in rest if section.facts for line in _section(section)]
+    return "\n".join(lines) + "\n"
+
+
+def difference_text(one: Explanation, two: Explanation) -> str:
+    """What differs between two explanations: where, then what the first (A) and second (B) say."""
+    lines: list[str] = []
+    for first, second in zip(one.sections, two.sections, strict=True):
+        changes = _changes(first, second)
+        if changes:
+            lines += [*heading(first.title), *changes]
+    return "\n".join(lines[1:] or ["there is no difference"]) + "\n"
 
 
 def heading(title: str) -> list[str]:
     return ["", title, "-" * len(title)]
 
 
-def _section(section: Section) -> list[str]:
-    groups = grouped(section.facts)
-    lines = heading(section.title)
-    if any(section.heads):
-        lines += table(section.heads, [_row(group) for group in groups])
-    else:
-        for group in groups:
-            lines += _item(group)
-    for remark in section.remarks:
-        lines += wrapped(remark, "  ")
-    return lines
-
-
-def _row(group: Group) -> list[str]:
-    return [group.where, group.name, *(f"{c:,}" if isinstance(c, int) else c for c in group.summed)]
-
-
-def _item(group: Group) -> list[str]:
-    """`blocks 0-3 attention:  x + f(norm(x))`"""
-    name = f"{group.where} {group.name}".strip()
-    content = ", ".join(str(cell) for cell in group.cells)
-    if not name:
-        return wrapped(content, "  ")
-    return wrapped(f"{name}:  {content}", "  ", "      ")
-
-
-def wrapped(line: str, indent: str, further: str | None = None) -> list[str]:
+def wrap(line: str, indent: str, further: str | None = None) -> list[str]:
     return textwrap.wrap(
         line,
         COLUMNS,
@@ -66,8 +52,54 @@ def wrapped(line: str, indent: str, further: str | None = None) -> list[str]:
     )
 
 
+# ------------------------------------------------------------------------------------ one section
+
+
+@dataclass(frozen=True)
+class Group:
+    """A fact that several blocks share."""
+
+    name: str
+    cells: Cells
+    blocks: tuple[int, ...]  # empty for the model as a whole
+
+
+def grouped(facts: Iterable[Fact]) -> list[Group]:
+    """Facts that differ in their block alone as one, in the order in which they first came."""
+    blocks: dict[tuple[str, Cells], list[int]] = {}
+    for fact in facts:
+        of = blocks.setdefault((fact.name, fact.cells), [])
+        if fact.block is not None:
+            of.append(fact.block)
+    return [Group(name, cells, tuple(of)) for (name, cells), of in blocks.items()]
+
+
+def _section(section: Section) -> list[str]:
+    groups = grouped(section.facts)
+    lines = heading(section.title)
+    if any(section.heads):
+        lines += table(section.heads, [_row(group) for group in groups])
+    else:
+        for group in groups:
+            name = f"{blocks_text(group.blocks)} {group.name}".strip()
+            content = ", ".join(str(cell) for cell in group.cells)
+            lines += wrap(
+                f"{name}:  {content}" if name else content, "  ", "      " if name else None
+            )
+    for remark in section.remarks:
+        lines += wrap(remark, "  ")
+    return lines
+
+
+def _row(group: Group) -> list[str]:
+    """Counts are added up over the blocks."""
+    times = max(1, len(group.blocks))
+    cells = (f"{cell * times:,}" if isinstance(cell, int) else cell for cell in group.cells)
+    return [blocks_text(group.blocks), group.name, *cells]
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need be; where all do not fit, the widest are wrapped."""
+    """Columns as wide as they need be; if all do not fit, the widest are wrapped."""
     cells = [list(heads), *[list(row) for row in rows]]
     kept = [n for n in range(len(heads)) if any(row[n] for row in cells[1:])]
     cells = [[row[n] for n in kept] for row in cells]
@@ -97,3 +129,46 @@ def _cell(cell: str, width: int) -> list[str]:
                 lines.append("")
             lines[-1] += piece if lines[-1] else piece.lstrip()
     return [line.rstrip() for line in lines]
+
+
+# ------------------------------------------------------------------------------------ a difference
+
+
+def _changes(first: Section, second: Section) -> list[str]:
+    """The lines of what differs in a section; changes that several blocks share are said once."""
+    ours, theirs = _by_key(first.facts), _by_key(second.facts)
+    blocks: dict[tuple[Any, ...], list[int]] = {}
+    for name, block in dict.fromkeys([*ours, *theirs]):
+        before, after = ours.get((name, block), ()), theirs.get((name, block), ())
+        if before != after:
+            of = blocks.setdefault((name, before, after), [])
+            of += [] if block is None else [block]
+    lines = []
+    for (name, before, after), of in blocks.items():
+        lines += wrap(f"{blocks_text(of)} {name}".strip(), "  ")
+        for letter, cells, others in (("A", before, after), ("B", after, before)):
+            lines += wrap(_said(first.heads, cells, others), f"    {letter}  ", "         ")
+    return lines
+
+
+def _by_key(facts: Sequence[Fact]) -> dict[tuple[str, int | None], tuple[Cells, ...]]:
+    """Everything that is said under one name, such as two warnings."""
+    said: dict[tuple[str, int | None], tuple[Cells, ...]] = {}
+    for fact in facts:
+        key = fact.name, fact.block
+        said[key] = (*said.get(key, ()), fact.cells)
+    return said
+
+
+def _said(heads: Sequence[str], several: tuple[Cells, ...], others: tuple[Cells, ...]) -> str:
+    """Each cell under its heading; if both sides say one thing, only the cells that differ."""
+    one = len(several) == len(others) == 1
+    texts = []
+    for cells in several:
+        kept = [
+            f"{head} {cell}".strip()
+            for n, (head, cell) in enumerate(zip(heads[2:], cells, strict=True))
+            if cell != "" and not (one and others[0][n] == cell)
+        ]
+        texts.append(", ".join(kept))
+    return "; ".join(texts) or "-"

@@ -44,18 +44,9 @@ def _drawn(run: SavedRun) -> tuple[str, tuple[str, ...], str]:
 
 def _draw(typed: str) -> tuple[str, tuple[str, ...]]:
     """ConfigError where the config is not one that this version can build."""
-    from transformer_norms.config.building import undrawn
-    from transformer_norms.config.compose import compose, plain
-    from transformer_norms.explain.anatomy import dissect
-    from transformer_norms.explain.equations import ends
-    from transformer_norms.explain.figure import drawn
-    from transformer_norms.explain.reading import Reader
-    from transformer_norms.explain.weightless import NoWeights
+    from transformer_norms.config.compose import compose
+    from transformer_norms.explain.anatomy import Anatomy
+    from transformer_norms.explain.painting import block_svg
 
-    config = plain(compose([typed, "trainer.device=cpu"]))
-    with NoWeights():
-        reader, model = Reader(config), undrawn(config, vocab_size=256)
-    page, width, height = drawn(
-        config, [dissect(reader, i, block) for i, block in enumerate(model.blocks)]
-    )
-    return page.bare(width, height), tuple(ends(reader, model).values())
+    anatomy = Anatomy(compose([typed, "trainer.device=cpu"]))
+    return block_svg(anatomy), tuple(anatomy.ends().values())
