@@ -7,12 +7,12 @@ from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter
-
 from transformer_norms.report.comparable import confounds
-from transformer_norms.report.escape import markdown
+
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.statistics import Comparison, compare
 from transformer_norms.report.verdict import measured, share_in_words
+from transformer_norms.text_tables import escape_markdown
 
 ENOUGH = 5  # seeds; with fewer a study screens
 Says = Literal["better", "worse", "equivalent"]
@@ -52,7 +52,7 @@ def claims_table(file: Path, studies: Mapping[str, Findings], words: Mapping[str
         found = claim.found.replace("{}", words.get(study, ""))
         if claim.parts:
             found = _found(claim.parts, studies[study]) + _besides(claim.parts, studies[study])
-        said = markdown(f"{found}{'; ' * bool(claim.beside)}{claim.beside}")
+        said = escape_markdown(f"{found}{'; ' * bool(claim.beside)}{claim.beside}")
         rows.append(f"| {claim.claim} | {claim.source} | {said} | [{study}]({study}) |")
     return "\n".join(rows)
 

@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from transformer_norms.report.escape import printable
+from transformer_norms.text_tables import printable
 
 MARK = re.compile(r"mark\d\d")
 PLOT = ".js-plotly-plot"

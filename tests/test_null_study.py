@@ -9,8 +9,7 @@ import pytest
 from losses import EFFECT, outcomes
 from scipy import stats
 
-from transformer_norms.report.paired_tests import detectable
-from transformer_norms.report.statistics import compare
+from transformer_norms.report.statistics import compare, detectable
 
 pytestmark = pytest.mark.area("sweeps")
 

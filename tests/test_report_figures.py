@@ -19,9 +19,9 @@ from run_folders import (
 )
 
 from transformer_norms.report import figure, rates, write_report
-from transformer_norms.report.drawing import apart, style
+from transformer_norms.report.figures import line_style, spread_apart
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.losses import Curve, view
+from transformer_norms.report.study import Curve, loss_range
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -60,7 +60,7 @@ def test_curves_are_drawn_from_whatever_was_measured():
 def test_a_run_that_ends_above_where_they_began_leaves_the_others_inview():
     tokens = np.array([0.0, 10, 20])
     ended = [np.array([5.5, 4, 3]), np.array([5.5, 9, 9e5])]
-    low, high = view([Curve(tokens, losses, tokens) for losses in ended])
+    low, high = loss_range([Curve(tokens, losses, tokens) for losses in ended])
     assert low < 3 < 4 < high < 5.5
 
 
@@ -99,17 +99,17 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
 
 def test_names_at_the_lines_do_not_overlap_and_keep_their_order():
     wanted = [0.5, 0.51, 0.0, 0.52, 1.0, 0.99]
-    placed = apart(wanted, 0.1, 0.0, 1.0)
+    placed = spread_apart(wanted, 0.1, 0.0, 1.0)
     assert np.argsort(placed).tolist() == np.argsort(wanted).tolist()
     assert np.diff(sorted(placed)).min() >= 0.1 - 1e-12
     assert min(placed) >= 0
     assert max(placed) <= 1
     assert np.mean(sorted(placed)[1:4]) == pytest.approx(0.51)  # moved evenly to both sides
-    assert np.diff(sorted(apart([0.5] * 30, 0.1, 0.0, 1.0))) == pytest.approx(1 / 29)
+    assert np.diff(sorted(spread_apart([0.5] * 30, 0.1, 0.0, 1.0))) == pytest.approx(1 / 29)
 
 
 def test_thirty_variants_have_styles_of_their_own_that_differ_in_grey():
-    styles = [style(place) for place in range(30)]
+    styles = [line_style(place) for place in range(30)]
     assert len({str(one) for one in styles}) == 30
     greys = [np.dot([int(c[i : i + 2], 16) for i in (1, 3, 5)], [0.299, 0.587, 0.114])
              for c, _ in styles[:6]]  # fmt: skip

@@ -16,7 +16,7 @@ from run_folders import (
 )
 
 from transformer_norms.report.__main__ import main
-from transformer_norms.report.escape import cell, latex, markdown
+from transformer_norms.text_tables import escape_latex, escape_markdown, spreadsheet_cell
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -47,13 +47,13 @@ def test_anybodys_text_is_inert_in_every_file():
 
 @pytest.mark.parametrize("start", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"])
 def test_a_spreadsheet_takes_no_text_for_a_formula(start):
-    assert cell(start).startswith("'")
-    assert cell(-1.5) == -1.5
+    assert spreadsheet_cell(start).startswith("'")
+    assert spreadsheet_cell(-1.5) == -1.5
 
 
 def test_markdown_and_latex_specials_are_escaped():
-    assert markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
-    assert latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
+    assert escape_markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
+    assert escape_latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
 
 
 def break_link(run):

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from losses import BASE, EFFECT, NOISE, compared, outcomes
 from scipy import optimize, stats
 
-from transformer_norms.report.paired_tests import detectable, holm, sign_flip, smallest_found
-from transformer_norms.report.statistics import Outcomes, Share, compare
+from transformer_norms.report.statistics import (
+    Outcomes,
+    Share,
+    compare,
+    detectable,
+    holm,
+    sign_flip,
+    smallest_found,
+)
 from transformer_norms.report.tuning import sensitivity
 from transformer_norms.report.verdict import share_in_words
 

@@ -1,25 +1,33 @@
 """What runs found, as a page, tables and figures: which variant is better, and how sure that is."""
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_norms.cli import Parser, run_command
 from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.report import write_report
-from transformer_norms.report.watching import EVERY, watch
 
+if TYPE_CHECKING:
+    from transformer_norms.report.findings import Findings
+
+EVERY = 10  # seconds
+_WATCHED = ("summary.json", "metrics.jsonl")
 _EPILOG = """
-FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. Where a sweep's record
+FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. If a sweep's record
 lies beside its runs, it says what was planned, and a run that is not there is counted as missing;
 else runs that differ only in their seed are one variant. Runs that differ in data, split,
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
 is JSON.
 """
+Write = Callable[..., tuple[Path, "Findings"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
     nothing = "stopped; nothing was written since the last report"
-    return run_command(partial(_answer, parser, arguments), nothing)
+    return run_command(partial(_report, parser, arguments), nothing)
 
 
-def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
+def _report(parser: Parser, arguments: Sequence[str] | None) -> int:
     typed = parser.parse_args(arguments)
     if typed.effect is not None and not (isfinite(typed.effect) and typed.effect >= 0):
         raise ConfigError(f"--effect {typed.effect}: a number of nats, 0 or more, is wanted")
@@ -50,13 +58,59 @@ def _answer(parser: Parser, arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
-    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
     from transformer_norms.report.table import summary_lines
+    from transformer_norms.report.writing import write_report
 
-    path, found = watch(write, typed.folders) if typed.watch else write()
-    print("\n".join(summary_lines(found)), file=sys.stderr)
-    print(json.dumps({"report": str(path), **found.study.count()}), flush=True)
+    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
+    path, findings = watch(write, typed.folders) if typed.watch else write()
+    print("\n".join(summary_lines(findings)), file=sys.stderr)
+    print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
+
+
+def watch(write: Write, folders: Sequence[Path]) -> tuple[Path, "Findings"]:
+    """Writes the report, and again within EVERY seconds of a change, until every planned run has
+    ended or failed, or Ctrl-C. Returns what `write` returned last. `write` takes the seconds after
+    which a browser loads the page again."""
+    with suppress(OSError):
+        os.nice(10)  # the runs come first
+    if not _file_states(folders):  # a sweep that has just begun checks its jobs first
+        print(f"waiting for {folders[0]}", file=sys.stderr, flush=True)
+    while not (before := _file_states(folders)):
+        time.sleep(EVERY)
+    # Ctrl-C in the first report ends the command: its imports may be half done.
+    path, findings = _write_once(write)
+    with suppress(KeyboardInterrupt):
+        while findings.study.goes_on:
+            time.sleep(EVERY)
+            if (now := _file_states(folders)) != before:
+                before = now
+                path, findings = _write_once(write)
+    return write() if findings.study.unfinished else (path, findings)
+
+
+def _write_once(write: Write) -> tuple[Path, "Findings"]:
+    path, findings = write(refresh=EVERY)
+    count = findings.study.count()
+    ended = count["finished"] + count["diverged"]
+    clock = time.strftime("%H:%M:%S")
+    print(f"{clock}  {path}: {ended} of {count['runs']} runs ended", file=sys.stderr, flush=True)
+    return path, findings
+
+
+def _file_states(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """The files that a report reads, each with its time of writing and its size."""
+    files = []
+    for folder in folders:
+        study = folder if folder.is_dir() else folder.parent
+        files += [*study.glob("sweep-*.json")]
+        files += [file for name in _WATCHED for at in ("", "*/") for file in study.glob(at + name)]
+    states = []
+    for file in sorted(files):
+        with suppress(OSError):  # being replaced, or gone
+            status = file.stat()
+            states.append((str(file), status.st_mtime_ns, status.st_size))
+    return states
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""What a report is about: runs that sweeps planned, or that lie in folders, by variant."""
+"""A study: the runs that a sweep planned, or that lie in folders, by variant, and their curves."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
-# unplanned: no sweep needs it; superseded: a later attempt, or a better point of the
-# tuning grid, stands beside it
+# unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
+# stands beside it
 Stage = Literal["result", "tune", "unplanned", "superseded"]
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run that was planned or found; `run` is None where its folder is not there."""
+    """A planned run, or a run that no sweep planned; `run` is None if there is no folder."""
 
     folder: Path
     run: SavedRun | None
@@ -35,8 +39,8 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class Variant:
-    """`baseline` is the name of the variant that this one is compared with, its own for a baseline;
-    None where nothing is to be compared. `tuned` is what tuning chose."""
+    """`baseline` is the name of the variant to compare with: the variant's own name if it is a
+    baseline, None if nothing is compared. `tuned` is what tuning chose."""
 
     name: str
     values: Values
@@ -63,7 +67,7 @@ class Variant:
 @dataclass(frozen=True)
 class Study:
     """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
-    token. `tune`: what was tried of each tuned key."""
+    token. `tune`: the values that were tried of each tuned key."""
 
     home: Path
     axes: list[str]
@@ -76,16 +80,28 @@ class Study:
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 
+    def baseline_of(self, variant: Variant) -> Variant:
+        """The variant that it is compared with; itself if nothing is compared."""
+        return self.variant(variant.baseline or variant.name)
+
+    @property
+    def results(self) -> list[SavedRun]:
+        """The runs that have a result, of all variants."""
+        return [run for variant in self.variants for run in variant.ended]
+
     @property
     def rate(self) -> str | None:
         """The tuned key whose curve is shown: the learning rate, else the first with numbers."""
         keys = [key for key, values in self.tune.items() if values and all(map(finite, values))]
         return RATE if RATE in keys else next(iter(keys), None)
 
+    @property
+    def _counted(self) -> list[StudyRun]:
+        return [member for member in self.runs if member.stage in ("result", "tune")]
+
     def count(self) -> dict[str, int]:
-        """Of the runs that count, how many there should be and what has become of them."""
-        counted = [member for member in self.runs if member.stage in ("result", "tune")]
-        runs = {member.folder: member for member in counted}.values()
+        """Of the runs that count, how many there should be, and how they ended."""
+        runs = {member.folder: member for member in self._counted}.values()
         ended = [member.status for member in runs if member.ended]
         return {
             "runs": len(runs),
@@ -102,7 +118,7 @@ class Study:
     @property
     def goes_on(self) -> bool:
         """Whether something is unfinished that has not failed: only a person tries that again."""
-        states = {m.status for m in self.runs if m.stage in ("result", "tune") and not m.ended}
+        states = {member.status for member in self._counted if not member.ended}
         return bool(states - {"failed"}) or (self._waits and not states)
 
     @property
@@ -111,6 +127,83 @@ class Study:
 
 
 def finite(value: Any) -> bool:
-    """Whether it is a number that a figure has room for; not every integer is."""
+    """Whether a figure has room for the value: a number, and not every integer is."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and -1e300 < value < 1e300
+
+
+# ------------------------------------------------------------------------------------ loss curves
+
+_SETTLED = 0.4  # the share of training after which losses are in view
+_ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
+Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl
+LOSS_KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Arrays of one length: loss in nats per token, tokens, and seconds of training (NaN where they
+    are not known)."""
+
+    tokens: Any
+    loss: Any
+    seconds: Any
+    diverged: bool = False
+
+
+def loss_curve(
+    rows: Rows, key: str, diverged: bool = False, most: int | None = None
+) -> Curve | None:
+    """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
+    of neighbours. None if there is no such row."""
+    points = [
+        (row["tokens"], row[key], row["seconds"] if finite(row.get("seconds")) else nan)
+        for row in rows
+        if finite(row.get("tokens")) and finite(row.get(key))
+    ]
+    if not points:
+        return None
+    tokens, loss, seconds = np.array(points, dtype=float).T
+    if most and len(points) > most:
+        ends = np.linspace(0, len(points), most + 1).astype(int)
+        loss = np.add.reduceat(loss, ends[:-1]) / np.diff(ends)
+        tokens, seconds = tokens[ends[1:] - 1], seconds[ends[1:] - 1]
+    return Curve(tokens, loss, seconds, diverged)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve | None:
+    """The mean at the tokens of the curve with the fewest points, as far as all curves go."""
+    if not curves:
+        return None
+    grid = min((curve.tokens for curve in curves), key=len)
+    grid = grid[grid <= min(curve.tokens[-1] for curve in curves)]
+    return Curve(
+        grid,
+        np.mean([np.interp(grid, curve.tokens, curve.loss) for curve in curves], axis=0),
+        np.mean([np.interp(grid, curve.tokens, curve.seconds) for curve in curves], axis=0),
+    )
+
+
+def shown_loss(evaluations: Sequence[int]) -> str:
+    """The loss that figures show: validation if most runs have enough evaluations, by count."""
+    enough = [count >= _ENOUGH for count in evaluations]
+    return "val/loss" if 2 * sum(enough) > len(enough) else "train/loss"
+
+
+def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of losses that shows how training ended. It leaves out the first steps, the runs
+    that diverged and those that learned nothing; if all diverged, what rose far above the start."""
+    if not curves:
+        return 0.0, 1.0
+    initial = float(np.median([curve.loss[0] for curve in curves]))
+    calm = [curve for curve in curves if not curve.diverged]
+    if not calm:
+        return 0.0, 2 * initial
+    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= initial] or calm
+    horizon = max(curve.tokens[-1] for curve in calm)
+    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
+    low = float(min(values.min() for values in late))
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    high = min(high, initial) if initial > low else high
+    room = 0.06 * (high - low) or 0.1
+    return low - room, high + 2 * room

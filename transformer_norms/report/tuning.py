@@ -4,12 +4,13 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log10, nan
+from math import inf, isinf, isnan, log10, nan
 from statistics import fmean
 
 from transformer_norms.report.study import Study, StudyRun, Variant, finite
 from transformer_norms.run.reader import SavedRun
 
+Table = dict[str, list[str]]  # heading -> a cell for each variant
 CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
 
@@ -73,18 +74,18 @@ def _points(variant: Variant) -> list[list[StudyRun]]:
 def caveats(variant: Variant, baseline: Variant) -> list[str]:
     """What a verdict must not be read without: where tuning gave the two unlike chances, or may
     have stopped short of a best value."""
-    found = [
+    lines = [
         f"the best {', '.join(one.tuned.edge)} of {one.name} is the last that was tried"
         for one in (variant, baseline)
         if one.tuned and one.tuned.edge
     ]
     ours, theirs = len(_points(variant)), len(_points(baseline))
     if ours != theirs:
-        found.append(f"{variant.name} was tuned at {ours} points and {baseline.name} at {theirs}")
+        lines.append(f"{variant.name} was tuned at {ours} points and {baseline.name} at {theirs}")
     if shared := shared_seeds([variant, baseline]):
         listed = ", ".join(map(str, shared))
-        found.append(f"tuning had seeds of the results: {listed}")
-    return found
+        lines.append(f"tuning had seeds of the results: {listed}")
+    return lines
 
 
 def sensitivity(losses: Mapping[float, float], initial: float) -> float:
@@ -110,8 +111,8 @@ def _ended(trials: Sequence[StudyRun]) -> list[SavedRun]:
 
 def audit_lines(study: Study) -> list[str]:
     """What the table of the audit means, and what is wrong with the tuning, if anything is."""
-    found, key = audits(study), study.rate
-    if not found or key is None:
+    every, key = audits(study), study.rate
+    if not every or key is None:
         return []
     low, high = min(study.tune[key]), max(study.tune[key])
     decades = f", {log10(high / low):.1f} decades" if low > 0 else ""
@@ -120,12 +121,12 @@ def audit_lines(study: Study) -> list[str]:
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
         "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each"
     ]
-    points = sorted({audit.points for audit in found})
+    points = sorted({audit.points for audit in every})
     if len(points) == 1:
         lines.append(f"every variant was tried at {points[0]} points")
     else:
         lines.append(f"UNEQUAL: variants were tried at {points[0]} to {points[-1]} points")
-    for audit in found:
+    for audit in every:
         if audit.missing:
             lines.append(f"{audit.variant.name}: {audit.missing} of its tuning runs are missing")
         tuned = audit.variant.tuned
@@ -134,9 +135,48 @@ def audit_lines(study: Study) -> list[str]:
             none = f"it diverged at every {edge} that was tried"
             lines.append(f"{audit.variant.name}: EDGE: {none if tuned.best is None else last}")
     shared = ", ".join(map(str, shared_seeds(study.variants)))
-    if all(tuned and not tuned.edge for tuned in (audit.variant.tuned for audit in found)):
+    if all(tuned and not tuned.edge for tuned in (audit.variant.tuned for audit in every)):
         lines.append("every best value lies inside the grid")
-    seeds = sorted({trial.seed for audit in found for trial in audit.variant.trials})
+    seeds = sorted({trial.seed for audit in every for trial in audit.variant.trials})
     lines.append(f"seeds of tuning: {', '.join(map(str, seeds))}")
     apart = "tuning and results have different seeds"
     return [*lines, f"SHARED: seeds of tuning and of results: {shared}" if shared else apart]
+
+
+def audit_table(study: Study) -> Table:
+    """The audit by variant: points tried, the best, sensitivity, and the loss at each rate."""
+    every, key = audits(study), study.rate
+    if not every:
+        return {}
+    columns = {
+        "variant": [audit.variant.name for audit in every],
+        "points": [str(audit.points) for audit in every],
+        f"best {key}": [_best(audit, key or "") for audit in every],
+        "sensitivity": [number(audit.sensitivity) for audit in every],
+    }
+    for rate in sorted({rate for audit in every for rate in audit.losses}):
+        columns[f"{rate:g}"] = [_at(audit, rate) for audit in every]
+    return columns
+
+
+def _best(audit: Audit, key: str) -> str:
+    chosen = audit.variant.tuned
+    if chosen is None:
+        return "not chosen yet"
+    if chosen.best is None:
+        return "none"
+    return f"{chosen.best.get(key)}{' (edge)' if key in chosen.edge else ''}"
+
+
+def _at(audit: Audit, rate: float) -> str:
+    text = number(audit.losses.get(rate))
+    return f"{text} (diverged)" if rate in audit.diverged else text
+
+
+def number(value: float | None, digits: int = 4, sign: bool = False) -> str:
+    """Empty for None and NaN; `diverged` for infinity, which is a diverged run's loss."""
+    if value is None or isnan(value):
+        return ""
+    if isinf(value):
+        return "diverged"
+    return f"{value:{'+' if sign else ''}.{digits}f}"

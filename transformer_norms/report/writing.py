@@ -1,53 +1,81 @@
-"""The files of a report: all made before the first is written, and none written unchanged."""
+"""Writes a report: all files are made before the first is written, and none written unchanged."""
 
-import csv
-from collections.abc import Iterable
-from io import StringIO
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
-from transformer_norms.progress import Tell, each, untold
-from transformer_norms.report import notes
-from transformer_norms.report.escape import cell, latex, markdown, printable
-from transformer_norms.report.figure import curves
-from transformer_norms.report.findings import Findings
-from transformer_norms.report.page import page
-from transformer_norms.report.rates import rates
+from transformer_norms.progress import Live, Tell, each
+from transformer_norms.report import table as tables
+from transformer_norms.report.figures import draw_curves, draw_rates
+from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.page import render_page
 from transformer_norms.report.study import Study, StudyRun
-from transformer_norms.report.table import Table, audit_table, table
-from transformer_norms.report.tuning import audit_lines
+from transformer_norms.report.tuning import Table, audit_lines, audit_table
+from transformer_norms.report.verdict import sentence
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.text_tables import (
+    Rows,
+    csv_table,
+    escape_markdown,
+    latex_table,
+    printable,
+    straight_markdown_table,
+)
 
 _MEASURED = (
     "val_loss test_loss initial_loss best_val_loss step tokens parameters flops "
     "tokens_per_second seconds peak_memory identity commit dirty"
 ).split()
-_LEFT_OUT = ("median", "correlation")  # what a paper's table can do without
+_LEFT_OUT = ("median", "correlation")  # columns that a paper's table can do without
 _WORDS = ("variant", "verdict")
 
 
-def write(
-    findings: Findings,
-    out: Path | None = None,
+def write_report(
+    folders: Sequence[str | Path],
+    out: str | Path | None = None,
+    baseline: dict[str, Any] | None = None,
+    effect: float | None = None,
     refresh: int | None = None,
-    tell: Tell = untold,
-) -> Path:
-    """The path of report.html, in `out` or the first folder of the study."""
-    folder = out or findings.study.home
-    runs = {member.folder: member.run for member in findings.study.runs if member.run}
+) -> tuple[Path, Findings]:
+    """Writes report.html, results.csv, table.md, table.tex and curves into `out`, else into the
+    first of `folders`. Returns the path of report.html, and the findings.
+
+    The page of an unfinished study is loaded anew by its browser every `refresh` seconds. Raises
+    ConfigError, one line and nothing written, if runs must not be compared or a folder is not what
+    it should be.
+    """
+    if isinstance(folders, (str, Path)):
+        raise ConfigError(
+            f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
+        )
+    with Live() as live:
+        study = read_study([Path(folder) for folder in folders], baseline, effect, live)
+        results = findings(study)
+        folder = study.home if out is None else Path(out)
+        _write_files(folder, _files(results, refresh if study.unfinished else None, live))
+        return folder / "report.html", results
+
+
+def _files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, bytes]:
+    study = findings.study
+    runs = {member.folder: member.run for member in study.runs if member.run}
     told = each(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
     rows = {run.folder: run.metrics() for run in told}
     tell("drawing", 0, 0)
-    files = {
-        "report.html": page(findings, rows, refresh if findings.study.unfinished else None),
-        "results.csv": _results_csv(findings.study).encode(),
+    return {
+        "report.html": render_page(findings, rows, refresh),
+        "results.csv": _results_csv(study).encode(),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),
-        **curves(findings, rows),
-        **rates(findings.study),
+        **draw_curves(findings, rows),
+        **draw_rates(study),
     }
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     with storage(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -57,39 +85,31 @@ def write(
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
                 write_bytes(path, data)
-    return folder / "report.html"
 
 
 def _results_csv(study: Study) -> str:
-    """results.csv: a row for each run that was planned or found, in full precision."""
+    """results.csv: a row for each run, planned by a sweep or not, in full precision."""
     rows = [_results_row(study, member) for member in study.runs]
     columns = list(dict.fromkeys(key for row in rows for key in row)) if rows else ["study"]
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([cell(column) for column in columns])
-    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
-    return text.getvalue()
+    return csv_table([columns, *([row.get(column) for column in columns] for row in rows)])
 
 
 def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
     variants = (v.name for v in study.variants if v.values == member.variant)
-    tuned = {key: member.tuned.get(key) for key in study.tune}
     return {
         "study": member.folder.parent.name,
         "run": member.folder.name,
         "stage": member.stage,
         "variant": next(variants, ""),
         **{key: member.variant.get(key) for key in study.axes},
-        **tuned,
+        **{key: member.tuned.get(key) for key in study.tune},
         "seed": member.seed,
         "status": member.status,
-        **_measured(member.run),
+        **(_measurements(member.run) if member.run else {}),
     }
 
 
-def _measured(run: SavedRun | None) -> dict[str, Any]:
-    if run is None:
-        return {}
+def _measurements(run: SavedRun) -> dict[str, Any]:
     summary = run.summary
     return {
         **{name: getattr(summary, name) for name in _MEASURED},
@@ -107,77 +127,57 @@ def _measured(run: SavedRun | None) -> dict[str, Any]:
     }
 
 
+def _rows(columns: Table) -> Rows:
+    return [list(columns), *zip(*columns.values(), strict=True)] if columns else []
+
+
 def _table_tex(findings: Findings) -> str:
-    r"""table.tex: needs \usepackage{booktabs}; how its numbers came about stands in a comment."""
-    columns = {name: cells for name, cells in table(findings).items() if name not in _LEFT_OUT}
+    r"""table.tex: needs \usepackage{booktabs}; a comment says how the numbers were computed."""
+    columns = {
+        name: cells for name, cells in tables.table(findings).items() if name not in _LEFT_OUT
+    }
     align = "".join("l" if name in _WORDS else "r" for name in columns)
-    lines = [
-        f"% {printable(findings.study.question or 'Runs by variant')}",
-        f"% {printable(notes.how(findings))}",
-        rf"\begin{{tabular}}{{{align}}}",
-        r"\toprule",
-        _tex_row(columns),
-        r"\midrule",
-        *map(_tex_row, zip(*columns.values(), strict=True)),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _tex_row(cells: Iterable[str]) -> str:
-    return " & ".join(map(latex, cells)) + r" \\"
+    notes = (findings.study.question or "Runs by variant", tables.method_note(findings))
+    comments = [f"% {printable(note)}" for note in notes]
+    return "\n".join([*comments, latex_table(_rows(columns), align)]) + "\n"
 
 
 def _table_md(findings: Findings) -> str:
-    """table.md: the question, the answer, and what it rests on. Reads well in a terminal, too.
-    Sections without anything to say are left out."""
+    """table.md: the question, the answer, and what the answer rests on. Empty sections are left
+    out. It reads well in a terminal, too."""
     study = findings.study
-    tuning = audit_table(study)
+    warnings = [*tables.unusual_runs(findings), *tables.run_warnings(study)]
+    tuning = straight_markdown_table(_rows(audit_table(study)))
     sections = [
-        [f"# {markdown(study.question or 'Runs by variant')}"],
+        f"# {escape_markdown(study.question or 'Runs by variant')}",
         _verdicts(findings),
-        _grid(table(findings)),
-        [markdown(notes.how(findings))],
-        *_section("Tuning", _grid(tuning), _items(audit_lines(study))),
-        *_section("Noise", _items(notes.noise(findings))),
-        *_section(
-            "Warnings of the runs", _items([*notes.unusual(findings), *notes.warnings(study)])
-        ),
-        *_section("Missing and left out", _items(notes.left_out(study))),
-        *_section("Where this comes from", _items(notes.origin(study))),
+        straight_markdown_table(_rows(tables.table(findings))),
+        escape_markdown(tables.method_note(findings)),
+        _section("Tuning", tuning, _items(audit_lines(study))),
+        _section("Noise", _items(tables.noise_notes(findings))),
+        _section("Warnings of the runs", _items(warnings)),
+        _section("Missing and left out", _items(tables.left_out_notes(study))),
+        _section("Where this comes from", _items(tables.origin_notes(study))),
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
-def _grid(columns: Table) -> list[str]:
-    """A table whose columns stand straight."""
-    cells = [[markdown(text) for text in (name, *column)] for name, column in columns.items()]
-    widths = [max(3, *map(len, column)) for column in cells]
-    rows = [
-        f"| {' | '.join(text.ljust(w) for text, w in zip(row, widths, strict=True))} |"
-        for row in zip(*cells, strict=True)
-    ]
-    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    return [*rows[:1], *([rule] if rows else []), *rows[1:]]
+def _section(title: str, *parts: str) -> str:
+    return "\n\n".join([f"## {title}", *filter(None, parts)]) if any(parts) else ""
 
 
-def _section(title: str, *parts: list[str]) -> list[list[str]]:
-    return [[f"## {title}"], *parts] if any(parts) else []
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
-def _items(texts: Iterable[str]) -> list[str]:
-    return [f"- {markdown(text)}" for text in texts]
-
-
-def _verdicts(findings: Findings) -> list[str]:
-    """A sentence a variant, and below it what else differs from the baseline than was asked."""
+def _verdicts(findings: Findings) -> str:
+    """A sentence for each variant, and below it its other differences from the baseline."""
     lines = []
     for variant in findings.study.variants:
-        lines += _items([findings.sentence(variant)])
+        lines.append(_items([sentence(findings, variant)]))
         if others := findings.differences.get(variant.name):
             beside = f"({variant.baseline} in brackets): {'; '.join(others)}"
-            lines.append(f"  - it differs in more {markdown(beside)}")
+            lines.append(f"  - it differs in more {escape_markdown(beside)}")
     if not any(variant.baseline for variant in findings.study.variants):
         lines.append("- nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it")
-    return lines
+    return "\n".join(lines)

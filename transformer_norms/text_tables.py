@@ -1,0 +1,137 @@
+"""Tables as text, Markdown, LaTeX and CSV, in which anybody's text is inert.
+
+What a table or a page shows may come from folders that somebody else made. Everywhere a newline or
+tab becomes a space, and what does not print (controls, lone surrogates, reversed writing) `?`.
+"""
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+COLUMNS = 80  # of a terminal
+Rows = Sequence[Sequence[str]]  # the first row is the heading
+# A cell that begins so is a formula to some spreadsheet; the last four are full-width.
+_FORMULA = ("=", "+", "-", "@", "|", "%", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*|[]<>#~$"} | {"&": "&amp;"})
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "#$%&_{}"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "−": "$-$", "∞": r"$\infty$"}
+)
+
+
+def printable(text: object) -> str:
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in str(text))
+
+
+def escape_markdown(text: object) -> str:
+    return printable(text).translate(_MARKDOWN)
+
+
+def escape_latex(text: object) -> str:
+    return printable(text).translate(_LATEX)
+
+
+def escape_label(text: object) -> str:
+    """For plotly, which reads tags and entities in names, ticks and hover text."""
+    return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Numbers stay as they are; text that begins as a formula stands behind a quote."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+
+
+def text_table(rows: Rows) -> str:
+    """For a terminal: the first column to the left, all others to the right; closer together where
+    they would not fit."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
+    lines = (
+        between.join(
+            cell.rjust(width) if n else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def narrow_table(rows: Rows) -> list[str]:
+    """For a terminal: lines of at most 80 columns, for which the first column is cut."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    first = min(first, COLUMNS - sum(others) - 2 * len(others))
+    return [
+        "  ".join(
+            text.ljust(width) if len(text) <= width else f"{text[: width - 3]}..."
+            for text, width in zip(row, (first, *others), strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def markdown_table(rows: Rows) -> str:
+    """All columns but the first to the right."""
+    heading, *rest = [[escape_markdown(cell) for cell in row] for row in rows]
+    rule = ["---", *("---:" for _ in heading[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
+
+
+def straight_markdown_table(rows: Rows) -> str:
+    """Columns stand straight, so that the text reads well in a terminal, too."""
+    cells = [[escape_markdown(cell) for cell in row] for row in rows]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"| {' | '.join(text.ljust(w) for text, w in zip(row, widths, strict=True))} |"
+        for row in cells
+    ]
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([*lines[:1], *([rule] if lines else []), *lines[1:]])
+
+
+def latex_table(rows: Rows, align: str) -> str:
+    r"""A tabular with rules of \usepackage{booktabs}; `align` has a letter for each column."""
+    heading, *rest = [f"{' & '.join(map(escape_latex, row))} \\\\" for row in rows or [[]]]
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{align}}}", r"\toprule", heading, r"\midrule"]
+        + [*rest, r"\bottomrule", r"\end{tabular}"]
+    )
+
+
+def csv_table(rows: Sequence[Sequence[Any]]) -> str:
+    """CSV in full precision; nothing in it is a formula to a program that opens it."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([spreadsheet_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def templates(folder: Path) -> "Environment":
+    """The HTML templates in `folder`. Whatever stands in them is text. A name that a template has
+    and that nobody gave it is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+
+
+def _finalize(value: Any) -> Any:
+    from markupsafe import Markup
+
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
