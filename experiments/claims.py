@@ -7,11 +7,10 @@ from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter
-from transformer_norms.report.comparable import confounds
 
-from transformer_norms.report.findings import Findings
+from transformer_norms.report.findings import Findings, confounds
 from transformer_norms.report.statistics import Comparison, compare
-from transformer_norms.report.verdict import measured, share_in_words
+from transformer_norms.report.verdict import difference_and_interval
 from transformer_norms.text_tables import escape_markdown
 
 ENOUGH = 5  # seeds; with fewer a study screens
@@ -102,12 +101,12 @@ def _numbers(part: Part, comparison: Comparison, study: Findings) -> str:
     name = f"{part.variant}{against}"
     other = part.baseline or study.study.variant(part.variant).baseline or part.variant
     if comparison.verdict == "diverged":
-        lost = (f"{one} in {share_in_words(study.outcomes[one].divergence)}"
+        lost = (f"{one} in {study.outcomes[one].divergence}"
                 for one in (part.variant, other))  # fmt: skip
         return f"{name}: diverged, {' and '.join(lost)}"
     if comparison.low is None or comparison.p_holm is None:
         return f"{name}: {comparison.verdict}"
-    difference, interval = measured(comparison)
+    difference, interval = difference_and_interval(comparison)
     p = "p below 0.001" if comparison.p_holm < 0.001 else f"p {comparison.p_holm:.3f}"
     return f"{name} {difference} nats ({interval}, {p} after Holm)"
 

@@ -19,14 +19,15 @@ from statistics import fmean
 from claims import claims_table
 
 from transformer_norms.analysis import init_gradients, invariances, norm_removal
-from transformer_norms.analysis.command import markdown_table
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.files import read_json
 from transformer_norms.report import write_report
-from transformer_norms.report.escape import markdown
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.table import Table, audit_table, table
+from transformer_norms.report.table import table
+from transformer_norms.report.tuning import Table, audit_table
+from transformer_norms.report.verdict import sentence
+from transformer_norms.text_tables import escape_markdown, markdown_table
 
 HERE = Path(__file__).parent
 RUNS = "runs.tar.xz"
@@ -89,7 +90,7 @@ def _reported(archive: Path, folder: Path) -> Findings:
 
 
 def _blocks(findings: Findings) -> Iterator[str]:
-    said = [markdown(findings.sentence(variant)) for variant in findings.study.variants]
+    said = [escape_markdown(sentence(findings, variant)) for variant in findings.study.variants]
     yield "\n".join(f"- {line}" for line in said)
     yield _grid(table(findings))
     if tuning := audit_table(findings.study):
@@ -123,7 +124,9 @@ def _init_gradients(folder: Path) -> str:
     variants = measure_variants(setting)
     figure = init_gradients.figure(variants, setting.depths)
     (folder / "init_gradients.svg").write_bytes(figure)
-    notes = "\n".join(f"- {markdown(note)}" for note in init_gradients.notes(setting, variants))
+    notes = "\n".join(
+        f"- {escape_markdown(note)}" for note in init_gradients.notes(setting, variants)
+    )
     table = markdown_table(init_gradients.rows(setting, variants))
     _fill(folder / "README.md", f"{table}\n\n{notes}")
     laws = [(v.name, v.law) for v in variants if v.bound is not None]

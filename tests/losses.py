@@ -1,7 +1,7 @@
 """Losses by seed, as the statistics take them."""
 
 from transformer_norms.report.statistics import Outcomes, compare
-from transformer_norms.report.verdict import in_words
+from transformer_norms.report.verdict import comparison_sentence
 
 EFFECT = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
@@ -18,4 +18,4 @@ def compared(ours, theirs, effect=EFFECT):
 
 def said(ours, theirs, effect=EFFECT):
     comparison = compare({"variant": (ours, theirs)}, effect)["variant"]
-    return in_words("sandwich", "pre", comparison, ours, theirs)
+    return comparison_sentence("sandwich", "pre", comparison, ours, theirs)

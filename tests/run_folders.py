@@ -199,6 +199,6 @@ def tuning_study(**changed):
 def without_pictures(monkeypatch):
     """Which take longer than the rest of a report; tests/test_report_figures.py and test_page.py
     draw them."""
-    monkeypatch.setattr(writing, "page", lambda findings, rows, refresh: b"a page")
-    monkeypatch.setattr(writing, "curves", lambda findings, rows: {})
-    monkeypatch.setattr(writing, "rates", lambda study: {})
+    monkeypatch.setattr(writing, "render_page", lambda findings, rows, refresh: b"a page")
+    monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
+    monkeypatch.setattr(writing, "draw_rates", lambda study: {})

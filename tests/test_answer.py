@@ -3,11 +3,10 @@
 import pytest
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
-from transformer_norms.report import notes
-from transformer_norms.report.answer import answer
-from transformer_norms.report.comparable import confounds
-from transformer_norms.report.findings import findings
+from transformer_norms.report.findings import confounds, findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.table import unusual_runs
+from transformer_norms.report.verdict import answer
 from transformer_norms.run.sweep_record import Tuned
 
 pytestmark = pytest.mark.area("trust")
@@ -46,7 +45,7 @@ def test_an_unfinished_study_says_so_first(tmp_path):
 
 def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": {**PRE, 1: 6.25}})
-    (line,) = notes.unusual(findings(read_study([tmp_path])))
+    (line,) = unusual_runs(findings(read_study([tmp_path])))
     assert "post-s1" in line
     assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
 
@@ -66,7 +65,7 @@ def test_a_run_that_learned_no_more_than_frequencies_is_pointed_out_in_results_a
         make_run(tmp_path, config, loss, data=data)
     grid = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [9]}
     make_record(tmp_path, runs, baseline={"placement": "post"}, **grid)
-    assert notes.unusual(findings(read_study([tmp_path]))) == [
+    assert unusual_runs(findings(read_study([tmp_path]))) == [
         "post: 1 of its 3 results, its trial at lr=0.01 (seed 9) finished no better than the "
         "frequencies of tokens alone (3.3000 nats)"
     ]

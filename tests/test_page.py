@@ -17,13 +17,12 @@ from run_folders import (
 )
 
 from transformer_norms.report import write_report
-from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.page import Scale, forest, maps, scale, shared_settings
+from transformer_norms.report.page.charts import probe_data
 from transformer_norms.report.page.drawings import drawn_blocks
-from transformer_norms.report.page.forest import Scale, forest, scale
-from transformer_norms.report.page.grids import maps
-from transformer_norms.report.page.setup import setup
+from transformer_norms.report.verdict import answer
 
 pytestmark = pytest.mark.area("trust")
 
@@ -57,8 +56,8 @@ def _quick(monkeypatch):
     """Pictures are drawn in tests of theirs."""
     from transformer_norms.report import writing
 
-    monkeypatch.setattr(writing, "curves", lambda findings, rows: {})
-    monkeypatch.setattr(writing, "rates", lambda study: {})
+    monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
+    monkeypatch.setattr(writing, "draw_rates", lambda study: {})
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +68,8 @@ def tuned(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         from transformer_norms.report import page, writing
 
-        patch.setattr(writing, "curves", lambda findings, rows: {})
-        patch.setattr(writing, "rates", lambda study: {})
+        patch.setattr(writing, "draw_curves", lambda findings, rows: {})
+        patch.setattr(writing, "draw_rates", lambda study: {})
         patch.setattr(page, "drawn_blocks", lambda variants: [])
         path, found = write_report([study])
     return study, Words(path.read_text()), found
@@ -154,13 +153,11 @@ def test_a_probe_that_one_seed_lacks_has_no_mean(tmp_path):
     file = run / "metrics.jsonl"
     file.write_text(re.sub(r'"probe/stream_rms/1": [0-9.]+', '"probe/stream_rms/1": null',
                            file.read_text(), count=1))  # fmt: skip
-    from transformer_norms.report.page.probes import probes
-
     study = read_study([tmp_path])
     rows = {member.folder: member.run.metrics() for member in study.runs}
     place = next(i for i, v in enumerate(study.variants)
                  if any(m.folder.name == run.name for m in v.results))  # fmt: skip
-    first, *rest = probes(study, rows)["variants"][place]["values"]["stream_rms"][""]["1"]
+    first, *rest = probe_data(study, rows)["variants"][place]["values"]["stream_rms"][""]["1"]
     assert first is None
     assert None not in rest
 
@@ -245,12 +242,10 @@ def test_a_config_that_cannot_be_built_here_is_not_drawn(tmp_path, keys, why):
 
 
 def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
-    from transformer_norms.report.page.probes import probes
-
     make_study(tmp_path, {"pre": {0: 2.3}})
     study = read_study([tmp_path])
     row = {"step": 1, "probe/a<b/c&d/0": 1.0}
-    shown = probes(study, {member.folder: [row] for member in study.runs})
+    shown = probe_data(study, {member.folder: [row] for member in study.runs})
     (measure,), (variant,) = shown["measures"], shown["variants"]
     (part,) = measure["parts"]
     assert measure["title"] == "a&lt;b"
@@ -284,7 +279,7 @@ def test_one_variant_far_out_leaves_the_small_pictures_of_the_others_readable(tm
 
 def test_what_all_results_share_is_listed_and_what_they_do_not_is_named(tuned):
     _, _, found = tuned
-    shared, differing = setup(found.study)
+    shared, differing = shared_settings(found.study)
     assert ("lr", "0.01") in shared["optimizer"]
     assert ("steps", "40") in shared["trainer"]
     assert ("width", "64") in shared["model"]

@@ -19,8 +19,8 @@ def pages(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "curves", lambda findings, rows: {})
-        patch.setattr(writing, "rates", lambda study: {})
+        patch.setattr(writing, "draw_curves", lambda findings, rows: {})
+        patch.setattr(writing, "draw_rates", lambda study: {})
         for name, make in (("tuned", tuned_study), ("depth", depth_study)):
             make(folder / name)
             write_report([folder / name])
@@ -254,7 +254,7 @@ def uneven(tmp_path_factory):
             rows[-1]["val/loss"] = 40.0
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "curves", lambda findings, rows: {})
+        patch.setattr(writing, "draw_curves", lambda findings, rows: {})
         patch.setattr(page, "drawn_blocks", lambda variants: [])
         return write_report([study])[0]
 

@@ -31,8 +31,10 @@ def pages(tmp_path_factory):
     """Of the payloads and of harmless words: report.html"""
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "curves", lambda *_: {})  # the other files have tests of their own
-        patch.setattr(writing, "rates", lambda *_: {})
+        patch.setattr(
+            writing, "draw_curves", lambda *_: {}
+        )  # the other files have tests of their own
+        patch.setattr(writing, "draw_rates", lambda *_: {})
         for words in (PAYLOADS, HARMLESS):
             study = tmp_path_factory.mktemp("studies") / folder_of(words)
             make_study(study, words)

@@ -22,7 +22,6 @@ from transformer_norms.report.statistics import (
     smallest_found,
 )
 from transformer_norms.report.tuning import sensitivity
-from transformer_norms.report.verdict import share_in_words
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -148,8 +147,8 @@ def test_bounds_on_a_share_are_clopper_and_pearsons():
         assert Share(0, total).high == pytest.approx(bound, abs=0.005)
         assert (1 - Share(0, total).high) ** total == pytest.approx(0.05)
     assert (Share(0, 0).low, Share(0, 0).high) == (0, 1)
-    assert share_in_words(Share(2, 3)) == "2 of 3 (9 to 99 %)"
-    assert share_in_words(Share(0, 3)) == "0 of 3 (at most 63 %)"
+    assert str(Share(2, 3)) == "2 of 3 (9 to 99 %)"
+    assert str(Share(0, 3)) == "0 of 3 (at most 63 %)"
 
 
 def test_a_run_that_diverged_is_infinity_in_the_median_and_its_initial_loss_in_the_mean():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from losses import BASE, NOISE, outcomes, said
 
 from transformer_norms.report.statistics import Comparison, Outcomes
-from transformer_norms.report.verdict import in_words
+from transformer_norms.report.verdict import comparison_sentence
 
 pytestmark = pytest.mark.area("sweeps")
 
@@ -64,13 +64,13 @@ def comparison(**numbers):
 )
 def test_numbers_have_the_digits_that_their_interval_carries(numbers, words):
     some = outcomes([3.0, 3.1, 3.2])
-    assert words in in_words("sandwich", "pre", comparison(**numbers), some, some)
+    assert words in comparison_sentence("sandwich", "pre", comparison(**numbers), some, some)
 
 
 def test_zero_has_no_sign():
     numbers = {"difference": -0.0001, "low": -0.0123, "high": 0.0121, "p_holm": 0.9}
     c = comparison(**numbers, detectable=0.0203, verdict="not distinguishable")
-    assert in_words("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
+    assert comparison_sentence("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
         "(they would find a true difference of 0.02 nine times in ten): difference 0.000 nats, "
         "95 % interval -0.012 to 0.012, p 0.90 after Holm"

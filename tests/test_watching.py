@@ -3,7 +3,7 @@
 import pytest
 from run_folders import edit, make_study
 
-from transformer_norms.report import watching
+from transformer_norms.report import __main__ as command
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -31,9 +31,9 @@ def watched(study, monkeypatch, *lasts):
         wrote.append(refresh)
         return study, findings(read_study([study]))
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
-    monkeypatch.setattr(watching.os, "nice", lambda more: more)
-    path, found = watching.watch(write, [study])
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command.os, "nice", lambda more: more)
+    path, found = command.watch(write, [study])
     assert (path, found.study.count()["runs"]) == (study, 2)
     return wrote, len(waited)
 
@@ -56,9 +56,9 @@ def test_ctrl_c_in_the_first_report_ends_the_command(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     make_study(tmp_path, {"pre": {0: 2.3}})
-    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    monkeypatch.setattr(command.os, "nice", lambda more: more)
     with pytest.raises(KeyboardInterrupt):  # all that it imports may be half there
-        watching.watch(interrupted, [tmp_path])
+        command.watch(interrupted, [tmp_path])
 
 
 def test_a_study_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch, capsys):
@@ -69,9 +69,9 @@ def test_a_study_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch, caps
         if len(waited) == 2:
             make_study(study, {"pre": {0: 2.3}, "post": {0: 2.4}})
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
-    monkeypatch.setattr(watching.os, "nice", lambda more: more)
-    _, found = watching.watch(lambda refresh: (study, findings(read_study([study]))), [study])
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command.os, "nice", lambda more: more)
+    _, found = command.watch(lambda refresh: (study, findings(read_study([study]))), [study])
     assert found.study.count()["finished"] == 2
     assert waited == [10, 10]
     assert capsys.readouterr().err.count(f"waiting for {study}") == 1
@@ -81,8 +81,8 @@ def test_ctrl_c_while_waiting_is_a_line_and_no_traceback(tmp_path, monkeypatch, 
     def interrupted(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", interrupted)
-    monkeypatch.setattr(watching.os, "nice", lambda more: more)
+    monkeypatch.setattr(command.time, "sleep", interrupted)
+    monkeypatch.setattr(command.os, "nice", lambda more: more)
     assert main(["--watch", str(tmp_path / "nowhere")]) == 130
     printed = capsys.readouterr()
     assert printed.out == ""

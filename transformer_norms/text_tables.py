@@ -108,12 +108,12 @@ def latex_table(rows: Rows, align: str) -> str:
     )
 
 
-def csv_table(rows: Sequence[Sequence[Any]]) -> str:
+def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
     """CSV in full precision; nothing in it is a formula to a program that opens it."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([spreadsheet_cell(value) for value in row] for row in rows)
-    return text.getvalue()
+    return text.getvalue().encode()
 
 
 def templates(folder: Path) -> "Environment":

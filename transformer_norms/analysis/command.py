@@ -1,12 +1,10 @@
 """The parts that the analyses share: from the arguments to the printed answer and its files."""
 
-import csv
 import json
 import os
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,8 @@ from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell
-from transformer_norms.report.escape import cell, markdown, printable
+from transformer_norms.text_tables import COLUMNS, printable
 
-COLUMNS = 80  # of a terminal
-Rows = Sequence[Sequence[str]]  # the first is the heading
 # Measures what was typed. Returns the text to print and what the JSON line holds.
 Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
 
@@ -66,33 +62,3 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
 def paragraph(text: str) -> str:
     """The text with control characters replaced, wrapped at the terminal's width."""
     return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
-
-
-def text_table(rows: Rows) -> str:
-    """A table for a terminal: the first column stands left, the others right. Columns stand one
-    space apart where two spaces would not fit."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
-    lines = (
-        between.join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def markdown_table(rows: Rows) -> str:
-    """The same table for Markdown."""
-    heading, *rest = [[markdown(cell) for cell in row] for row in rows]
-    rule = ["---", *("---:" for _ in heading[1:])]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
-
-
-def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
-    """The rows as CSV. No cell is a formula to a spreadsheet."""
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
-    return text.getvalue().encode()

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.command import (
-    csv_table,
-    markdown_table,
-    paragraph,
-    run_analysis,
-    text_table,
-    write_files,
-)
+from transformer_norms.analysis.command import paragraph, run_analysis, write_files
 from transformer_norms.analysis.init_measures import (
     DEFAULTS,
     SEQUENCES,
@@ -33,8 +26,16 @@ from transformer_norms.analysis.init_measures import (
 from transformer_norms.cli import Parser
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell
-from transformer_norms.report.drawing import FONT, GREY, name_ends, plain, pyplot, saved, style
-from transformer_norms.report.escape import markdown
+from transformer_norms.report.figures import (
+    FONT,
+    GREY,
+    figure_bytes,
+    label_ends,
+    line_style,
+    pyplot,
+    style_axes,
+)
+from transformer_norms.text_tables import csv_table, escape_markdown, markdown_table, text_table
 
 TITLE = "Gradients and streams before training"
 DIGITS = 10  # significant: the last ones of float64 depend on the number of threads
@@ -185,15 +186,15 @@ def markdown_page(setting: Setting, variants: Sequence[Variant]) -> str:
             f"sequences of uniformly drawn tokens, {VOCABULARY} of them in the vocabulary; the "
             "gradient is that of the mean cross-entropy in nats per token. The keys:"
         ],
-        [f"- {markdown(key)}" for key in setting.keys],
+        [f"- {escape_markdown(key)}" for key in setting.keys],
         [markdown_table([[row[n] for n in kept] for row in (heading, *cells)])],
-        [f"- {markdown(note)}" for note in notes(setting, variants)],
+        [f"- {escape_markdown(note)}" for note in notes(setting, variants)],
         ["![by depth and by block](init_gradients.svg)"],
         ["## What this does not show"],
-        [f"- {markdown(line)}" for line in limits],
+        [f"- {escape_markdown(line)}" for line in limits],
     ]
     if setting.warnings:
-        sections += [["## Warnings"], [f"- {markdown(line)}" for line in setting.warnings]]
+        sections += [["## Warnings"], [f"- {escape_markdown(line)}" for line in setting.warnings]]
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -232,11 +233,11 @@ def figure(variants: Sequence[Variant], depths: Sequence[int]) -> bytes:
     for axes, own in zip(panels, ends, strict=True):
         _name_lines(axes, [variant.name for variant in variants], own)
         _set_ticks(axes)
-        plain(axes)
+        style_axes(axes)
     gradients.set(xlabel="depth N, blocks", ylabel="|dL/dW_down| in the last block")
     down.set(xlabel=f"block of {deepest}", ylabel="|dL/dW_down| in the block")
     square.set(xlabel=f"block of {deepest}", ylabel="mean square of the stream after the block")
-    data = saved(drawing, "svg")
+    data = figure_bytes(drawing, "svg")
     plt.close(drawing)
     return data
 
@@ -248,7 +249,7 @@ def _draw_by_depth(axes: Any, variants: Sequence[Variant], depths: Sequence[int]
     axes.xaxis.minorticks_off()
     ends = []
     for place, variant in enumerate(variants):
-        colour, dashes = style(place)
+        colour, dashes = line_style(place)
         last, law = variant.last, variant.law
         aside = 2 ** (ASIDE * (place - (len(variants) - 1) / 2))
         axes.plot([row.depth * aside for row in last], [row.down for row in last],
@@ -275,7 +276,7 @@ def _draw_by_block(
 ) -> list[End]:
     ends = []
     for place, variant in enumerate(variants):
-        colour, dashes = style(place)
+        colour, dashes = line_style(place)
         rows = variant.model(depth)
         axes.plot([row.block for row in rows], [value(row) for row in rows],
                   color=colour, alpha=0.25, rasterized=True, **DOT)  # fmt: skip
@@ -312,7 +313,7 @@ def _name_lines(axes: Any, names: Sequence[str], ends: Sequence[End]) -> None:
     beside.set_ylim(np.log10(low), np.log10(high))
     beside.set_axis_off()
     logs = [(x, np.log10(y) if 0 < y < np.inf else np.log10(low)) for x, y in ends]
-    name_ends(beside, names, logs)
+    label_ends(beside, names, logs)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, each, untold
-from transformer_norms.report.paired_tests import half_interval
+from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import Question, read_request
 from transformer_norms.training.loss import CrossEntropy, ModelLoss

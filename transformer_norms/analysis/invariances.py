@@ -13,13 +13,7 @@ import torch
 from markupsafe import Markup
 
 from transformer_norms.analysis import invariance_laws
-from transformer_norms.analysis.command import (
-    csv_table,
-    markdown_table,
-    run_analysis,
-    text_table,
-    write_files,
-)
+from transformer_norms.analysis.command import run_analysis, write_files
 from transformer_norms.analysis.invariance_laws import (
     BATCH,
     HOLDS_BELOW,
@@ -33,9 +27,21 @@ from transformer_norms.analysis.invariance_laws import (
 )
 from transformer_norms.cli import Parser
 from transformer_norms.progress import Tell
-from transformer_norms.report.drawing import FONT, GREY, name, plain, pyplot, saved
-from transformer_norms.report.escape import markdown
-from transformer_norms.report.templates import templates
+from transformer_norms.report.figures import (
+    FONT,
+    GREY,
+    figure_bytes,
+    pyplot,
+    short_name,
+    style_axes,
+)
+from transformer_norms.text_tables import (
+    csv_table,
+    escape_markdown,
+    markdown_table,
+    templates,
+    text_table,
+)
 
 SETTING = (
     f"{BATCH} x {TIME} tokens of {INPUTS} numbers, width {WIDTH}, seed {SEED}, float64, in training"
@@ -151,10 +157,10 @@ def markdown_page(rows: Sequence[Answers]) -> str:
     table = [["norm", *(law.head for law in LAWS)]]
     for names, row in group_norms(rows):
         table.append([", ".join(names), *(word(holds) for holds in row.verdicts)])
-    legend = [f"- {markdown(law.head)}: {markdown(law.words)}" for law in LAWS]
+    legend = [f"- {escape_markdown(law.head)}: {escape_markdown(law.words)}" for law in LAWS]
     below = f"max|y' - y| / rms(y) is below {exact(HOLDS_BELOW)} where eps is next to nothing"
     setting = f"y = norm(z), z = W x; {SETTING}, gains and biases random. yes: {below}."
-    return "\n\n".join([markdown_table(table), "\n".join(legend), markdown(setting)]) + "\n"
+    return "\n\n".join([markdown_table(table), "\n".join(legend), escape_markdown(setting)]) + "\n"
 
 
 def csv_rows(rows: Sequence[Answers]) -> bytes:
@@ -233,7 +239,7 @@ def figure(rows: Sequence[Answers]) -> bytes:
     bar.ax.tick_params(labelsize=FONT, colors=GREY)
     bar.outline.set_visible(False)
     bar.set_label("relative change", fontsize=FONT + 1)
-    data = saved(drawing, "svg")
+    data = figure_bytes(drawing, "svg")
     plt.close(drawing)
     return bytes(data)
 
@@ -252,8 +258,8 @@ def _label_axes(axes: Any, rows: Sequence[Answers]) -> None:
         f"yes: below {exact(HOLDS_BELOW)} without eps",
         parse_math=False,
     )
-    axes.set_yticks(range(len(rows)), [name(row.name) for row in rows], parse_math=False)
-    plain(axes)
+    axes.set_yticks(range(len(rows)), [short_name(row.name) for row in rows], parse_math=False)
+    style_axes(axes)
     axes.tick_params(length=0, labelcolor="black", labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     for across in range(1, len(LAWS)):

@@ -21,15 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.command import (
-    check_folder,
-    csv_table,
-    markdown_table,
-    paragraph,
-    run_analysis,
-    text_table,
-    write_files,
-)
+from transformer_norms.analysis.command import check_folder, paragraph, run_analysis, write_files
 from transformer_norms.analysis.norm_freezing import STAGES, save_folded
 from transformer_norms.analysis.norm_tuning import (
     AT_ONCE,
@@ -46,13 +38,20 @@ from transformer_norms.analysis.norm_tuning import (
 from transformer_norms.cli import Parser
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
-from transformer_norms.report.drawing import FONT, GREY, plain, pyplot, saved, style
-from transformer_norms.report.escape import markdown
-from transformer_norms.report.grouping import variants_of
-from transformer_norms.report.paired_tests import half_interval
+from transformer_norms.report.figures import (
+    FONT,
+    GREY,
+    figure_bytes,
+    line_style,
+    pyplot,
+    style_axes,
+)
+from transformer_norms.report.gathering import group_by_variant
+from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
+from transformer_norms.text_tables import csv_table, escape_markdown, markdown_table, text_table
 
 EPILOG = f"""
 RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that
@@ -146,7 +145,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
     Raises ConfigError if two runs are one variant with one seed: they are no repetition.
     """
-    variants = variants_of([SavedRun(folder) for folder in folders], ["norm", "placement"])
+    variants = group_by_variant([SavedRun(folder) for folder in folders], ["norm", "placement"])
     names = {run.folder: label(values) for values, members in variants for run in members}
     for _, members in variants:
         seeds = [run.config["seed"] for run in members]
@@ -212,7 +211,7 @@ def files(costs: Sequence[Cost], subjects: Sequence[Subject], setting: str) -> d
     """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
     lines = "\n".join(f"- {line}" for line in sentences(costs))
     runs = "\n".join(
-        f"- {markdown(subject.folder.name)}: identity {subject.summary.identity}, commit "
+        f"- {escape_markdown(subject.folder.name)}: identity {subject.summary.identity}, commit "
         f"{subject.summary.commit}, torch {subject.summary.versions['torch']}"
         for subject in subjects[: len(costs)]
     )
@@ -290,7 +289,7 @@ def figure(costs: Sequence[Cost]) -> bytes:
     plt = pyplot()
     drawing, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained")
     for place, (name, own) in enumerate(_by_name(costs).items()):
-        colour, dashes = style(place + 1)
+        colour, dashes = line_style(place + 1)
         _draw_stages(left, own, colour, name)
         _draw_differences(right, own, colour, dashes, name)
     left.set_xticks(range(len(ORDER)), ORDER, rotation=20)
@@ -306,9 +305,9 @@ def figure(costs: Sequence[Cost]) -> bytes:
             ha="center", va="top", fontsize=FONT, color=GREY,
         )  # fmt: skip
     for axes in (left, right):
-        plain(axes)
+        style_axes(axes)
         axes.legend(fontsize=FONT, frameon=False)
-    data = saved(drawing, "svg")
+    data = figure_bytes(drawing, "svg")
     plt.close(drawing)
     return data
 

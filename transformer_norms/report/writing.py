@@ -67,7 +67,7 @@ def _files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, byt
     tell("drawing", 0, 0)
     return {
         "report.html": render_page(findings, rows, refresh),
-        "results.csv": _results_csv(study).encode(),
+        "results.csv": _results_csv(study),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),
         **draw_curves(findings, rows),
@@ -87,7 +87,7 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
                 write_bytes(path, data)
 
 
-def _results_csv(study: Study) -> str:
+def _results_csv(study: Study) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
     rows = [_results_row(study, member) for member in study.runs]
     columns = list(dict.fromkeys(key for row in rows for key in row)) if rows else ["study"]
