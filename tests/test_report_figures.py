@@ -18,7 +18,7 @@ from run_folders import (
     tuning_study,
 )
 
-from transformer_norms.report import figure, rates, write_report
+from transformer_norms.report import figures, write_report
 from transformer_norms.report.figures import line_style, spread_apart
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Curve, loss_range
@@ -84,12 +84,14 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
             make_run("study", config, loss, status="diverged" if loss is None else "finished")
     best = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})
     make_record("study", runs, tune={"optimizer.lr": list(tried)}, tuned=[best])
-    figures = []
-    monkeypatch.setattr(rates, "saved", lambda figure, kind: figures.append(figure) or b"")
-    rates.rates(read_study([Path("study")]))
-    lines = figures[0].axes[0].lines
+    drawings = []
+    monkeypatch.setattr(
+        figures, "figure_bytes", lambda figure, kind: drawings.append(figure) or b""
+    )
+    figures.draw_rates(read_study([Path("study")]))
+    lines = drawings[0].axes[0].lines
     drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in lines]
-    top = figures[0].axes[0].get_ylim()[1]
+    top = drawings[0].axes[0].get_ylim()[1]
     mean = (2.0 + 5.5) / 2
     assert ("o", [[1e-3, 4.1], [1e-2, mean]]) in drawn
     assert [at for marker, at in drawn if marker == "x"] == [[[1e-2, top]], [[1e-1, top]]]
@@ -137,7 +139,7 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
             beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
         return b""
 
-    monkeypatch.setattr(figure, "saved", looked_at)
+    monkeypatch.setattr(figures, "figure_bytes", looked_at)
     write_report(["study"])
     assert beyond
     assert not any(map(any, beyond))
