@@ -62,7 +62,7 @@ def read_saved(file: Path) -> dict[str, Any]:
     try:
         _refuse_more_than_values(text)
         value = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-        _add_younger_axes(value)
+        add_younger_axes(value)
         _refuse_other_files(value)
     except ConfigError as error:
         raise ConfigError(f"config={file}: {error}") from None
@@ -76,7 +76,7 @@ def read_saved(file: Path) -> dict[str, Any]:
     return saved
 
 
-def _add_younger_axes(value: Any) -> None:
+def add_younger_axes(value: Any) -> None:
     """Adds what a file from before an axis existed chose on it."""
     for axis, name in YOUNGER_AXES.items():
         if isinstance(value, dict) and isinstance(value.get("choices"), dict):

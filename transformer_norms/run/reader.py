@@ -161,6 +161,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             config = loader.get_single_data()
         finally:
             loader.dispose()
+        saved.add_younger_axes(config)
         for key in _READ:
             saved.get(config, key)
         json.dumps(config)
