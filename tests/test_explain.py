@@ -279,7 +279,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     text = explanation_text(explanation)
     assert said in text.partition("Drawing")[0]
     assert max(map(len, text.splitlines())) <= 80
-    for layout, _ in kinds_of_block(explanation.anatomy):
+    for layout in kinds_of_block(explanation.anatomy):
         check_drawing(layout)
     assert ElementTree.fromstring(block_svg(explanation.anatomy, alone=True)) is not None
     if name == "x0":
@@ -302,9 +302,9 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
         assert max(map(len, explanation_text(explanation).splitlines())) <= 80
         anatomy = explanation.anatomy
         kinds = kinds_of_block(anatomy, room=None if chosen else 78)
-        assert sorted(i for _, blocks in kinds for i in blocks) == list(range(DEPTH))
+        assert sorted(i for blocks in kinds.values() for i in blocks) == list(range(DEPTH))
         boxes = 0
-        for layout, blocks in kinds:
+        for layout, blocks in kinds.items():
             check_drawing(layout)
             there = sorted(norm.site for norm, block in anatomy.norms() if block == blocks[0])
             assert sorted(re.findall(r"\[(\w+)", "\n".join(terminal_lines(layout)))) == there
@@ -338,7 +338,7 @@ def check_drawing(layout):
 
 
 def test_the_drawing_of_a_block_is_this_one():
-    (layout, blocks), *_ = kinds_of_block(explained(placement="b2t").anatomy)
+    ((layout, blocks),) = kinds_of_block(explained(placement="b2t").anatomy).items()
     assert blocks == [0, 1, 2, 3]
     assert "\n".join(terminal_lines(layout)) == B2T
 

@@ -31,8 +31,9 @@ class Factor:
     value: float
     learned: str = ""  # what of it is learned, as "vector of 128"; empty for a constant
     stored: str = ""  # how the model keeps it, if not as it is used
-    note: str = ""  # what else goes with it: another factor, or the other sub-layer
+    shared: bool = False  # whether one number serves both sub-layers of a block
     varies: bool = False  # whether blocks differ in it
+    rest_of: str = ""  # the symbol of b, if this is the skip's 1 - b
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ class Anatomy:
         self.logit_cap = "" if cap == "none" else f"{cap:g}"
         scales = {"embed_scale": self.width, "logit_scale": vocab_size}
         self.scales = {
-            symbol: self.factor(symbol, config.architecture[symbol], _shapes(size), self.values)
+            symbol: self.factor(
+                symbol, getattr(config.architecture, symbol), _shapes(size), self.values
+            )
             for symbol, size in scales.items()
         }
 
@@ -104,15 +107,15 @@ class Anatomy:
     def ends(self) -> dict[str, str]:
         """How tokens become the stream, and the stream logits."""
         rows, dual = self.rows, self.placement.topology == "dual"
-        x = self._times("embed_scale", self._inside(rows, "E[tokens]"))
+        x = self._times("embed_scale", self._applied(rows, "E[tokens]"))
         if self.config.position.type in ADDED:
             x += " + P[time]"
         streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
-        last = f"(x + {self._inside(self.final, 'r')})" if dual else self._inside(self.final, "x")
-        head = self._inside(rows, "E" if self.config.architecture.tied else "W")
+        last = f"(x + {self._applied(self.final, 'r')})" if dual else self._applied(self.final, "x")
+        head = self._applied(rows, "E" if self.config.architecture.tied else "W")
         logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
         return {
-            "start": f"{' = '.join(streams)} = {self._inside(self.embed, x)}",
+            "start": f"{' = '.join(streams)} = {self._applied(self.embed, x)}",
             "end": f"logits = {f'{cap} * tanh({logits} / {cap})' if cap else logits}",
         }
 
@@ -164,11 +167,11 @@ class Anatomy:
             float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
             shapes[spec["learn"]],
             "" if outer == "stored" else f"{outer}, stored from {start:.4g}",
-            ", one for both sub-layers" if spec.get("share") == "block" else "",
+            spec.get("share") == "block",
             varies,
         )
 
-    def _inside(self, norm: NormAt | None, text: str) -> str:
+    def _applied(self, norm: NormAt | None, text: str) -> str:
         return f"{norm.name}({text})" if norm and norm.name != "none" else text
 
     def _times(self, symbol: str, text: str) -> str:
@@ -188,63 +191,61 @@ class Anatomy:
         )
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
-        sizes, architecture, mlp = self.config.model, self.config.architecture, self.config.mlp
         if name == "attention" and self.config.qk_norm != "none":
             both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
             plan = replace(plan, sites={**plan.sites, **both})
+        cap, stream = self.config.architecture.attention_cap, _shapes(self.width)
+        return SubLayer(
+            name,
+            _present(self._norms(name, plan, values)),
+            _present(self._factors(name, plan, values)),
+            {
+                earlier: self.factor(plan.names.get(earlier, earlier), spec, stream, values)
+                for earlier, spec in plan.adds.items()
+            },
+            cap="" if name != "attention" or cap == "none" else f"{cap:g}",
+            gated=name == "mlp" and MLPS[self.config.mlp.type].gated,
+        )
+
+    def _norms(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt | None]:
+        sizes, norms = self.config.model, {}
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads["head_norm"] = sizes.heads
         widths = {"ctx": sizes.heads * sizes.head_dim, "mid": sizes.mlp_width}
-        norms = {}
         for site in ("pre", *INSIDE[name], "out", "post"):
-            path, width = "f." if site in INSIDE[name] else "", widths.get(site, self.width)
-            norm = self._norm(
+            norms[site] = self._norm(
                 site,
                 plan.site(site),
-                width,
+                widths.get(site, self.width),
                 values,
-                f"{name}.{path}",
+                f"{name}.f." if site in INSIDE[name] else f"{name}.",
                 plan.names.get(f"{site}.scale", ""),
                 heads.get(site, 0),
             )
-            norms[site] = norm
+        return norms
 
-        stream = _shapes(self.width)
+    def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
+        sizes = self.config.model
 
-        def factor(slot: str, shapes: Shapes = stream) -> Factor | None:
+        def factor(slot: str, shapes: Shapes) -> Factor | None:
             symbol = plan.names.get(slot, slot)
             return self.factor(symbol, plan.coefficient(slot), shapes, values)
 
-        factors = {
-            "a": factor("a") if plan.coefficient("a") != REST_OF_B else None,
-            "b": factor("b"),
-        }
-        if plan.coefficient("a") == REST_OF_B and factors["b"]:
-            b = factors["b"]
-            factors["a"] = Factor("a", f"1 - {b.symbol}", 1 - b.value, note=f"with {b.symbol}")
-        gated = name == "mlp" and MLPS[mlp.type].gated
-        cap = architecture.attention_cap
+        b = factor("b", _shapes(self.width))
+        if plan.coefficient("a") == REST_OF_B and b:
+            a: Factor | None = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+        else:
+            a = factor("a", _shapes(self.width))
         if name == "attention":
             shapes = _head_shapes(sizes.heads, sizes.head_dim)
-            factors["head_scale"] = factor("head_scale", shapes)
-            scale = architecture.attention_scale
-            factors["attention_scale"] = self.factor("attention scale", scale, shapes, values)
-        else:
-            hidden = factor("hidden_scale", _shapes(sizes.mlp_width))
-            factors["hidden_scale"] = hidden
-            if hidden and gated:
-                factors["gate"] = replace(hidden, symbol=f"{hidden.symbol} of the gate")
-        return SubLayer(
-            name,
-            _present(norms),
-            _present(factors),
-            {
-                name: self.factor(plan.names.get(name, name), spec, stream, values)
-                for name, spec in plan.adds.items()
-            },
-            cap="" if name != "attention" or cap == "none" else f"{cap:g}",
-            gated=gated,
-        )
+            spec = self.config.architecture.attention_scale
+            scale = self.factor("attention scale", spec, shapes, values)
+            head_scale = factor("head_scale", shapes)
+            return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
+        hidden = factor("hidden_scale", _shapes(sizes.mlp_width))
+        gated = hidden and MLPS[self.config.mlp.type].gated
+        gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if hidden and gated else None
+        return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
 
     def _norm(
         self,

@@ -14,10 +14,10 @@ from torch import nn
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.saved import AUTO_ARCHITECTURE
-from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
-from transformer_norms.formula import formula_values
+from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.position import rotary_bases
+from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.optimizer import decayed, groups
 
@@ -67,7 +67,7 @@ def explain(config: Any, vocab_size: int, typed: set[str]) -> Explanation:
             formulas(anatomy),
             norms(anatomy),
             coefficients(anatomy),
-            deviations(config, model),
+            deviations(anatomy, model),
             parameters(config, model),
             choices(anatomy, typed),
             other_choices(config),
@@ -78,16 +78,13 @@ def explain(config: Any, vocab_size: int, typed: set[str]) -> Explanation:
 
 
 def equations(anatomy: Anatomy) -> Section:
-    """The equation of each block, as its placement states it, and what other choices add."""
+    """The equation of each block, as its placement states it, and what other keys add to it."""
     config, ends = anatomy.config, anatomy.ends()
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
-        stated = anatomy.equations(i)
-        facts += [Fact(part, (text,), i) for part, text in stated.items()]
-        facts += [
-            Fact("inside attention", (text,), i)
-            for text in _beside_the_equation(anatomy, block.parts["attention"].norms, stated)
-        ]
+        facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
+        beside = _beside_the_equation(anatomy, block.parts["attention"])
+        facts += [Fact("inside attention", (text,), i) for text in beside]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
     name = anatomy.shown("norm")
@@ -99,23 +96,19 @@ def equations(anatomy: Anatomy) -> Section:
     return Section("Equations", ("", "", ""), facts, remarks)
 
 
-def _beside_the_equation(
-    anatomy: Anatomy, norms: Mapping[str, NormAt], stated: Mapping[str, str]
-) -> Iterator[str]:
-    """What other keys put inside attention: a norm on q and k, another norm there, a cap."""
-    config = anatomy.config
-    cap, stand_in = config.architecture.attention_cap, config.qkv
-    if config.qk_norm != "none":
-        q = norms.get("q")
-        share = "" if q is None or q.share == "head" else f"@{q.share}"
-        name = "none" if q is None else q.name
-        yield f"q={name}{share}, k={name}{share} (qk_norm={config.qk_norm})"
-    elif stand_in != "norm" and {"q", "k", "v"} & norms.keys():
-        own = [site for site in "qkv" if site in norms and norms[site].name == stand_in]
-        if own:
-            yield f"the norm at {', '.join(own)} is {stand_in}, since norm={config.choices.norm}"
-    if cap != "none" and not any(f"cap={cap:g}" in text for text in stated.values()):
-        yield f"cap={cap:g} (architecture.attention_cap)"
+def _beside_the_equation(anatomy: Anatomy, attention: SubLayer) -> Iterator[str]:
+    """What other keys put inside attention: norms on q and k, a norm in another's place, a cap."""
+    config, norms = anatomy.config, attention.norms
+    if config.qk_norm != "none" and "q" in norms:
+        norm = norms["q"].name + ("" if norms["q"].share == "head" else f"@{norms['q'].share}")
+        yield f"q={norm}, k={norm} (qk_norm={config.qk_norm})"
+    elif config.qkv != "norm":
+        sites = [site for site in HEAD_SITES if site in norms and norms[site].name == config.qkv]
+        if sites:
+            run = config.choices.norm
+            yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
+    if attention.cap:
+        yield f"cap={attention.cap} (architecture.attention_cap)"
 
 
 def formulas(anatomy: Anatomy) -> Section:
@@ -197,7 +190,8 @@ def _fact(part: str, factor: Factor, block: int | None) -> Fact:
     name = (
         factor.symbol if factor.symbol == "attention scale" else f"{part} {factor.symbol}".strip()
     )
-    learned = f"{factor.learned or ('' if factor.note else 'no')}{factor.note}"
+    learned = f"with {factor.rest_of}" if factor.rest_of else factor.learned or "no"
+    learned += ", one for both sub-layers" * factor.shared
     learned += f"; {factor.stored}" if factor.stored else ""
     return Fact(name, (factor.formula, f"{factor.value:.4g}", learned), block)
 
@@ -220,10 +214,10 @@ def along_depth(facts: list[Fact], place: int) -> list[Fact]:
     return merged
 
 
-def deviations(config: Any, model: nn.Module) -> Section:
+def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     """The standard deviation that each weight is drawn with, and as a share of Xavier's."""
-    rule, values = InitRule(**config.init), formula_values(config.model)
-    facts = []
+    config, values = anatomy.config, anatomy.values
+    rule, facts = InitRule(**config.init), []
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             rows, columns = module.weight.shape
@@ -241,7 +235,7 @@ def deviations(config: Any, model: nn.Module) -> Section:
     ]
     if rule.truncate is not None:
         remarks.append(f"drawn within {rule.truncate:g} deviations of the untruncated normal")
-    constraint = config.placement.get("weight_constraint", "none")
+    constraint = anatomy.placement.weight_constraint
     if constraint != "none":
         remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
     heads = ("where", "weight", "shape", "deviation", "value (of Xavier's)")

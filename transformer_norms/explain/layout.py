@@ -5,9 +5,10 @@ sub-layer is a stage of it: branches leave the stream, pass their boxes and are 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
+from transformer_norms.model.sites import EARLIER
 
 GAP = 2
 Point = tuple[int, int]  # column, line
@@ -44,12 +45,12 @@ class Wire:
     arrow: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layout:
     """Everything that is drawn of one kind of block."""
 
-    marks: list[Mark] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
+    marks: tuple[Mark, ...]
+    wires: tuple[Wire, ...]
 
     @property
     def width(self) -> int:
@@ -101,16 +102,11 @@ def block_layout(anatomy: Anatomy, block: Block, room: int | None = None) -> Lay
     return _Placing(_Labels(anatomy, short=True), block).layout
 
 
-def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> list[tuple[Layout, list[int]]]:
+def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, list[int]]:
     """Each layout that some block has, with the blocks that have it, in the order of the first."""
-    kinds: list[tuple[Layout, list[int]]] = []
+    kinds: dict[Layout, list[int]] = {}
     for i, block in enumerate(anatomy.blocks):
-        layout = block_layout(anatomy, block, room)
-        same = next((blocks for known, blocks in kinds if known == layout), None)
-        if same is None:
-            kinds.append((layout, [i]))
-        else:
-            same.append(i)
+        kinds.setdefault(block_layout(anatomy, block, room), []).append(i)
     return kinds
 
 
@@ -198,26 +194,27 @@ class _Labels:
         if factor is None:
             return ()
         symbol = "s" if factor.symbol.endswith((" scale", "_scale")) else factor.symbol
-        if factor.note.startswith("with "):  # 1 - b
-            return (Mark("factor", f"* ({factor.formula})"),)
-        if symbol in ("start", "x0"):  # the stream's name says what is multiplied
-            return (
-                Mark("factor", f"* {factor.formula if factor.varies else f'{factor.value:.4g}'}"),
-            )
-        if self.short or short:
-            return (Mark("factor", f"* {symbol}"),)
-        if factor.learned:
-            return (Mark("factor", f"* {symbol}, learned from {factor.value:.4g}"),)
-        if factor.varies and len(self.anatomy.blocks) > 1:
-            return (Mark("factor", f"* {factor.formula}"),)
-        return (Mark("factor", f"* {symbol} = {factor.value:.4g}"),)
+        number = f"{factor.value:.4g}"
+        if factor.rest_of:
+            label = f"({factor.formula})"
+        elif factor.learned:
+            label = symbol if self.short or short else f"{symbol}, learned from {number}"
+        elif factor.varies and len(self.anatomy.blocks) > 1:
+            label = symbol if self.short or short else factor.formula
+        elif factor.symbol in EARLIER:  # its stream stands beside it
+            label = number
+        else:
+            label = symbol if self.short or short else f"{symbol} = {number}"
+        return (Mark("factor", f"* {label}"),)
 
 
 class _Placing:
     """Gives each box, word and line of a block its position."""
 
     def __init__(self, labels: _Labels, block: Block) -> None:
-        self.layout, self.stages = Layout(), labels.stages(block)
+        self.stages = labels.stages(block)
+        self.marks: dict[Mark, None] = {}  # two wires may end in one sum
+        self.wires: list[Wire] = []
         self.rails, left = self._rails()
         posts = [_half(mark) for stage in self.stages for mark in stage.post]
         beside = max(self.rails.values()) + 2 if self.rails else 0
@@ -228,6 +225,7 @@ class _Placing:
             self.columns = [[middle]] * len(self.stages)
         self.second = self._furthest() + 4 if block.topology == "dual" else 0
         self._place()
+        self.layout = Layout(tuple(self.marks), tuple(self.wires))
 
     def _rails(self) -> tuple[dict[str, int], int]:
         """The column of each earlier stream that some stage adds, and the first one beyond."""
@@ -250,13 +248,12 @@ class _Placing:
         return columns
 
     def _furthest(self) -> int:
-        pairs = zip(self.stages, self.columns, strict=True)
-        return max(
-            column + _reach(mark)
-            for stage, columns in pairs
-            for branch, column in zip(stage.branches, columns, strict=True)
-            for mark in branch
-        )
+        """The last column of what stands on branches and on the stream."""
+        ends = [self.stream + _reach(mark) for stage in self.stages for mark in stage.post]
+        for stage, columns in zip(self.stages, self.columns, strict=True):
+            for branch, column in zip(stage.branches, columns, strict=True):
+                ends += [column + _reach(mark) for mark in branch]
+        return max(ends)
 
     def _place(self) -> None:
         ends = {self.stream: "x", **({self.second: "r"} if self.second else {})}
@@ -321,12 +318,10 @@ class _Placing:
         return last
 
     def mark(self, kind: str, label: str, column: int, line: int) -> None:
-        mark = Mark(kind, label, column, line)
-        if mark not in self.layout.marks:
-            self.layout.marks.append(mark)
+        self.marks[Mark(kind, label, column, line)] = None
 
     def wire(self, *points: Point, kind: str = "branch", arrow: bool = False) -> None:
-        self.layout.wires.append(Wire(points, kind, arrow))
+        self.wires.append(Wire(points, kind, arrow))
 
 
 def _half(mark: Mark | Fork) -> int:

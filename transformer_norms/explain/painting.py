@@ -80,7 +80,7 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
     the style, or a file that stands `alone`, on white."""
     parts: list[str] = []
     kinds = kinds_of_block(anatomy)
-    panels = [_Panel(anatomy, layout, blocks) for layout, blocks in kinds]
+    panels = [_Panel(anatomy, layout, blocks) for layout, blocks in kinds.items()]
     choices = anatomy.config.choices
     title = f"{choices.placement}, {choices.norm}"
     height = 2 * MARGIN + 10 + max(panel.height for panel in panels)

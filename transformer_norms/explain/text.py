@@ -20,7 +20,7 @@ def explanation_text(explanation: Explanation) -> str:
     lines = [" ".join(f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))]
     first, *rest = explanation.sections
     lines += [*_section(first), *heading("Drawing")]
-    for layout, blocks in kinds_of_block(explanation.anatomy, room=COLUMNS - 2):
+    for layout, blocks in kinds_of_block(explanation.anatomy, room=COLUMNS - 2).items():
         lines += [f"  {blocks_text(blocks)}", ""]
         lines += [f"  {line}".rstrip() for line in terminal_lines(layout)] + [""]
     lines.append("  [ ] a norm, ( ) a layer, * a factor; the names are those of the sites")
