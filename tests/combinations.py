@@ -7,6 +7,7 @@ from functools import cache
 from transformer_norms.config.compose import _fresh, compose
 from transformer_norms.config.overrides import parse
 from transformer_norms.config.resolution import resolve
+from transformer_norms.names import distinct_norms, options
 
 
 @cache
@@ -37,3 +38,11 @@ def composed(*typed, norm="rmsnorm", placement="pre", **words):
     allowed = ["norm.allow_noncausal=true"] * (norm == "batchnorm")
     chosen = [f"{key}={value}" for key, value in words.items()]
     return compose([*typed, f"norm={norm}", f"placement={placement}", *allowed, *chosen])
+
+
+def norms_in_turn(placement, part, parts=3):
+    """One part of the norms for a placement, and for the next placement the next part.
+
+    The parts together are all pairs of placement and norm.
+    """
+    return distinct_norms()[(options("placement").index(placement) + part) % parts :: parts]

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 import written_out
-from combinations import combined
+from combinations import combined, norms_in_turn
 from torch import nn
 from written_out import l2norm
 
@@ -179,9 +179,18 @@ def computes_its_equation(model, config, norm):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("placement", options("placement"))
+def test_every_placement_computes_its_equation(placement):
+    """With a third of the norms, each time another; with every norm, nightly."""
+    for norm in norms_in_turn(placement, 0):
+        config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
+        computes_its_equation(model, config, norm_of(norm))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("norm", distinct_norms())
 @pytest.mark.parametrize("placement", options("placement"))
-def test_every_placement_computes_its_equation(placement, norm):
+def test_every_placement_computes_its_equation_with_every_norm(placement, norm):
     config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
     computes_its_equation(model, config, norm_of(norm))
 
@@ -265,8 +274,8 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
-    """With every third norm, each time others; with all, nightly."""
-    does_not_look_ahead(placement, distinct_norms()[options("placement").index(placement) % 3 :: 3])
+    """With a third of the norms, each time another; with every norm, nightly."""
+    does_not_look_ahead(placement, norms_in_turn(placement, 1))
 
 
 @pytest.mark.nightly
@@ -334,15 +343,27 @@ def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_i
 
 
 @pytest.mark.parametrize("placement", options("placement"))
+def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement):
+    """With one kind of positions, each time another; with every kind, nightly."""
+    kinds = options("position")
+    generates_as_it_computes(placement, kinds[options("placement").index(placement) % len(kinds)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
 @pytest.mark.parametrize("position", options("position"))
-def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement, position):
+def test_generating_from_a_cache_gives_those_logits_with_all_positions(placement, position):
+    generates_as_it_computes(placement, position)
+
+
+def generates_as_it_computes(placement, position):
     model = model_of(placement=placement, position=position, model__kv_heads=1)
     tokens = torch.randint(11, (2, TIME))
     expected = model(tokens)
-    cache, found = model.new_cache(), []
+    cache, logits = model.new_cache(), []
     for part in tokens.split([3, 1, 2], dim=1):
-        found.append(model(part, cache))
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-12)
+        logits.append(model(part, cache))
+    torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=0, atol=1e-12)
 
 
 def test_dropout_is_for_training_alone_and_for_every_branch():

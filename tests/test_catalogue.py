@@ -1,10 +1,11 @@
 """Whatever is chosen together composes, builds and trains; what is strange about it is said."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
-from combinations import combined, composed
+from combinations import combined, composed, norms_in_turn
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options, plain
@@ -40,16 +41,25 @@ def trains(precision, **choices):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_norm_in_every_placement_trains_a_step(placement):
-    """In float32 or under bfloat16 autocast by turns; all in both, nightly."""
-    for number, norm in enumerate(NORMS, PLACEMENTS.index(placement)):
+    """A third of the norms, each time another, in float32 or bfloat16 by turns. The other thirds
+    compute their equation or do not look ahead in test_block_equations. All in both, nightly."""
+    for number, norm in enumerate(norms_in_turn(placement, 2), PLACEMENTS.index(placement)):
         trains(("fp32", "bf16")[number % 2], norm=norm, placement=placement)
 
 
+def test_the_parts_of_the_norms_are_all_pairs_and_each_part_has_every_norm():
+    parts = [{(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part)} for part in range(3)]
+    assert set.union(*parts) == set(product(PLACEMENTS, NORMS))
+    assert sum(map(len, parts)) == len(PLACEMENTS) * len(NORMS)
+    for part in parts:
+        assert {norm for _, norm in part} == set(NORMS)
+
+
 @pytest.mark.parametrize("final_norm", FINALS)
-def test_every_final_norm_trains_a_step_behind_a_fifth_of_the_placements(final_norm):
-    """Each time another fifth; behind all, nightly."""
+def test_every_final_norm_trains_a_step_behind_a_tenth_of_the_placements(final_norm):
+    """Each time another tenth; behind all, nightly."""
     norm = "batchnorm" if final_norm == "batchnorm" else "rmsnorm"
-    for placement in PLACEMENTS[FINALS.index(final_norm) % 5 :: 5]:
+    for placement in PLACEMENTS[FINALS.index(final_norm) % 10 :: 10]:
         trains("bf16", norm=norm, placement=placement, final_norm=final_norm)
 
 
@@ -64,26 +74,36 @@ def test_all_norms_placements_and_final_norms_train_a_step(norm, final_norm):
             trains(precision, norm=norm, placement=placement, final_norm=final_norm)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_each_norm_by_the_front_door_is_what_the_short_way_of_these_tests_makes(norm):
-    assert plain(composed(*TINY, norm=norm)) == combined(*TINY, norm=norm)
-
-
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_each_placement_by_the_front_door_is_what_the_short_way_of_these_tests_makes(placement):
-    assert plain(composed(*TINY, placement=placement)) == combined(*TINY, placement=placement)
+def test_each_placement_and_norm_by_the_front_door_is_what_the_short_way_makes(placement):
+    """Every placement, each with the next norm: there are more placements than norms."""
+    norm = NORMS[PLACEMENTS.index(placement) % len(NORMS)]
+    chosen = {"placement": placement, "norm": norm}
+    assert plain(composed(*TINY, **chosen)) == combined(*TINY, **chosen)
+
+
+AROUND = ("post", "residual_dual", "ngpt")  # a norm before, during and after the blocks
+NAMES = {
+    "embed": ["none", "fixnorm", *(n for n in NORMS if n != "batchnorm")],
+    "qk_norm": ["none", "head", "per_head", "full", "l2"],
+}
 
 
 @pytest.mark.parametrize("axis", ["mlp", "position", "init", "embed", "qk_norm"])
-def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_norms(axis):
-    words = {
-        "embed": ["none", "fixnorm", *(n for n in NORMS if n != "batchnorm")],
-        "qk_norm": ["none", "head", "per_head", "full", "l2"],
-    }
-    for name in words.get(axis) or options(axis):
-        for placement in ("post", "residual_dual", "ngpt"):
-            if (axis, placement) != ("qk_norm", "ngpt") or name == "none":  # it has its own
-                trains("fp32", placement=placement, **{axis: name})
+def test_every_other_choice_trains_a_step(axis):
+    """Behind one of three placements, each time another; behind each of the three, nightly."""
+    around = AROUND[:2] if axis == "qk_norm" else AROUND  # ngpt has its own
+    for number, name in enumerate(NAMES.get(axis) or options(axis)):
+        trains("fp32", placement=around[number % len(around)], **{axis: name})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("axis", ["mlp", "position", "init", "embed", "qk_norm"])
+@pytest.mark.parametrize("placement", AROUND)
+def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_norms(axis, placement):
+    for name in NAMES.get(axis) or options(axis):
+        if (axis, placement) != ("qk_norm", "ngpt") or name == "none":
+            trains("fp32", placement=placement, **{axis: name})
 
 
 def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
