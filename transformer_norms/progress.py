@@ -25,8 +25,8 @@ Tell = Callable[[str, float, float], None]
 Say = Callable[[str], None]  # a line to a person
 
 
-def untold(what: str, done: float, total: float) -> None:
-    """For work that nobody waits for."""
+def tell_nobody(what: str, done: float, total: float) -> None:
+    """Does nothing: the `tell` of work that nobody waits for."""
 
 
 def each(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
-from transformer_norms.progress import Tell, each, untold
+from transformer_norms.progress import Tell, each, tell_nobody
 from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import Question, read_request
@@ -91,7 +91,9 @@ class Setting:
         return list(lines.values())
 
 
-def read_setting(arguments: Sequence[str], xiong: bool = False, tell: Tell = untold) -> Setting:
+def read_setting(
+    arguments: Sequence[str], xiong: bool = False, tell: Tell = tell_nobody
+) -> Setting:
     """Composes every model that is asked for, before any is measured.
 
     The arguments are KEY=A,B as `train.py -m` takes them. Raises ConfigError, one line, for a key
@@ -166,7 +168,7 @@ class Row:
     square: float
 
 
-def measure_blocks(setting: Setting, tell: Tell = untold) -> list[Row]:
+def measure_blocks(setting: Setting, tell: Tell = tell_nobody) -> list[Row]:
     """A row for each block of each model, in float64, from one batch forward and backward.
 
     A config's seed draws the tokens, uniformly, and the dropout.
@@ -284,7 +286,7 @@ class Variant:
         return [mean([value(row) for row in rows if row.block == block]) for block in blocks]
 
 
-def measure_variants(setting: Setting, tell: Tell = untold) -> list[Variant]:
+def measure_variants(setting: Setting, tell: Tell = tell_nobody) -> list[Variant]:
     """Measures every model, and adds to each variant the bound that is proven for it."""
     rows = measure_blocks(setting, tell)
     return [

@@ -16,7 +16,7 @@ from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
-from transformer_norms.progress import Tell, each, untold
+from transformer_norms.progress import Tell, each, tell_nobody
 from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import read_request
 
@@ -224,7 +224,7 @@ class Answers:
         return tuple(change.holds for change in self.changes.values())
 
 
-def measure_norms(overrides: Iterable[str] = (), tell: Tell = untold) -> list[Answers]:
+def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Answers]:
     """The answers of each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
 
     Without norm= these are all norms but those that differ from another in eps alone. Raises

@@ -9,7 +9,6 @@ import itertools
 import os
 import shutil
 import tempfile
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from transformer_norms.data.documents import (
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Nothing, Positive, Text
-from transformer_norms.progress import Say, Tell, untold
+from transformer_norms.progress import Say, Tell, tell_nobody
 
 PATIENCE = 3.0  # seconds for a first answer
 METADATA_SECONDS = 60.0
@@ -57,23 +56,12 @@ def answers(url: str) -> bool:
 
 def call_within(seconds: float, call: Callable[[], Any]) -> Any:
     """Returns or raises what `call` does; TimeoutError if it takes longer, while it goes on."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
+    from pebble import concurrent
 
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as error:  # noqa: BLE001  (tiktoken's panics are no Exception)
-            failure.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failure:
-        raise failure[0]
-    if not outcome:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return outcome[0]
+    try:
+        return concurrent.thread(daemon=True)(call)().result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
 
 
 @CORPORA("hub")
@@ -162,7 +150,7 @@ class _Published:
         return {"type": self.type}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = untold
+        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         missing = [url for url, digest in self.files.items() if not _in_cache(url, digest, say)]
         if missing and not answers(HOST):

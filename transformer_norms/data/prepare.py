@@ -19,7 +19,7 @@ from transformer_norms.data.token_cache import (
 )
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.progress import Say, Tell, untold
+from transformer_norms.progress import Say, Tell, tell_nobody
 from transformer_norms.verified import Draft
 
 
@@ -69,7 +69,7 @@ def prepare(
     split: str,
     val_fraction: float,
     say: Say,
-    tell: Tell = untold,
+    tell: Tell = tell_nobody,
 ) -> Tokens:
     """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 

@@ -217,14 +217,10 @@ MEMORY: dict[str, list[dict[str, str]]] = {
     ),
     "spot": _forms(
         "where",
-        "under the bed",
-        "behind the clock",
-        "in a blue box",
-        "on top of the shelf",
-        "beside the stove",
-        "in the apple barrel",
-        "between two pillows",
-        "near the cellar door",
+        *_phrases(
+            "under the bed|behind the clock|in a blue box|on top of the shelf|beside the stove|"
+            "in the apple barrel|between two pillows|near the cellar door"
+        ),
     ),
     "home": _forms(
         "name",

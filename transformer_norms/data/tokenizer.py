@@ -18,7 +18,7 @@ from pydantic import Field
 
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Integer
-from transformer_norms.progress import Say, Tell, untold
+from transformer_norms.progress import Say, Tell, tell_nobody
 from transformer_norms.registry import Registry
 
 TOKENIZERS = Registry("tokenizer")
@@ -216,7 +216,7 @@ class Bytes:
         return {"type": "byte"}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = untold
+        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         return ByteTokenizer(separated)
 
@@ -237,7 +237,7 @@ class BytePairs:
         return {"type": "bpe", "vocab_size": self.vocab_size}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = untold
+        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         wanted = self.vocab_size - separated
         ranks = learn_pairs(train, wanted, tell)
@@ -251,7 +251,7 @@ class BytePairs:
         return RankTokenizer("bpe", "r50k", ranks, self.vocab_size, end)
 
 
-def learn_pairs(texts: Sequence[str], size: int, tell: Tell = untold) -> list[bytes]:
+def learn_pairs(texts: Sequence[str], size: int, tell: Tell = tell_nobody) -> list[bytes]:
     """At most `size` byte strings: first the 256 bytes, then pairs in the order of merging."""
     from tokenizers import Tokenizer as Learner
     from tokenizers import models, pre_tokenizers, trainers

@@ -9,7 +9,7 @@ from typing import Any
 from transformer_norms.config.saved import NORM_WORDS, WORD_KEYS
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN
-from transformer_norms.progress import Tell, untold
+from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import (
@@ -30,7 +30,7 @@ def read_study(
     folders: Sequence[Path],
     baseline: Values | None = None,
     effect: float | None = None,
-    tell: Tell = untold,
+    tell: Tell = tell_nobody,
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
@@ -62,7 +62,7 @@ class _Folders:
     home: Path
     records: dict[Path, SweepRecord] = field(default_factory=dict)
     runs: dict[Path, SavedRun] = field(default_factory=dict)
-    tell: Tell = untold
+    tell: Tell = tell_nobody
     expected: int = 0  # runs, as far as is known
 
     def add(self, folder: Path, typed: str) -> None:
