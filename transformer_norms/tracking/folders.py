@@ -13,15 +13,14 @@ from typing import Any
 import wandb
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json, read_metrics
+from transformer_norms.files import read_metrics
 from transformer_norms.run.identity import digest
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.run.summary import read_summary
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.tracking.view import View
 from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
 
-_RESULTS = {"finished", "diverged"}
-_ENDED = {*_RESULTS, "failed", "preempted"}
 _LONGEST_TAG = 64
 
 
@@ -29,10 +28,10 @@ class RunView(View):
     """Shows a run folder: its rows as they come, then its curve and what was probed."""
 
     def __init__(self, folder: Path, mode: str) -> None:
-        self.folder, self.metrics = folder, folder / "metrics.jsonl"
-        self.summary, self.curve = folder / "summary.json", folder / "curve.svg"
+        self.folder = folder
         self._file: Any = None
-        files = [self.metrics, self.summary, self.curve]
+        self.metrics, self.curve = folder / "metrics.jsonl", folder / "curve.svg"
+        files = [self.metrics, folder / "summary.json", self.curve]
         super().__init__(folder.parent, folder.name, files, mode)
 
     def fields(self) -> dict[str, Any]:
@@ -56,14 +55,16 @@ class RunView(View):
 
     def ended(self) -> bool:
         """A result's curve is drawn after its last summary is written."""
-        status = self._summary()["status"]
-        return status in _ENDED and (status not in _RESULTS or self.curve.is_file())
+        if (summary := read_summary(self.folder)) is None:
+            return False
+        stopped = summary.status in ("failed", "preempted")
+        return stopped or (summary.ended and self.curve.is_file())
 
     def totals(self) -> dict[str, Any]:
-        summary = self._summary()
-        values = {k: v for k, v in summary.items() if isinstance(v, (str, int, float))}
-        if summary["status"] in _RESULTS:  # a number: its mean over a group is the share
-            values["final/diverged"] = int(summary["status"] == "diverged")
+        summary = SavedRun(self.folder).summary
+        values = {k: v for k, v in summary.values().items() if isinstance(v, (str, int, float))}
+        if summary.ended:  # a number: its mean over a group is the share
+            values["final/diverged"] = int(summary.status == "diverged")
         return values
 
     def new_rows(self, anew: bool) -> Iterator[dict[str, Any]] | None:
@@ -83,17 +84,13 @@ class RunView(View):
         self._file.seek(-len(line), os.SEEK_CUR)
 
     def pictures(self) -> dict[str, Any]:
-        if self._summary()["status"] not in _RESULTS:
+        if not SavedRun(self.folder).ended:
             return {}
         pages = {"view/probes": draw_probes(read_metrics(self.metrics))}
         with suppress(FileNotFoundError):
             pages["view/curve"] = self.curve.read_text(encoding="utf-8")
         # W&B shows a drawing as a page, without the head of an XML file; its images are pixels.
         return {key: _page("".join(svg.partition("<svg")[1:])) for key, svg in pages.items() if svg}
-
-    def _summary(self) -> dict[str, Any]:
-        summary: dict[str, Any] = read_json(self.summary)
-        return summary
 
 
 class ReportView(View):
