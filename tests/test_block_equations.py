@@ -17,7 +17,7 @@ from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
-from transformer_norms.training.causality import leak, stirred
+from transformer_norms.training.causality import logits_under_noise, lookahead
 
 pytestmark = pytest.mark.area("catalogue")
 
@@ -290,7 +290,7 @@ def does_not_look_ahead(placement, norms):
     for norm in norms:
         model = model_of(placement=placement, norm=norm, init="gpt2").train()
         looks_ahead = norm == "batchnorm" and has_batchnorm(model)
-        assert (leak(model, 11) == 0) != looks_ahead
+        assert (lookahead(model, 11) == 0) != looks_ahead
 
 
 def has_batchnorm(model):
@@ -315,18 +315,18 @@ LEAKS = {
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_planted_leak_is_caught(name):
     model = model_of()
-    assert leak(model, 11) == 0
+    assert lookahead(model, 11) == 0
     model.blocks[0].mlp.pre = Function(LEAKS[name])
-    assert leak(model, 11) > 1e-3
+    assert lookahead(model, 11) > 1e-3
 
 
 @pytest.mark.parametrize("begun", [{"init": "zero_out"}, {"placement": "rezero"}])
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_inside_a_block_that_begins_as_nothing_is_caught(name, begun):
     model = model_of(**begun)
-    assert leak(model, 11) == 0
+    assert lookahead(model, 11) == 0
     model.blocks[0].mlp.f.mid = Function(LEAKS[name])
-    assert leak(model, 11) > 1e-3
+    assert lookahead(model, 11) > 1e-3
 
 
 def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_it_is():
@@ -337,7 +337,7 @@ def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_i
         asked.append(all(map(torch.equal, before, model.parameters())))
         return torch.full((2,), 1.0 if asked[1:] else torch.inf), torch.zeros(2)
 
-    first, _ = stirred(model, logits)
+    first, _ = logits_under_noise(model, logits)
     assert first.isfinite().all()
     assert asked == [False, True]
 

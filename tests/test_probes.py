@@ -12,7 +12,7 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
 from transformer_norms.model.attention import Softmax
 from transformer_norms.names import distinct_norms
-from transformer_norms.training import forward_probes
+from transformer_norms.training import probes
 from transformer_norms.training.measures import MEASURES, key_of, place_of
 from transformer_norms.training.probes import SEQUENCES
 
@@ -323,7 +323,7 @@ def test_of_a_long_context_queries_at_even_distances_are_read_and_all_their_keys
         return recorded
 
     for queries in (TIME, 3):  # all six, and the first, one in the middle and the last
-        monkeypatch.setattr(forward_probes, "QUERIES", queries)
+        monkeypatch.setattr(probes, "QUERIES", queries)
         monkeypatch.setattr(Softmax, "logits", reading(read.setdefault(queries, [])))
         trainer = copy.deepcopy(whole)
         assert trainer.train_step() is None

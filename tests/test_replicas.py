@@ -14,7 +14,7 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import plain
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.replicas import Replicas, apart, replica_count
+from transformer_norms.training.replicas import Replicas, replica_count, rows_independent
 from transformer_norms.training.settings import TrainerSettings
 
 pytestmark = pytest.mark.area("speed")
@@ -222,7 +222,7 @@ def test_looking_whether_rows_are_apart_changes_nothing(typed):
     model = build_model(plain(compose([*SIZES, *typed, "model.dropout=0.3"])), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     drawn = torch.get_rng_state()
-    assert not apart(model)
+    assert not rows_independent(model)
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert model.training
@@ -246,9 +246,9 @@ class Counts(torch.nn.Module):
 @pytest.mark.parametrize("norm", [Draws, Counts])
 def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
     model = build_model(plain(compose(SIZES)), VOCABULARY)
-    assert apart(model)
+    assert rows_independent(model)
     model.final = norm()
-    assert not apart(model)
+    assert not rows_independent(model)
 
 
 class OfTheBatch(torch.nn.Module):
@@ -260,9 +260,9 @@ class OfTheBatch(torch.nn.Module):
 def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
     model = build_model(plain(compose([*SIZES, typed])), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert apart(model)
+    assert rows_independent(model)
     model.blocks[1].mlp.f.mid = OfTheBatch()
-    assert not apart(model)
+    assert not rows_independent(model)
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 

@@ -303,7 +303,7 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     assert not [
         name
         for name in files
-        if name.startswith(("report", "tracking", "sample", "sweep", "probes", "forward_probes"))
+        if name.startswith(("report", "tracking", "sample", "sweep", "probes"))
     ]
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 

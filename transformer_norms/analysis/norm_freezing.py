@@ -25,7 +25,7 @@ from transformer_norms.norms.affine import wide
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.run import checkpoint
-from transformer_norms.training.trainer import stored
+from transformer_norms.training.trainer import stored_tensors
 
 Config = Any  # a composed config
 MOMENTUM = 0.9  # of the average length, from step to step
@@ -277,6 +277,6 @@ def save_folded(
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
     write_json(folder / "tokenizer.json", tokenizer.save())
-    tensors = {"model": {name: tensor.float() for name, tensor in stored(model).items()}}
+    tensors = {"model": {name: tensor.float() for name, tensor in stored_tensors(model).items()}}
     extra = {"folded_from": run}
     checkpoint.save(folder / "checkpoints", step, tensors, {}, extra, keep=1)

@@ -14,7 +14,7 @@ from transformer_norms.model.transformer import LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.recomputation import recomputed
+from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.trainer import Trainer, Windows
@@ -96,7 +96,7 @@ def build_trainer(
         for block in model.blocks:  # one region a block: the time to compile knows no depth
             block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
     if keys["activation_checkpointing"]:
-        model.through = recomputed
+        model.through = recompute
     own = {key: value for key, value in schedule.items() if key != "type"}
     return Trainer(
         model,

@@ -19,7 +19,7 @@ from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
-from transformer_norms.training.optimizer import decayed, groups
+from transformer_norms.training.optimizer import decay_by_group, groups
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike
 NORM_HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
@@ -245,7 +245,7 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
 def parameters(config: Any, model: nn.Module) -> Section:
     """The optimizer's groups: how many numbers each has, and what decays it."""
     optimizer = config.optimizer
-    decays = decayed(model, optimizer.decay_norms)
+    decays = decay_by_group(model, optimizer.decay_norms)
     facts = []
     for name, members in groups(model).items():
         count = sum(parameter.numel() for _, parameter in members)

@@ -78,23 +78,23 @@ def neighbours(first: Tensor, second: Tensor) -> Tensor:
     return torch.stack((first, second), dim=-1).flatten(-2)
 
 
-def other_half(x: Tensor) -> Tensor:
+def swap_halves(x: Tensor) -> Tensor:
     return x.roll(x.shape[-1] // 2, -1)
 
 
-def other_neighbour(x: Tensor) -> Tensor:
+def swap_neighbours(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
 class Pairs(NamedTuple):
-    """Which two dimensions turn together: `lay` puts the firsts and the seconds of all pairs in
-    their places, `other` puts each in the place of the other."""
+    """Which two dimensions turn together. `join` puts the first and the second dimensions of all
+    pairs in their places, `swap` exchanges the two of each pair."""
 
-    lay: Callable[[Tensor, Tensor], Tensor]
-    other: Callable[[Tensor], Tensor]
+    join: Callable[[Tensor, Tensor], Tensor]
+    swap: Callable[[Tensor], Tensor]
 
 
-HALVES, NEIGHBOURS = Pairs(halves, other_half), Pairs(neighbours, other_neighbour)
+HALVES, NEIGHBOURS = Pairs(halves, swap_halves), Pairs(neighbours, swap_neighbours)
 
 
 @POSITIONS("rope")
@@ -127,40 +127,40 @@ class Rotary(NoPosition):
         self.frequencies: Tensor
 
     def angles(self, start: int, time: int) -> tuple[Float[Tensor, "two 1 time 1 turned"], ...]:
-        """For each distinct base cos and sin, the sine negative for the first of a pair:
+        """Returns for each distinct base cos and sin, the sine negative for the first of a pair:
         (x, y) -> (xc - ys, yc + xs)"""
         times = torch.arange(start, start + time, device=self.frequencies.device)
         times = times.to(self.frequencies.dtype)
         return tuple(self._angles(torch.outer(times, own)) for own in self.frequencies)
 
     def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
-        cos, sin, lay = angle.cos(), angle.sin(), self.pairs.lay
-        return torch.stack((lay(cos, cos), lay(-sin, sin)))[:, None, :, None]
+        cos, sin, join = angle.cos(), angle.sin(), self.pairs.join
+        return torch.stack((join(cos, cos), join(-sin, sin)))[:, None, :, None]
 
     def rotation(self, i: int) -> Callable[..., Any]:
-        """`rotation(i)(x, angles)` for the queries and the keys of block i"""
+        """Returns the function of (x, angles) that turns the queries and keys of block i."""
         base = self.bases[i]
         if not base:
             return nothing
-        return partial(rotate, self.pairs.other, self.distinct.index(base))
+        return partial(rotate, self.pairs.swap, self.distinct.index(base))
 
 
 def rotate(
-    other: Callable[[Tensor], Tensor],
-    which: int,
+    swap: Callable[[Tensor], Tensor],
+    base: int,
     x: Float[Tensor, "batch time heads head_dim"],
     angles: tuple[Float[Tensor, "two 1 time 1 turned"], ...],
 ) -> Float[Tensor, "batch time heads head_dim"]:
-    cos, sin = angles[which].to(x.dtype)
+    cos, sin = angles[base].to(x.dtype)
     turned = cos.shape[-1]
     part = x[..., :turned]
-    rotated = part * cos + other(part) * sin
+    rotated = part * cos + swap(part) * sin
     return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
 
 
 def rotary_bases(spec: Any, depth: int) -> list[float]:
-    """`rope_base` as one number a block: a number, a formula of i, l and N, or a list of them.
-    ValueError where it is none, or neither 0 nor between 1 and 1e9."""
+    """Returns `rope_base` as one number for each block, from a number, a formula of i, l, N, or a
+    list of them. ValueError where it is none of these, or neither 0 nor between 1 and 1e9."""
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if len(spec) != depth:
             raise ValueError(f"there are {len(spec)} bases for {depth} blocks")

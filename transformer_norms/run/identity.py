@@ -23,7 +23,7 @@ _NOT_IDENTITY = (
 # the rooms, which starts and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _WATCHES = (
-    "training/flops.py training/measures.py training/probes.py training/forward_probes.py "
+    "training/flops.py training/measures.py training/probes.py "
     "run/loading.py run/reader.py run/curve.py run/sweep_record.py"
 ).split()
 

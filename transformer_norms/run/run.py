@@ -26,7 +26,7 @@ from transformer_norms.run.folder import hold_run, shown, this_process
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
-from transformer_norms.training.causality import leaks
+from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import replica_count
@@ -90,7 +90,7 @@ class Run:
             OPTIMIZERS[config["optimizer"]["type"]],
         )
         parameters = sum(p.numel() for p in model.parameters())
-        self.warnings = [*config["warnings"], *leaks(model, tokens.vocab_size)]
+        self.warnings = [*config["warnings"], *lookahead_warnings(model, tokens.vocab_size)]
         data = Data(
             identity=self.plan.data_identity, fingerprint=tokens.fingerprint, **tokens.facts
         )

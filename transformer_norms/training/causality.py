@@ -1,4 +1,4 @@
-"""Whether a model looks ahead: asked of the model itself, before it is trained."""
+"""Whether a model looks ahead, measured on the model itself before it is trained."""
 
 from collections.abc import Callable
 
@@ -8,28 +8,29 @@ from torch import Tensor
 from transformer_norms.model.transformer import Transformer
 
 TOKENS = 12
-ROUNDING = 1e-3  # a leak is of the order of 1
+ROUNDING = 1e-3  # in a model that looks ahead, the distance is of the order of 1
 
 
-def leaks(model: Transformer, vocab_size: int) -> list[str]:
-    """What is to be said of a model that looks ahead."""
-    moved = leak(model, vocab_size)
-    if moved < ROUNDING:
+def lookahead_warnings(model: Transformer, vocab_size: int) -> list[str]:
+    """Returns the warning that a run's record holds where the model looks ahead."""
+    distance = lookahead(model, vocab_size)
+    if distance < ROUNDING:
         return []
     return [
         "the model looks ahead: in training, later tokens move earlier logits by "
-        f"{moved:.2g} standard deviations; its loss is no language model's"
+        f"{distance:.2g} standard deviations; its loss is no language model's"
     ]
 
 
 @torch.no_grad()
-def leak(model: Transformer, vocab_size: int) -> float:
-    """How far later tokens, or other rows of the batch, move earlier logits in training mode, in
-    standard deviations of the logits: 0 for a causal model in float64, rounding in float32.
+def lookahead(model: Transformer, vocab_size: int) -> float:
+    """Returns how far later tokens, or other rows of the batch, move earlier logits in training
+    mode, in standard deviations of the logits: 0 for a causal model in float64, rounding in
+    float32.
 
-    One text, once for each of its places, changed there and behind. What dropout draws is the same
-    both times. A norm that takes statistics over a batch shows here what it hides in eval, and
-    noise (`stirred`) what a block hides that begins as nothing.
+    The batch holds one text once for each of its places, changed there and behind. Dropout draws
+    the same numbers both times. A norm that takes statistics over a batch shows here what it hides
+    in evaluation, and noise (`logits_under_noise`) shows what a block hides that begins as nothing.
     """
     time = min(TOKENS, model.context)
     if time == 1:
@@ -39,19 +40,22 @@ def leak(model: Transformer, vocab_size: int) -> float:
     later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those behind
     changed = torch.where(later, (tokens + 1) % vocab_size, tokens)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    logits, moved = stirred(
-        model, lambda: (_drawn_alike(model, tokens), _drawn_alike(model, changed))
+    logits, logits_of_changed = logits_under_noise(
+        model, lambda: (_seeded_logits(model, tokens), _seeded_logits(model, changed))
     )
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    distance = (moved - logits)[~later].abs().max()
+    distance = (logits_of_changed - logits)[~later].abs().max()
     return (distance / logits.std().clamp_min(1e-12)).item()
 
 
-def stirred(model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-    """`logits()` of the model with noise in every vector, and in every matrix that is all zero: a
-    block that an initialization has switched off would hide what it does. Of the model as it is
-    where those are not finite. Afterwards it is as it was."""
+def logits_under_noise(
+    model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, ...]:
+    """Returns `logits()` of the model with noise in every vector, and in every matrix that is all
+    zero: a block that an initialization has switched off would hide what it does. Where those
+    logits are not finite, returns those of the model without noise. Afterwards the model is as it
+    was."""
     generator = torch.Generator().manual_seed(0)
     kept = [(p, p.detach().clone()) for p in model.parameters() if p.dim() < 2 or not p.any()]
     try:
@@ -59,14 +63,15 @@ def stirred(model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]) -> 
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             fan_in = value.shape[-1] if value.dim() > 1 else 1
             parameter.data += noise.to(value.device) / fan_in**0.5
-        found = logits()
+        under_noise = logits()
     finally:
         for parameter, value in kept:
             parameter.data.copy_(value)
-    return found if all(tensor.isfinite().all() for tensor in found) else logits()
+    return under_noise if all(tensor.isfinite().all() for tensor in under_noise) else logits()
 
 
-def _drawn_alike(model: Transformer, tokens: Tensor) -> Tensor:
+def _seeded_logits(model: Transformer, tokens: Tensor) -> Tensor:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return model(tokens.to(next(model.parameters()).device)).cpu()
+        logits: Tensor = model(tokens.to(next(model.parameters()).device))
+    return logits.cpu()

@@ -7,15 +7,16 @@ from typing import Any
 
 PATIENCE = 100  # steps above the initial loss, in a row
 MARGIN = 1.0  # nats that the final loss may lie above the best
-WINDOW, DEVIATIONS = 128, 6.0  # what counts as a spike
+WINDOW, DEVIATIONS = 128, 6.0  # of a spike
 
 
 class Divergence:
-    """Diverged is: a loss or gradient that is not finite; a training loss above the initial one for
-    100 steps in a row after the warm-up; a final validation loss more than 1 nat above the best.
+    """A run has diverged if a loss or gradient is not finite, if the training loss stands above the
+    initial one for PATIENCE steps in a row after the warm-up, or if the final validation loss is
+    more than MARGIN above the best. Losses are cross-entropies in nats, whatever a run trains on.
 
-    A loss more than 6 standard deviations above the mean of the last 128 is a spike: counted, and
-    no divergence.
+    A loss more than DEVIATIONS standard deviations above the mean of the last WINDOW losses is a
+    spike: it is counted, and is no divergence.
     """
 
     def __init__(self, warmup: int) -> None:
@@ -26,7 +27,8 @@ class Divergence:
         self.recent: deque[float] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, grad_norm: float) -> str | None:
-        """Why training must stop at this step (counted from 1), before its update is applied."""
+        """Returns why training must stop at this step (counted from 1), before its update is
+        applied, or None."""
         if not math.isfinite(loss):
             return f"the loss is {loss} at step {step}"
         if not math.isfinite(grad_norm):
@@ -40,7 +42,7 @@ class Divergence:
         return None
 
     def end(self, final: float, best: float) -> str | None:
-        """Why a run that reached its last step has diverged all the same."""
+        """Returns why a run that reached its last step has diverged all the same, or None."""
         if not math.isfinite(final):
             return f"the final validation loss is {final}"
         if final > best + MARGIN:

@@ -8,13 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_norms.training.trainer import Trainer
 
-# FLOP/s of the data sheets, of dense matrix products, in float32 without TF32. By what follows
-# "NVIDIA " or "Tesla " in the device's name: a variant of another name has other figures.
+# FLOP/s of dense matrix products by the data sheets, in float32 without TF32. A key matches what
+# follows "NVIDIA " or "Tesla " in the device's name: a variant with another name has other figures.
 PEAKS = {
     # NVIDIA A100 data sheet
     r"A100-(SXM4|PCIE)-\d+GB|A100 80GB PCIe": {"bf16": 312e12, "fp32": 19.5e12},
-    # NVIDIA H100 data sheet, whose bf16 is of sparse products: half of it, as for H200,
-    # L4 and L40S
+    # NVIDIA H100 data sheet. Its bf16 figure, as that of H200, L4 and L40S, is for sparse products:
+    # half of it.
     r"H100 80GB HBM3": {"bf16": 989e12, "fp32": 67e12},
     r"H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
     # NVIDIA H200 data sheet, SXM
@@ -47,7 +47,7 @@ ATTENTION: dict[Any, Any] = {
 
 
 def flops_per_token(trainer: Trainer, context: int) -> float:
-    """Of one training pass, forward and backward, counted on one sequence.
+    """Returns the FLOPs of one training pass, forward and backward, counted on one sequence.
 
     Matrix products are counted in the forward pass, those of attention over all pairs of tokens;
     the gradient of a product is two of its size. What is computed again in the backward pass and
@@ -65,8 +65,8 @@ def flops_per_token(trainer: Trainer, context: int) -> float:
 
 
 def peak(device: str, precision: str) -> float | None:
-    """FLOP/s of the device of that name at most; None where no data sheet is known here, as of a
-    CPU, and where float32 products are not float32's."""
+    """Returns the most FLOP/s that the device of that name gives; None where its data sheet is not
+    known here, as for a CPU, and where float32 products are computed in TF32."""
     if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
         return None
     name = re.sub(r"^(NVIDIA|Tesla) ", "", device)
@@ -75,12 +75,12 @@ def peak(device: str, precision: str) -> float | None:
 
 
 def utilisation(flops: float, seconds: float, peak: float | None) -> float | None:
-    """The share of what the device could have computed that went into the model's FLOPs."""
+    """Returns the model's FLOPs as a share of those that the device could have computed."""
     return round(flops / seconds / peak, 4) if peak and seconds > 0 else None
 
 
 def work(trainer: Trainer, context: int, device: str, precision: str) -> dict[str, float | None]:
-    """What a run computed, and how well it used the device of that name."""
+    """Returns what a run computed, and how well it used the device of that name."""
     flops = flops_per_token(trainer, context) * trainer.tokens
     used = utilisation(flops, trainer.seconds, peak(device, precision))
     return {"flops": flops, "model_flops_utilisation": used}

@@ -1,4 +1,9 @@
-"""AdamW, and Muon with AdamW for what is not a matrix. Decay goes by module type, not by name."""
+"""AdamW, and Muon with AdamW for what is not a matrix. Decay goes by module type, not by name.
+
+An optimizer is a function of the model and its settings, registered in OPTIMIZERS, that returns
+torch's optimizers. One whose step is made of matrix products is registered with `all_threads=True`:
+with the threads divided among replicas, its step takes longer than replicas save.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -18,18 +23,19 @@ Groups = dict[str, list[tuple[str, nn.Parameter]]]
 
 
 def groups(model: nn.Module) -> Groups:
-    """Every parameter in exactly one of: `matrices` (weights inside blocks), `tables` (embeddings,
-    positions, head), `norms` (all that a norm or a coefficient learns), `biases`."""
-    found: Groups = {"matrices": [], "tables": [], "norms": [], "biases": []}
+    """Returns every parameter in exactly one of four groups: `matrices` (weights inside blocks),
+    `tables` (embeddings, positions, head), `norms` (what a norm or a coefficient learns), `biases`.
+    """
+    by_group: Groups = {"matrices": [], "tables": [], "norms": [], "biases": []}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            found[_group(module, name)].append((name, parameter))
+            by_group[_group(module, name)].append((name, parameter))
     assert len(seen) == len({id(p) for p in model.parameters()})
-    return found
+    return by_group
 
 
 def _group(module: nn.Module, name: str) -> str:
@@ -40,9 +46,9 @@ def _group(module: nn.Module, name: str) -> str:
     return "tables" if isinstance(module, Embedding) else "norms"
 
 
-def decayed(model: nn.Module, decay_norms: bool) -> dict[str, bool]:
-    """Which groups weight decay acts on: weights unless a constraint holds their length, norms
-    where asked, biases never."""
+def decay_by_group(model: nn.Module, decay_norms: bool) -> dict[str, bool]:
+    """Returns on which groups weight decay acts: weights unless a constraint holds their length,
+    norms where asked, biases never."""
     free = getattr(model, "constrain", nothing) is nothing
     return {"matrices": free, "tables": free, "norms": decay_norms, "biases": False}
 
@@ -75,7 +81,7 @@ def muon(
     """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
     matrices = [parameter for _, parameter in groups(model)["matrices"]]
     rest = [name for name in groups(model) if name != "matrices"]
-    decay = weight_decay if decayed(model, decay_norms)["matrices"] else 0.0
+    decay = weight_decay if decay_by_group(model, decay_norms)["matrices"] else 0.0
     return [
         Muon(matrices, lr=lr, momentum=momentum, weight_decay=decay),
         _adamw(rest, model, lr, betas, eps, weight_decay, decay_norms),
@@ -91,14 +97,14 @@ def _adamw(
     weight_decay: float,
     decay_norms: bool,
 ) -> torch.optim.Optimizer:
-    found, decays = groups(model), decayed(model, decay_norms)
-    held: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    by_group, decays = groups(model), decay_by_group(model, decay_norms)
+    by_decay: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name in names:
-        held[decays[name]] += [parameter for _, parameter in found[name]]
+        by_decay[decays[name]] += [parameter for _, parameter in by_group[name]]
     parameters = [
-        {"params": of, "weight_decay": weight_decay if decay else 0.0}
-        for decay, of in held.items()
-        if of
+        {"params": params, "weight_decay": weight_decay if decay else 0.0}
+        for decay, params in by_decay.items()
+        if params
     ]
     return torch.optim.AdamW(parameters, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
 

@@ -1,26 +1,29 @@
-"""What is measured inside a model while it trains; `measures.py` says what each number means.
+"""The measurements inside a model while it trains; `measures.py` says what each number means.
 
-Nothing here changes a result: the forward pass that is measured is one of its own, without dropout,
-gradients or anything drawn, and what else is measured is only read.
+Nothing here changes a result. The forward pass that is measured is a separate one, without dropout,
+gradients or anything drawn; everything else is only read. The model does not know that it is
+measured: hooks are added for one pass and removed after it.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from transformer_norms.model.block import DualBlock, ParallelBlock, SerialBlock, SubLayer
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.forward_probes import Readings, watched
 from transformer_norms.training.measures import Place, key_of
 from transformer_norms.training.optimizer import groups
 
 SEQUENCES = 2  # of the step's batch, for the forward pass
+QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
 DIGITS = 5
+Readings = dict[str, Tensor]  # numbers by key, on the device where they were computed
 Values = dict[str, float | None]  # by key; None where there is no such number, as of 0 / 0
 
 
@@ -36,7 +39,7 @@ class Probes:
 
 
 class Unprobed:
-    """A step of which nothing is measured."""
+    """A step that is not measured."""
 
     def forward(self, batch: Tensor, loss: Callable[[Tensor], Any]) -> None: ...
 
@@ -50,25 +53,25 @@ class Unprobed:
 
 
 class Probe:
-    """One step's: of the weights that it begins with, their gradients, and their change."""
+    """The measurements of one step: of the weights at its begin, their gradients, their change."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        found = groups(model)
-        named = [*found["tables"], *found["matrices"]]
+        by_group = groups(model)
+        named = [*by_group["tables"], *by_group["matrices"]]
         self.matrices = {name.removesuffix(".weight"): weight for name, weight in named}
         self.readings: Readings = {}
 
     def forward(self, batch: Tensor, loss: Callable[[Tensor], Any]) -> None:
-        """Before anything is drawn. `loss` runs the model, in the precision of training."""
-        self.readings |= spreads(self.model)
+        """Call it before anything is drawn. `loss` runs the model in the precision of training."""
+        self.readings |= gain_spreads(self.model)
         self.model.eval()
         try:
             # Compiled blocks stay as they are: they neither run nor see the hooks.
             with (
                 torch.no_grad(),
                 torch.compiler.set_stance("force_eager"),
-                watched(self.model) as readings,
+                watch(self.model) as readings,
             ):
                 loss(batch[:SEQUENCES])
         finally:
@@ -76,13 +79,13 @@ class Probe:
         self.readings |= readings
 
     def gradients(self) -> None:
-        """After the backward pass and before clipping."""
-        of = {p: w.grad for p, w in self.matrices.items() if w.grad is not None}
-        self._read("gradient_norm", of, torch._foreach_norm(list(of.values())))
+        """Call it after the backward pass and before clipping."""
+        present = {path: w.grad for path, w in self.matrices.items() if w.grad is not None}
+        self._read("gradient_norm", present, torch._foreach_norm(list(present.values())))
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Round all that changes the weights."""
+        """Encloses everything that changes the weights."""
         weights = [weight.detach() for weight in self.matrices.values()]
         change = [weight.clone() for weight in weights]
         norms = torch._foreach_norm(change)
@@ -97,23 +100,129 @@ class Probe:
 
     def values(self) -> Values:
         numbers = torch.stack([value.double() for value in self.readings.values()]).tolist()
-        return {key: rounded(x) for key, x in zip(self.readings, numbers, strict=True)}
+        return {key: round_digits(x) for key, x in zip(self.readings, numbers, strict=True)}
+
+
+def round_digits(value: float) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+
+
+@contextmanager
+def watch(model: Transformer) -> Iterator[Readings]:
+    """Fills readings from the forward pass inside it. Afterwards the model has no hook left,
+    however the pass ended."""
+    readings: Readings = {}
+    with ExitStack() as stack:
+        for i, block in enumerate(model.blocks):
+            _watch_streams(stack, readings, i, block)
+            for name in ("attention", "mlp"):
+                _watch_branch(stack, readings, i, block, name)
+            _watch_attention(stack, readings, i, block)
+        yield readings
+
+
+def _watch_streams(stack: ExitStack, readings: Readings, i: int, block: nn.Module) -> None:
+    def read_input(block: nn.Module, given: tuple[Any, ...]) -> None:
+        # Two streams enter the first block as one.
+        x = given[0][0] if isinstance(given[0], tuple) else given[0]
+        readings.update(stream_readings(x, "embedding", None))
+
+    def read_output(block: nn.Module, given: tuple[Any, ...], y: Any) -> None:
+        streams = dict(zip("xr", y, strict=True)) if isinstance(y, tuple) else {"": y}
+        for part, stream in streams.items():
+            readings.update(stream_readings(stream, part, i))
+
+    if i == 0:
+        stack.callback(block.register_forward_pre_hook(read_input).remove)
+    stack.callback(block.register_forward_hook(read_output).remove)
+
+
+def stream_readings(x: Tensor, part: str, block: int | None) -> Readings:
+    x = x.double()
+    mean, rms = x.mean(), _rms(x)
+    square = (x - mean).square_()
+    by_measure = {
+        "stream_rms": rms,
+        "stream_mean": mean,
+        "stream_largest": x.abs().amax() / rms,
+        "stream_kurtosis": square.square().mean() / square.mean().square(),
+    }
+    return {key_of(Place(measure, part, block)): value for measure, value in by_measure.items()}
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x.double().square().mean().sqrt()
+
+
+# What the branch of a sub-layer is added to, from the sub-layer, what it reads, and what the block
+# was given: its stream and the embedded tokens.
+ADDED_TO: dict[type[nn.Module], Callable[..., Tensor]] = {
+    SerialBlock: lambda sub_layer, x, start, x0: sub_layer.skip(x, start, x0),
+    ParallelBlock: lambda sub_layer, h, x, x0: x,
+    DualBlock: lambda sub_layer, x, streams, x0: x,
+}
+
+
+def _watch_branch(
+    stack: ExitStack, readings: Readings, i: int, block: nn.Module, name: str
+) -> None:
+    sub_layer: SubLayer = getattr(block, name)
+    update, added_to = sub_layer.update, ADDED_TO[type(block)]
+    key = key_of(Place("branch_over_stream", name, i))
+    start: list[Any] = []
+
+    def keep_start(block: nn.Module, given: tuple[Any, ...]) -> None:
+        start[:] = given[:2]
+
+    def read_update(x: Tensor, *context: Any) -> Tensor:
+        added = update(x, *context)
+        readings[key] = _rms(added) / _rms(added_to(sub_layer, x, *start))
+        return added
+
+    stack.callback(block.register_forward_pre_hook(keep_start).remove)
+    vars(sub_layer)["update"] = read_update  # hides the method of the class
+    stack.callback(vars(sub_layer).pop, "update")
+
+
+def _watch_attention(stack: ExitStack, readings: Readings, i: int, block: Any) -> None:
+    """Reads the logits that the attention itself gives. An attention without a softmax has none."""
+    attend = block.attention.f.attend
+    if not hasattr(attend, "logits"):
+        return
+
+    def read_logits(attend: Any, given: tuple[Tensor, ...]) -> None:
+        q, k, *_ = given
+        at = query_positions(q.shape[2]).to(q.device)
+        logits = attend.logits(q[:, :, at], k, at)
+        entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+        readings[key_of(Place("attention_logit", "", i))] = logits.amax()
+        readings[key_of(Place("attention_entropy", "", i))] = entropy.mean()
+
+    stack.callback(attend.register_forward_pre_hook(read_logits).remove)
+
+
+def query_positions(time: int) -> Tensor:
+    """Returns the positions of the queries that are read: all, or QUERIES at even distances, the
+    first and the last among them."""
+    if time <= QUERIES:
+        return torch.arange(time)
+    return torch.linspace(0, time - 1, QUERIES, dtype=torch.float64).round().long()
 
 
 @torch.no_grad()
-def spreads(model: nn.Module) -> Readings:
-    """How far each norm's gains lie apart; 1 + offset lies as far apart as the offset."""
+def gain_spreads(model: nn.Module) -> Readings:
+    """Returns the standard deviation of each norm's gains. That of 1 + offset is the offset's."""
     gains: dict[Place, list[Tensor]] = {}
     for path, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
         gain = own.get("gain", own.get("offset"))
-        # A learned coefficient is no norm, and a norm with one number has nothing to lie apart.
+        # A learned coefficient is no norm, and one number has no spread.
         if gain is not None and gain.numel() > 1 and not isinstance(module, Learned):
             gains.setdefault(place("gain_spread", path), []).append(gain.flatten())
-    return {key_of(at): torch.cat(of).double().std(correction=0) for at, of in gains.items()}
+    return {key_of(at): torch.cat(all_).double().std(correction=0) for at, all_ in gains.items()}
 
 
-# What a path has besides the site: the sub-layer's function, and wrappers round the norm.
+# A path holds more than the site: the sub-layer's function, and wrappers round the norm.
 _WRAPPERS = re.compile(r"\.(f|norm|heads\.\d+)(?=\.|$)")
 
 
@@ -123,7 +232,3 @@ def place(measure: str, path: str) -> Place:
     if first == "blocks":
         return Place(measure, ".".join(rest[1:]), int(rest[0]))
     return Place(measure, first, None)
-
-
-def rounded(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

@@ -12,19 +12,19 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-def recomputed(block: nn.Module, *given: Any) -> Any:
-    """The block's output. Of all within, only what it was given is kept for the backward pass,
-    which runs the block again, dropout and all: no digit of a gradient changes."""
+def recompute(block: nn.Module, *given: Any) -> Any:
+    """Returns the block's output, and keeps only its input for the backward pass, which runs the
+    block again with the same dropout: no digit of a gradient changes."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _unmoved(block)
+        return nullcontext(), _restored_buffers(block)
 
     return checkpoint(block, *given, use_reentrant=False, context_fn=contexts)
 
 
 @contextmanager
-def _unmoved(block: nn.Module) -> Iterator[None]:
-    """Running averages stay where the first pass left them."""
+def _restored_buffers(block: nn.Module) -> Iterator[None]:
+    """Leaves running averages where the first pass left them."""
     before = [buffer.clone() for buffer in block.buffers()]
     try:
         yield

@@ -14,25 +14,25 @@ from torch import Tensor, nn
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.causality import stirred
+from transformer_norms.training.causality import logits_under_noise
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.settings import TrainerSettings
 
-USUAL = 2  # of `auto`; more were not measured
+USUAL = 2  # replicas under `auto`; more were not measured
 # Tokens times width. With a smaller stream, and with blocks that are computed again, the threads
 # wait for the interpreter, which they share.
 STREAM = 1 << 16
 TOKENS = 12
-ROUNDING = 1e-5  # of the logits' standard deviation; more, and other rows have a part in them
+ROUNDING = 1e-5  # in standard deviations of the logits; a larger distance comes from other rows
 
 
 class Replicas:
-    """A ModelLoss computed by `count` replicas of its model side by side: the same sums and
-    gradients to rounding, and the same digits each time. What cannot be shared out evenly, the
-    model computes by itself.
+    """A ModelLoss that `count` replicas of its model compute side by side: the same sums and
+    gradients to rounding, and the same digits each time. A batch that cannot be shared evenly is
+    computed by the model alone.
 
-    Replicas have the model's own weights and buffers, and gradients of their own. They know nothing
-    of modules that are put into the model, or weights that are frozen, after they were made.
+    Replicas share the model's weights and buffers, and have gradients of their own. They do not see
+    modules that are put into the model, or weights that are frozen, after they were made.
     """
 
     def __init__(self, loss: ModelLoss, count: int) -> None:
@@ -43,69 +43,69 @@ class Replicas:
         self.threads = ThreadPoolExecutor(count - 1, "replica")
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The mean over tokens, by the model alone: what watches it sees all of the batch."""
+        """Returns the mean cross-entropy over tokens. The model computes it alone, so that the
+        probes see the whole batch."""
         return self.losses[0](batch)
 
     def sum(self, batch: Batch) -> Tensor:
-        """Over tokens."""
+        """Returns the sum of the cross-entropy over tokens."""
         return torch.stack(self._each(batch, lambda loss, share, _: loss.sum(share))).sum()
 
     def backward(self, batch: Batch, parts: int) -> Tensor:
         """Adds the gradients of the mean loss over tokens, divided by `parts`. Returns that loss
         and the cross-entropy, likewise divided."""
-        shares = self._each(batch, lambda loss, share, of: loss.backward(share, parts * of))
+        shares = self._each(batch, lambda loss, share, count: loss.backward(share, parts * count))
         for parameters in self.parameters[1:]:
             _move_gradients(parameters, self.parameters[0])
         return torch.stack([torch.stack(each).sum() for each in zip(*shares, strict=True)])
 
     def _each(self, batch: Batch, work: Callable[[ModelLoss, Batch, int], Tensor]) -> list[Any]:
-        """work(loss, share of the batch, number of shares), side by side."""
+        """Runs work(loss, share of the batch, number of shares) side by side for all replicas."""
         count, graph = len(self.losses), torch.is_grad_enabled()
         if len(batch) % count:
             return [work(self.losses[0], batch, 1)]
         training = self.model.training
 
-        def at_work(loss: ModelLoss, share: Batch) -> Tensor:
+        def run(loss: ModelLoss, share: Batch) -> Tensor:
             if loss.model.training != training:
                 loss.model.train(training)
-            with torch.set_grad_enabled(graph):  # which a new thread does not know
+            with torch.set_grad_enabled(graph):  # a new thread does not inherit this
                 return work(loss, share, count)
 
         own, *others = zip(self.losses, batch.chunk(count), strict=True)
-        begun = [self.threads.submit(at_work, *other) for other in others]
+        begun = [self.threads.submit(run, *pair) for pair in others]
         try:
-            first = at_work(*own)
-        finally:  # whatever comes next finds them at rest
+            first = run(*own)
+        finally:  # after an error, too, no replica is still at work
             wait(begun)
         return [first, *(each.result() for each in begun)]
 
 
 def _replica(loss: ModelLoss) -> ModelLoss:
-    """The same loss of a copy of its model with the same weights and buffers, in their memory."""
+    """Returns the same loss for a copy of its model, whose weights and buffers share the memory of
+    the model's."""
     memory: dict[int, Any] = {id(buffer): buffer for buffer in loss.model.buffers()}
     for parameter in loss.model.parameters():
         memory[id(parameter)] = nn.Parameter(parameter.detach(), parameter.requires_grad)
-    other = copy.copy(loss)
-    other.model = copy.deepcopy(loss.model, memory)
-    return other
+    replica = copy.copy(loss)
+    replica.model = copy.deepcopy(loss.model, memory)
+    return replica
 
 
 def _move_gradients(source: Iterable[nn.Parameter], target: Iterable[nn.Parameter]) -> None:
-    """Adds them to those of `target`."""
-    for own, other in zip(target, source, strict=True):
-        if other.grad is not None:
-            own.grad = other.grad if own.grad is None else own.grad.add_(other.grad)
-            other.grad = None
+    """Adds the gradients of `source` to those of `target`, and clears them."""
+    for giver, taker in zip(source, target, strict=True):
+        if giver.grad is not None:
+            taker.grad = giver.grad if taker.grad is None else taker.grad.add_(giver.grad)
+            giver.grad = None
 
 
 def replica_count(
     settings: TrainerSettings, model: Transformer, threads: int, optimizer: Callable[..., Any]
 ) -> int:
-    """The number of replicas that share a batch: `settings.replicas`, or, where that is `auto`,
-    USUAL if replicas save time and are possible. ConfigError where a typed number is not possible.
-
-    A registered `optimizer` whose step is made of matrix products says `all_threads=True`: with the
-    threads divided among replicas it takes longer than they save.
+    """Returns how many replicas share a batch: `settings.replicas`, or, where that is `auto`, USUAL
+    if replicas save time and are possible. ConfigError where a typed number is not possible.
+    `optimizer` is one of OPTIMIZERS.
     """
     wanted = settings.replicas
     count = USUAL if wanted == "auto" else wanted
@@ -142,22 +142,22 @@ def _obstacle(
         return f"{_sequences(settings)} sequences at a time cannot be shared evenly among so many"
     if settings.compile:
         return "trainer.compile=true is for one"
-    if not apart(model):
+    if not rows_independent(model):
         return "a row of this model's batch is not independent of the others, or it draws numbers"
     return None
 
 
 @torch.no_grad()
-def apart(model: Transformer) -> bool:
-    """Whether a row's logits in training mode are the same beside other rows, nothing is drawn,
-    and no buffer changes. It is so of all norms but batchnorm, and without dropout."""
+def rows_independent(model: Transformer) -> bool:
+    """Returns whether a row's logits in training mode are the same beside other rows, nothing is
+    drawn, and no buffer changes: true without dropout for every norm but batchnorm."""
     time = min(TOKENS, model.context)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.vocab_size, (2, time), generator=generator)
     before = [buffer.clone() for buffer in model.buffers()]
     with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()
-        together, alone = stirred(
+        together, alone = logits_under_noise(
             model, lambda: (model(tokens), torch.cat([model(row) for row in tokens.split(1)]))
         )
         drawn = not torch.equal(state, torch.get_rng_state())

@@ -1,6 +1,8 @@
 """The learning rate at a step, as a share of its peak: pure functions, so resuming needs no state.
 
-`step` counts from 0 and `steps` is the horizon. Every schedule rises linearly over `warmup` steps.
+A schedule is a function of the step, which counts from 0, and of the horizon, registered in
+SCHEDULES. The schedules here rise linearly over `warmup` steps; a schedule without a warm-up has no
+such argument.
 """
 
 import math

@@ -52,16 +52,16 @@ class Trainer:
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.step, self.tokens = 0, 0
-        self.seconds = self.evaluation_seconds = 0.0  # of training steps alone, and of evaluations
+        self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
         self.losses: list[float] = []  # since the last row of the record
         self.grad_norm, self.last_loss = 0.0, float("nan")
         self.probed: dict[str, Any] = {}  # what was measured in the last step
-        self.chain = ""  # of every batch so far: equal chains mean equal data
+        self.chain = ""  # hash of every batch so far: equal chains mean equal data
         self.final = self.best = float("nan")
 
     def fit(self, record: Any, stopping: Stopping) -> str:
-        """Trains to the last step; `record` takes rows and checkpoints. How it ended: finished,
-        diverged or preempted."""
+        """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
+        ended: finished, diverged or preempted."""
         measured = True
         while measured:
             measured = self.measure(record, stopping)
@@ -83,14 +83,14 @@ class Trainer:
         return "finished" if reason is None else self._diverged(record, reason)
 
     def train_step(self) -> str | None:
-        """One optimizer step, or the reason why its update must not be applied."""
+        """Makes one optimizer step, or returns the reason why its update must not be applied."""
         rate = self.schedule(self.step, self.settings.steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * rate
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
-        self._seed()
+        self._seed_dropout()
         total = torch.zeros(2, device=self.settings.device, dtype=self.parameters[0].dtype)
         for part in batch.chunk(self.settings.accumulation):
             total += self.loss.backward(part, self.settings.accumulation)
@@ -120,7 +120,8 @@ class Trainer:
         return reason
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
-        """Writes the row of this step where one is due. False where a signal cut it short."""
+        """Writes the row of this step where one is due. Returns False where a signal cut it
+        short."""
         if self.step == 0 or record.written >= self.step:
             return True
         evaluate = self._due(self.settings.eval_every) or self.step == self.settings.steps
@@ -148,7 +149,8 @@ class Trainer:
     def evaluate(
         self, windows: Iterable[Batch], stopping: Stopping | None = None
     ) -> tuple[float, int] | None:
-        """(summed nats, tokens predicted); None where a signal cut it short."""
+        """Returns the summed nats and the number of predicted tokens; None where a signal cut it
+        short."""
         begun = time.perf_counter()
         self.model.eval()
         nats, tokens = torch.zeros((), dtype=torch.float64, device=self.settings.device), 0
@@ -166,8 +168,8 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
 
-    def _seed(self) -> None:
-        """For dropout, the only thing that draws: what a step drops depends on its number alone."""
+    def _seed_dropout(self) -> None:
+        """Makes what a step drops depend on its number alone. Nothing else draws."""
         digest = hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()
         torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
         if self.settings.device == "cuda":
@@ -180,9 +182,9 @@ class Trainer:
         return "diverged"
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Every number that the next step depends on, by name."""
+        """Returns every number that the next step depends on, by name."""
         return {
-            "model": stored(self.model),
+            "model": stored_tensors(self.model),
             "optimizer": dict(self._optimizer_tensors()),
         }
 
@@ -220,27 +222,27 @@ class Trainer:
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
         names = dict(self.model.named_parameters())
-        of = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        owner = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for key, value in optimizer.items():
             name, _, part = key.rpartition(":")
-            of[names[name]].state[names[name]][part] = value.to(self.settings.device).clone()
+            owner[names[name]].state[names[name]][part] = value.to(self.settings.device).clone()
 
 
-def stored(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model that a step changes: its parameters, each under its first name, and
-    the running statistics of norms that keep some."""
-    kept = model.state_dict(keep_vars=True)
-    buffers = {name: tensor for name, tensor in model.named_buffers() if name in kept}
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Returns every tensor of the model that a step changes: its parameters, each under its first
+    name, and the running statistics of norms that keep some."""
+    saved = model.state_dict(keep_vars=True)
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in saved}
     return {**dict(model.named_parameters()), **buffers}
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copies every tensor by name; ValueError where names or shapes are not the model's own."""
-    parameters = stored(model)
+    parameters = stored_tensors(model)
     if parameters.keys() != tensors.keys():
-        strange = sorted(parameters.keys() ^ tensors.keys())
-        raise ValueError(f"the weights are not this model's: {', '.join(strange[:3])}")
+        unmatched = sorted(parameters.keys() ^ tensors.keys())
+        raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise ValueError(f"{name} is {list(tensors[name].shape)}, not {list(parameter.shape)}")

@@ -1,0 +1,347 @@
+"""A folder of plugins adds attentions, a loss, a schedule and an optimizer: Python and a YAML each.
+Each is compared with its formula, and a run trains with all of them."""
+
+import json
+import os
+import subprocess
+import sys
+from math import log, sqrt
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import ConfigError, load
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose, plain
+from transformer_norms.report.__main__ import main as report
+from transformer_norms.sample import main as sample
+from transformer_norms.training import loss as loss_module
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.replicas import replica_count
+from transformer_norms.training.settings import TrainerSettings
+
+ROOT = Path(__file__).parents[1]
+WINDOW, VOCABULARY, CONTEXT, HEAD = 3, 31, 16, 16
+PLUGIN = '''
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from transformer_norms.kinds import Nonnegative, Positive, Rate
+from transformer_norms.model.attention import ATTENTIONS, Softmax
+from transformer_norms.model.initialization import Linear
+from transformer_norms.training.loss import LOSSES
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.schedule import SCHEDULES
+
+
+@ATTENTIONS("window")
+class Window(Softmax):
+    """softmax attention to the last `window` tokens"""
+
+    def __init__(self, *, window: Positive, **shared):
+        super().__init__(**shared)
+        self.window = window
+
+    def sees(self, query, key):
+        return query - key < self.window
+
+
+@ATTENTIONS("linear")
+class GatedLinear(torch.nn.Module):
+    """sigmoid(W x) * (causal(q k^T) v): a matrix of its own, and no softmax"""
+
+    refuses = {
+        "architecture.attention_cap": "it has no logits to bound",
+        "model.dropout": "it has no weights to drop",
+    }
+
+    def __init__(self, *, width, heads, head_dim, scale, **shared):
+        super().__init__()
+        self.gate, self.scale = Linear(width, heads * head_dim), scale
+
+    def forward(self, q, k, v, x):
+        context = (q @ k.mT).tril(k.shape[2] - q.shape[2]) * self.scale @ v
+        gate = self.gate(x).sigmoid().unflatten(-1, (-1, v.shape[-1])).transpose(1, 2)
+        return gate * context
+
+
+@LOSSES("z_loss")
+@dataclass(frozen=True)
+class ZLoss:
+    """cross-entropy + z_weight * logsumexp(logits)^2      Chowdhery et al. 2022 (PaLM)"""
+
+    z_weight: Nonnegative
+
+    def __call__(self, logits, targets):
+        nats = F.cross_entropy(logits, targets, reduction="sum")
+        return nats + self.z_weight * logits.logsumexp(-1).square().sum()
+
+
+@SCHEDULES("root")
+def root(step: int, steps: int) -> float:
+    """1 / sqrt(step + 1)"""
+    return (step + 1) ** -0.5
+
+
+class Signs(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+
+
+@OPTIMIZERS("signs")
+def signs(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
+    """w - lr * sign(gradient)      Bernstein et al. 2018, arXiv:1802.04434"""
+    return [Signs(model.parameters(), {"lr": lr})]
+
+
+@OPTIMIZERS("whole", all_threads=True)
+def whole(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
+    """signs, as if its step were made of products"""
+    return signs(model, lr=lr)
+'''
+YAMLS = {
+    "attention/window": f"type: window\nwindow: {WINDOW}\n",
+    "attention/linear": "type: linear\n",
+    "loss/z_loss": "type: z_loss\nz_weight: 0.05\n",
+    "schedule/root": "type: root\n",
+    "optimizer/signs": "type: signs\nlr: 1e-3\n",
+    "optimizer/whole": "type: whole\nlr: 1e-3\n",
+}
+ALL = ["attention=window", "loss=z_loss", "schedule=root", "optimizer=signs"]
+SIZES = ["model=tiny", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
+SIZES += ["trainer.device=cpu", "trainer.probe_every=0"]
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "plugin.py").write_text(PLUGIN)
+    for name, text in YAMLS.items():
+        file = folder / "configs" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def trainer_of(mine):
+    def built(*typed, replicas=1):
+        keys = {text.partition("=")[0] for text in typed}
+        usual = [text for text in SIZES if text.partition("=")[0] not in keys]
+        config = plain(compose([f"plugins={mine}", *usual, *typed]))
+        return build_trainer(
+            config, build_model(config, VOCABULARY), lambda step: tokens(), lambda: (), replicas
+        )
+
+    return built
+
+
+def tokens():
+    shape, generator = (4, CONTEXT + 1), torch.Generator().manual_seed(0)
+    return torch.randint(VOCABULARY, shape, generator=generator)
+
+
+# Attention
+
+
+def window_by_hand(q, k, v, scale, cap):
+    """Returns the context of each query, computed one at a time, with entropies and logits."""
+    context, entropies, largest = torch.zeros_like(q), [], []
+    for t in range(q.shape[2]):
+        seen = slice(max(0, t - WINDOW + 1), t + 1)
+        logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen]) * scale
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        weights = logits.exp() / logits.exp().sum(-1, keepdim=True)
+        context[:, :, t] = torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen])
+        entropies.append(-(weights * weights.log()).sum(-1))
+        largest.append(logits.max())
+    return context, torch.stack(entropies).mean().item(), max(largest).item()
+
+
+WINDOWS = {
+    "plain": ([], 1 / sqrt(HEAD), None),
+    "scaled": (["architecture.attention_scale=0.7"], 0.7, None),
+    "capped": (["architecture.attention_cap=0.4"], 1 / sqrt(HEAD), 0.4),
+    "shared keys": (["model.kv_heads=1", "placement=qkv"], 1 / sqrt(HEAD), None),
+    # The learned scale of queries of length 1 multiplies q before the attention meets it.
+    "unit queries": (["qk_norm=l2"], 1.0, None),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_a_sliding_window_is_masked_softmax_in_training_in_probes_and_from_a_cache(
+    case, trainer_of
+):
+    typed, scale, cap = WINDOWS[case]
+    trainer = trainer_of(
+        "attention=window", "trainer.precision=fp64", "trainer.probe_every=1", *typed
+    )
+    model, met = trainer.model, []
+    model.blocks[0].attention.f.attend.register_forward_hook(
+        lambda attend, given, context: met.append((*given[:3], context))
+    )
+    assert trainer.train_step() is None
+    (*qkv, context), *_ = met  # the probe's pass came first
+    wanted, entropy, largest = window_by_hand(*qkv, scale, cap)
+    assert qkv[0].shape[-1] == HEAD
+    torch.testing.assert_close(context, wanted, rtol=1e-10, atol=1e-12)
+    assert trainer.probed["probe/attention_entropy/0"] == pytest.approx(entropy, rel=1e-4)
+    assert trainer.probed["probe/attention_logit/0"] == pytest.approx(largest, rel=1e-4)
+    check_cache(model.eval())
+
+
+@torch.no_grad()
+def check_cache(model):
+    read, cache = tokens()[:, :CONTEXT], model.new_cache()
+    pieces = torch.cat([model(piece, cache) for piece in read.split([5, 1, 4, 6], dim=1)], dim=1)
+    torch.testing.assert_close(pieces, model(read), rtol=1e-9, atol=1e-11)
+
+
+def test_a_window_of_the_whole_context_is_softmax_attention(trainer_of):
+    wide, plain_ = (
+        trainer_of(choice, "trainer.precision=fp64").model
+        for choice in ("attention=window", "attention=softmax")
+    )
+    for block in wide.blocks:
+        block.attention.f.attend.window = CONTEXT
+    read = tokens()[:, :CONTEXT]
+    torch.testing.assert_close(wide(read), plain_(read), rtol=1e-10, atol=1e-12)
+
+
+def test_an_attention_may_own_weights_and_have_no_logits(trainer_of):
+    trainer = trainer_of("attention=linear", "trainer.precision=fp64", "trainer.probe_every=1")
+    gate = trainer.model.blocks[1].attention.f.attend.gate.weight
+    first = gate.detach().clone()
+    assert first.std() > 0  # drawn as every other matrix is
+    assert trainer.train_step() is None
+    assert not torch.equal(first, gate)
+    assert "probe/gradient_norm/attention.attend.gate/1" in trainer.probed
+    assert not any("entropy" in key or "logit" in key for key in trainer.probed)
+    assert "blocks.1.attention.f.attend.gate.weight" in trainer.tensors()["model"]
+    check_cache(trainer.model.eval())
+
+
+def test_an_attention_refuses_in_one_line_what_it_cannot_do(trainer_of):
+    for typed, said in [
+        ("architecture.attention_cap=5", "it has no logits to bound"),
+        ("model.dropout=0.1", "it has no weights to drop"),
+        ("placement=qk_cap", "it has no logits to bound"),
+    ]:
+        with pytest.raises(ConfigError, match=f"not allowed with attention=linear: {said}") as line:
+            trainer_of("attention=linear", typed)
+        assert "\n" not in str(line.value)
+    with pytest.raises(ConfigError, match="attention.window: 0 is not allowed"):
+        trainer_of("attention=window", "attention.window=0")
+    with pytest.raises(ConfigError, match="did you mean 'window'"):
+        trainer_of("attention=windo")
+
+
+# Loss
+
+
+@pytest.mark.parametrize(
+    ("typed", "replicas", "tolerance"),
+    [
+        (["trainer.precision=fp64"], 1, 1e-11),
+        (["trainer.precision=fp64", "architecture.logit_cap=3"], 2, 1e-11),
+        (["trainer.precision=fp64", "trainer.activation_checkpointing=true"], 4, 1e-11),
+        (["trainer.precision=bf16"], 2, 0.03),
+    ],
+)
+def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
+    typed, replicas, tolerance, trainer_of, monkeypatch
+):
+    trainer = trainer_of("loss=z_loss", *typed, replicas=replicas)
+    whole = trainer_of("loss=z_loss", "trainer.precision=fp64", *typed[1:]).model
+    monkeypatch.setattr(loss_module, "LOGITS", 5 * VOCABULARY * replicas)
+    batch, parts = tokens(), 4 // replicas
+    # log-probabilities and logsumexp written out, over all tokens at once
+    logits = whole(batch[:, :-1]).flatten(0, 1)
+    normalizer = logits.exp().sum(-1).log()
+    nats = (normalizer - logits.gather(-1, batch[:, 1:].reshape(-1, 1))[:, 0]).mean()
+    trained_on = nats + 0.05 * normalizer.square().mean()
+    wanted = torch.autograd.grad(trained_on, list(whole.parameters()))
+    total = sum(trainer.loss.backward(part, parts) for part in batch.chunk(parts))
+    near = {"rtol": tolerance, "atol": tolerance / 10}
+    expected = torch.stack((trained_on, nats)).to(total.dtype)
+    torch.testing.assert_close(total, expected, **near)
+    for parameter, gradient in zip(trainer.parameters, wanted, strict=True):
+        torch.testing.assert_close(parameter.grad.double(), gradient, **near)
+    # An evaluation is plain cross-entropy.
+    evaluated, count = trainer.evaluate([batch])
+    assert evaluated / count == pytest.approx(nats.item(), rel=tolerance)
+
+
+def test_divergence_reads_nats_and_the_rows_what_was_trained_on(trainer_of):
+    plain_, z = (trainer_of(f"loss={name}") for name in ("cross_entropy", "z_loss"))
+    for trainer in (plain_, z):
+        assert trainer.train_step() is None
+    assert z.divergence.initial == pytest.approx(plain_.divergence.initial, rel=1e-6)
+    # At the start the logits are small: their logsumexp is log(vocabulary).
+    more = z.losses[0] - plain_.losses[0]
+    assert more == pytest.approx(0.05 * log(VOCABULARY) ** 2, rel=0.1)
+    z.loss.criterion = lambda logits, targets: logits.sum() * float("inf")
+    assert "the loss is " in z.train_step()
+
+
+# Schedule and optimizer
+
+
+def test_a_schedule_without_a_warm_up_and_an_optimizer_act_as_their_formulas(trainer_of):
+    trainer = trainer_of("schedule=root", "optimizer=signs", "trainer.clip=0")
+    assert trainer.divergence.warmup == 0
+    assert trainer_of("schedule.warmup=7").divergence.warmup == 7
+    for step in range(3):
+        before = [parameter.detach().clone() for parameter in trainer.parameters]
+        assert trainer.train_step() is None
+        rate = 1e-3 / sqrt(step + 1)
+        for old, new in zip(before, trainer.parameters, strict=True):
+            size = (new - old).abs()[(new - old).abs() > 1e-9]
+            assert size.numel() > 0
+            torch.testing.assert_close(size, torch.full_like(size, rate), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize(("optimizer", "replicas"), [("adamw", 2), ("signs", 2), ("whole", 1)])
+def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine):
+    typed = [*SIZES[:2], "trainer.batch_size=64", "trainer.device=cpu", f"optimizer={optimizer}"]
+    config = plain(compose([f"plugins={mine}", *typed]))
+    model = build_model(config, VOCABULARY)
+    settings = TrainerSettings(**config["trainer"])
+    assert replica_count(settings, model, 2, OPTIMIZERS[optimizer]) == replicas
+
+
+# A run
+
+
+def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text("the cat sat on the mat and the dog sat on the log " * 60)
+    typed = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
+    typed += ["trainer.batch_size=32", "trainer.steps=40", "trainer.threads=2"]
+    typed += ["attention.window=9", "model.context=32", "data.val_tokens=99"]
+    command = [sys.executable, str(ROOT / "train.py"), f"plugins={mine}", *typed]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    folder = Path(last["run"])
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (last["status"], summary["replicas"]) == ("finished", 2)
+    assert [summary["choices"][text.partition("=")[0]] for text in ALL] == [
+        text.partition("=")[2] for text in ALL
+    ]
+    assert {"window", "z_loss", "root", "signs"} <= set(folder.name.split("-"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert summary["val_loss"] < summary["initial_loss"] - 0.5
+    entropy = next(row[key] for row in rows if (key := "probe/attention_entropy/0") in row)
+    assert 0 < entropy <= log(9)
+    model = load(folder, plugins=str(mine))
+    assert model.blocks[0].attention.f.attend.window == 9
+    assert sample([str(folder), "--prompt", "the", "--tokens", "50", "--plugins", str(mine)]) == 0
+    assert report([str(folder)]) == 0
