@@ -69,33 +69,25 @@ def placement_table() -> list[str]:
 def _equations(of: Definition) -> list[str]:
     """One line if both sub-layers say the same; below it the equations of some blocks, with their
     condition."""
-    stated = of.get("equation", {})
+    stated = of["equation"]
     parts = stated if isinstance(stated, Mapping) else {"": stated}
     lines = dict.fromkeys(f"`{equation}`" for part, equation in parts.items() if part != "end")
     if "end" in parts:
         lines[f"before the head: `{parts['end']}`"] = None
-    for entry in of.get("where", of.get("schedule", [])):
+    for entry in of.get("where", []):
         lines |= dict.fromkeys(f"where `{entry['blocks']}`: {line}" for line in _equations(entry))
     return list(lines)
 
 
 def _companions(of: Definition) -> str:
     """What the equation does not say: learned numbers, and what the placement brings along."""
-    said = [f"{key}: {_said(spec)}" for key, spec in _learned(of).items()]
+    said = [f"{key}: {_said(spec)}" for key, spec in of.get("learned", {}).items()]
     said += [f"{key}={_said(value)}" for key, value in of.get("brings", {}).items()]
     if "weight_constraint" in of:
         said.append(f"weights of {of['weight_constraint'].replace('_', ' ')}")
     if "unverified" in of:
         said.append(f"*unverified: {of['unverified']}*")
     return "<br>".join(said)
-
-
-def _learned(of: Definition) -> Definition:
-    if "learned" in of:
-        return of["learned"]
-    parts = [of.get(part, {}) for part in ("both", "attention", "mlp")]
-    specs = [item for part in parts for item in part.items()]
-    return {key: spec for key, spec in specs if isinstance(spec, Mapping) and "learn" in spec}
 
 
 def _said(value: Any) -> str:

@@ -5,8 +5,10 @@ tab becomes a space, and what does not print (controls, lone surrogates, reverse
 """
 
 import csv
+import re
 from collections.abc import Sequence
 from io import StringIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +80,36 @@ def narrow_table(rows: Rows) -> list[str]:
         ).rstrip()
         for row in cells
     ]
+
+
+def wrapped_table(rows: Rows) -> list[str]:
+    """For a terminal: lines of at most 80 columns, an indent of two included. Where the columns do
+    not fit, the widest are wrapped, and nothing is cut. Columns without content are left out."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    kept = [n for n in range(len(cells[0])) if any(row[n] for row in cells[1:])]
+    cells = [[row[n] for n in kept] for row in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    while sum(widths) > COLUMNS - 2 * len(widths):
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in cells:
+        parts = [_wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(line, widths, strict=True))
+            lines.append(f"  {'  '.join(padded)}".rstrip())
+    return lines
+
+
+def _wrap_cell(cell: str, width: int) -> list[str]:
+    """Lines of a cell: broken at blanks and after operators, and only then inside a word."""
+    lines = [""]
+    for word in re.findall(r"\s+|\S+", cell):
+        pieces = [word] if len(word) <= width else re.split(r"(?<=[/*+.])", word)
+        for piece in (part[n : n + width] for part in pieces for n in range(0, len(part), width)):
+            if len((lines[-1] + piece).rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece if lines[-1] else piece.lstrip()
+    return [line.rstrip() for line in lines]
 
 
 def markdown_table(rows: Rows) -> str:

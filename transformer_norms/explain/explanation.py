@@ -90,6 +90,8 @@ def equations(anatomy: Anatomy) -> Section:
     name = anatomy.shown("norm")
     own = "norm(x) is x" if name == "none" else "each time with parameters of its own"
     remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
+    if anatomy.placement.topology == "dual":
+        remarks.append("x and r are two streams, to which attention adds and then the mlp")
     if anatomy.adds("start"):
         remarks.append("start is the stream as it entered the block")
     remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))

@@ -1,6 +1,5 @@
 """An explanation as text of at most 80 columns: longer lines are wrapped, and nothing is cut."""
 
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,15 +8,15 @@ from typing import Any
 from transformer_norms.explain.explanation import Cell, Explanation, Fact, Section
 from transformer_norms.explain.layout import blocks_text, kinds_of_block
 from transformer_norms.explain.painting import terminal_lines
+from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
 
-COLUMNS = 80
-GAP = 2
 Cells = tuple[Cell, ...]
 
 
 def explanation_text(explanation: Explanation) -> str:
     choices = explanation.anatomy.config.choices
-    lines = [" ".join(f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))]
+    title = " ".join(f"{axis}={choices[axis]}" for axis in ("placement", "norm", "model"))
+    lines = wrap(title, "", "  ")
     first, *rest = explanation.sections
     lines += [*_section(first), *heading("Drawing")]
     for layout, blocks in kinds_of_block(explanation.anatomy, room=COLUMNS - 2).items():
@@ -44,7 +43,7 @@ def heading(title: str) -> list[str]:
 
 def wrap(line: str, indent: str, further: str | None = None) -> list[str]:
     return textwrap.wrap(
-        line,
+        printable(line),
         COLUMNS,
         initial_indent=indent,
         subsequent_indent=indent if further is None else further,
@@ -78,7 +77,7 @@ def _section(section: Section) -> list[str]:
     groups = grouped(section.facts)
     lines = heading(section.title)
     if any(section.heads):
-        lines += table(section.heads, [_row(group) for group in groups])
+        lines += wrapped_table([section.heads, *(_row(group) for group in groups)])
     else:
         for group in groups:
             name = f"{blocks_text(group.blocks)} {group.name}".strip()
@@ -96,39 +95,6 @@ def _row(group: Group) -> list[str]:
     times = max(1, len(group.blocks))
     cells = (f"{cell * times:,}" if isinstance(cell, int) else cell for cell in group.cells)
     return [blocks_text(group.blocks), group.name, *cells]
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need be; if all do not fit, the widest are wrapped."""
-    cells = [list(heads), *[list(row) for row in rows]]
-    kept = [n for n in range(len(heads)) if any(row[n] for row in cells[1:])]
-    cells = [[row[n] for n in kept] for row in cells]
-    widths = [max(len(row[n]) for row in cells) for n in range(len(kept))]
-    room = COLUMNS - 2 - GAP * (len(widths) - 1)
-    while sum(widths) > room:
-        widths[widths.index(max(widths))] -= 1
-    lines = []
-    for row in cells:
-        parts = [_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for n in range(max(len(part) for part in parts)):
-            padded = (
-                (part[n] if n < len(part) else "").ljust(width)
-                for part, width in zip(parts, widths, strict=True)
-            )
-            lines.append(("  " + (" " * GAP).join(padded)).rstrip())
-    return lines
-
-
-def _cell(cell: str, width: int) -> list[str]:
-    """Lines of a cell: broken at blanks and after operators, and only then inside a word."""
-    lines = [""]
-    for word in re.findall(r"\s+|\S+", cell):
-        pieces = [word] if len(word) <= width else re.split(r"(?<=[/*+.])", word)
-        for piece in (part[n : n + width] for part in pieces for n in range(0, len(part), width)):
-            if len((lines[-1] + piece).rstrip()) > width:
-                lines.append("")
-            lines[-1] += piece if lines[-1] else piece.lstrip()
-    return [line.rstrip() for line in lines]
 
 
 # ------------------------------------------------------------------------------------ a difference
