@@ -1,4 +1,4 @@
-"""Published claims beside what the studies here found: as much as their statistics carry."""
+"""Published claims beside the results of the studies here, as far as their statistics carry."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ SAME = ("equivalent", "identical")
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a study that a claim rests on: what it says of `variant` against
-    `baseline`, both by the names that the study's report has for them."""
+    """One comparison that a claim rests on: the verdict that it expects of `variant` against
+    `baseline`, both by their names in the study's report."""
 
     variant: str
     says: Says
@@ -30,9 +30,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A published sentence and its source; the comparisons in which it would show; `beside` is
-    what has to be read with it. Of a claim that no comparison of runs carries, `found` has {} in
-    the place of what was measured."""
+    """A published sentence, its source, and the comparisons in which it would show. `beside` has to
+    be read with it. If no comparison of runs can show the claim, `found` is its text, with {} for
+    the measured value."""
 
     claim: str
     source: str
@@ -43,21 +43,23 @@ class Claim:
 
 
 def claims_table(file: Path, studies: Mapping[str, Findings], words: Mapping[str, str]) -> str:
-    """A row a claim. `words` has what a study says that is no comparison of runs."""
+    """A row for each claim. `words` has the results of studies that compare no runs."""
     claims = TypeAdapter(list[Claim]).validate_python(yaml.safe_load(file.read_text()))
     rows = ["| claim | source | found here | study |", "|---|---|---|---|"]
     for claim in claims:
         study = claim.study
         found = claim.found.replace("{}", words.get(study, ""))
         if claim.parts:
-            found = _found(claim.parts, studies[study]) + _besides(claim.parts, studies[study])
+            found = _finding(claim.parts, studies[study]) + _other_differences(
+                claim.parts, studies[study]
+            )
         said = escape_markdown(f"{found}{'; ' * bool(claim.beside)}{claim.beside}")
         rows.append(f"| {claim.claim} | {claim.source} | {said} | [{study}]({study}) |")
     return "\n".join(rows)
 
 
-def _found(parts: Sequence[Part], study: Findings) -> str:
-    """`reproduced` of ENOUGH seeds and more, where every part shows as the claim has it."""
+def _finding(parts: Sequence[Part], study: Findings) -> str:
+    """`reproduced` if every part shows what the claim states, with at least ENOUGH seeds."""
     compared = [(part, _compared(part, study)) for part in parts]
     agree = [_agrees(part, comparison) for part, comparison in compared]
     seeds = min(len(comparison.seeds) for _, comparison in compared)
@@ -73,7 +75,7 @@ def _found(parts: Sequence[Part], study: Findings) -> str:
 
 
 def _compared(part: Part, study: Findings) -> Comparison:
-    """The report's own comparison; of another pair, that pair as one more beside all of these."""
+    """The report's own comparison; another pair is compared as one more beside all of these."""
     if part.baseline is None:
         return study.comparisons[part.variant]
     pairs = {
@@ -86,8 +88,8 @@ def _compared(part: Part, study: Findings) -> Comparison:
 
 
 def _agrees(part: Part, comparison: Comparison) -> bool | None:
-    """None: the numbers cannot tell. A pair in which a run diverged has no verdict but that, and
-    bears nobody's claim of a difference in loss."""
+    """None if the numbers cannot tell. A pair in which a run diverged supports no claim of a
+    difference in loss."""
     verdict = comparison.verdict
     if verdict in ("better", "worse"):
         return verdict == part.says
@@ -111,8 +113,8 @@ def _numbers(part: Part, comparison: Comparison, study: Findings) -> str:
     return f"{name} {difference} nats ({interval}, {p} after Holm)"
 
 
-def _besides(parts: Sequence[Part], study: Findings) -> str:
-    """What a variant differs in besides what was asked, by the settings' names."""
+def _other_differences(parts: Sequence[Part], study: Findings) -> str:
+    """The settings in which a variant and its baseline differ beyond the question."""
     found = []
     for part in parts:
         variant = study.study.variant(part.variant)

@@ -68,7 +68,7 @@ def regenerate() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for archive in sorted(HERE.glob(f"*/{RUNS}")):
-            found[archive.parent.name] = _reported(archive, Path(folder))
+            found[archive.parent.name] = _write_study(archive, Path(folder))
     words = {"norm_removal": _removal(HERE / "norm_removal")}
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
@@ -76,8 +76,8 @@ def regenerate() -> None:
     _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
 
 
-def _reported(archive: Path, folder: Path) -> Findings:
-    """Of the runs in `archive`, whose report is written and put beside it."""
+def _write_study(archive: Path, folder: Path) -> Findings:
+    """Writes the report of the runs in `archive` and puts it beside the archive."""
     study, home = archive.parent.name, archive.parent
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")

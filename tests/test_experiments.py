@@ -12,7 +12,7 @@ import claims
 import pytest
 import results
 import yaml
-from claims import Part, _found
+from claims import Part, _finding
 
 from transformer_norms.report.statistics import Outcomes, compare
 
@@ -113,7 +113,7 @@ def losses(seeds, above=0.0):
 
 
 def found(study, *parts):
-    return _found(parts, study)
+    return _finding(parts, study)
 
 
 @pytest.mark.parametrize(

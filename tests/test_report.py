@@ -301,3 +301,33 @@ def test_the_command_ends_with_one_json_line_and_needs_torch_for_drawings_alone(
     answer = {"report": "study/report.html", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
     assert done.stdout.splitlines() == [json.dumps(answer)]
     assert "baseline" in done.stderr
+
+
+EQUATIONS = {
+    "x + norm(f(x))": "x + norm(f(x))",
+    "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)": (
+        "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)"
+    ),
+    "parts": {"attention": "norm(x + f(x))", "mlp": "x - b*f(norm(x))"},
+}
+
+
+def test_a_typed_equation_is_its_variants_name_in_every_file():
+    """The record of a sweep has the text, or the text of each part."""
+    runs = []
+    for place, equation in enumerate(EQUATIONS.values()):
+        for seed in (0, 1):
+            config = config_of([], seed, optimizer__lr=1e-3 * (1 + place))
+            runs.append(planned(config, {"placement.equation": equation}))
+            make_run("study", config, 2.3 + place / 10 + seed / 100)
+    first = {"placement.equation": EQUATIONS["x + norm(f(x))"]}
+    make_record("study", runs, axes=["placement.equation"], baseline=first)
+    table, tex = text(), Path("study/table.tex").read_text()
+    names = [*list(EQUATIONS)[:2], "attention: norm(x + f(x)), mlp: x - b*f(norm(x))"]
+    assert {row["variant"] for row in rows()} == set(names)
+    assert {row["placement.equation"] for row in rows()} == set(names)
+    for name in names:
+        assert f"| {name.replace('*', chr(92) + '*')} " in table
+        assert f"{name} & " in tex
+    found = findings(read_study([Path("study")]))
+    assert max(map(len, summary_lines(found))) <= 80

@@ -1,4 +1,4 @@
-"""What runs found, as a page, tables and figures: which variant is better, and how sure that is."""
+"""Reports runs as a page, tables and figures: which variant is better, and how sure that is."""
 
 import json
 import os

@@ -46,7 +46,7 @@ _FRAME = 0.8  # inches of a figure that its axes do not have
 
 
 def line_style(place: int) -> tuple[str, Any]:
-    """Colour and dashes of the variant at a place: a pair of its own for each of the first 30."""
+    """Colour and dashes of the variant at a place. The first 30 places differ from each other."""
     return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
 
 
@@ -56,8 +56,8 @@ def short_name(text: str) -> str:
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions at least `gap` apart, in the order of `wanted` and as close to it as can be (least
-    squares), inside low..high; evenly spread where there is no room for that."""
+    """Positions at least `gap` apart, in the order of `wanted` and as close to it as possible (by
+    least squares), inside low..high; evenly spread if there is no room for that."""
     from scipy.optimize import isotonic_regression
 
     count = len(wanted)
@@ -70,7 +70,7 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
 
 
 def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float]]) -> None:
-    """Each variant's name beside the end of its line, in its colour, pushed away from others."""
+    """Writes each name beside the end of its line, in its colour, apart from the others."""
     low, high = axes.get_ylim()
     inches = axes.figure.get_size_inches()[1] - _FRAME
     wanted = [min(max((y - low) / (high - low), 0), 1) for _, y in ends]
@@ -119,7 +119,7 @@ _FAR = 12  # times the distance of the median from the best: what lies beyond is
 
 
 def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
-    """The figure as an SVG and as a PNG; none where no run has ended. `rows` of metrics by run
+    """The figure as an SVG and as a PNG; none if no run has ended. `rows` are the metrics by run
     folder."""
     study = findings.study
     shown = [variant for variant in study.variants if variant.ended]
@@ -146,7 +146,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
 def _read_curves(
     runs: Sequence[Sequence[SavedRun]], rows: Mapping[Path, Rows]
 ) -> tuple[str, list[list[Curve]]]:
-    """Which loss is drawn, and the curves."""
+    """The name of the loss that is drawn, and the curves."""
     evaluated = [loss_curve(rows[run.folder], "val/loss") for members in runs for run in members]
     key = shown_loss([0 if one is None else len(one.loss) for one in evaluated])
     drawn = [
@@ -161,7 +161,7 @@ def _read_curves(
 
 
 def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
-    """Each seed a thin line behind the mean, and each variant's name at its line's end."""
+    """Draws each seed as a thin line behind the mean, and each name at the end of its line."""
     from matplotlib.ticker import EngFormatter
 
     every = [curve for curves in drawn for curve in curves]
@@ -176,7 +176,7 @@ def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]])
 
 
 def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]:
-    """One variant; where its line ends."""
+    """Draws one variant. Returns the end of its line."""
     colour, dashes = line_style(place)
     for curve in curves:
         axes.plot(curve.tokens, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
@@ -194,8 +194,8 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
 
 
 def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
-    """A row a variant: every seed a dot above the mean with Student's 95 % interval. At the right
-    edge a cross for each that diverged, a triangle for each that lies beyond."""
+    """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
+    interval. The right edge has a cross for each diverged run, a triangle for each loss outside."""
     finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
     span = _loss_span(finished)
     axes.set_xlim(*span)
@@ -223,8 +223,8 @@ def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> No
 
 
 def _loss_span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Dots are in view, and the intervals of three seeds or more, but for what lies so far above
-    the median of all that the others would be one."""
+    """The range that shows all dots and the intervals of three seeds or more. It leaves out what
+    lies so far above the median that the other dots would fall together."""
     ends = [loss for losses in finished for loss in losses]
     if not ends:
         return 0.0, 1.0
@@ -242,7 +242,7 @@ def _loss_span(finished: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def draw_rates(study: Study) -> dict[str, bytes]:
-    """The figure as an SVG; none where nothing was tuned."""
+    """The figure as an SVG; none if nothing was tuned."""
     tuned = [audit for audit in audits(study) if audit.losses]
     if not tuned or study.rate is None:
         return {}
@@ -263,7 +263,7 @@ def draw_rates(study: Study) -> dict[str, bytes]:
 
 
 def _rate_span(tuned: list[Audit]) -> tuple[float, float]:
-    """Of all that a point is drawn for."""
+    """The range of the losses that are drawn as points."""
     losses = [loss for audit in tuned for loss in _points(audit).values()]
     if not losses:
         return 0.0, 1.0
@@ -281,8 +281,8 @@ def _points(audit: Audit) -> dict[float, float]:
 
 
 def _draw_rates(axes: Any, place: int, audit: Audit, key: str) -> tuple[float, float]:
-    """A line through the rates at which a run finished, the one that was chosen in a ring; a cross
-    at the upper edge where one diverged. Where the line ends."""
+    """Draws a line through the rates at which a run finished, a ring around the chosen one, and a
+    cross at the upper edge for each that diverged. Returns the end of the line."""
     colour, dashes = line_style(place)
     points = _points(audit)
     axes.plot(

@@ -185,7 +185,7 @@ def _under(key: str, group: str) -> bool:
 
 
 def differences(study: Study, variant: Variant) -> list[str]:
-    """In words, all differences of a variant and its baseline beyond the axes asked about:
+    """All differences, in words, of a variant and its baseline beyond the axes asked about:
     settings (the baseline's in brackets), parameters, FLOPs per token, machines and code."""
     baseline = study.baseline_of(variant)
     if not (variant.ended and baseline.ended):
@@ -234,7 +234,7 @@ def _costs(one: SavedRun, other: SavedRun) -> list[str]:
 
 
 def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
-    """In words, the properties of machine, libraries and code that are not the same in all runs."""
+    """The properties of machine, libraries and code, in words, that differ between runs."""
     found = []
     for name in ("device", "threads", "commit", "dirty"):
         found += _several(name, [getattr(run.summary, name) for run in runs])

@@ -309,8 +309,8 @@ def detectable(sd: float, seeds: int, compared: int, effect: float) -> float:
 def smallest_found(
     sd: float, effect: float, compared: int = 1, seeds: Iterable[int] = (3, 5, 8, 10)
 ) -> dict[int, float]:
-    """Number of seeds -> the smallest difference that so many find in POWER of all studies, where
-    paired differences have the standard deviation `sd`."""
+    """The smallest difference that is found in POWER of all studies, by number of seeds, if paired
+    differences have the standard deviation `sd`."""
     return {count: detectable(sd, count, compared, effect) for count in seeds}
 
 

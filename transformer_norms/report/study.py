@@ -100,7 +100,7 @@ class Study:
         return [member for member in self.runs if member.stage in ("result", "tune")]
 
     def count(self) -> dict[str, int]:
-        """Of the runs that count, how many there should be, and how they ended."""
+        """The number of runs that count, and how many of them ended in which way."""
         runs = {member.folder: member for member in self._counted}.values()
         ended = [member.status for member in runs if member.ended]
         return {

@@ -16,7 +16,7 @@ _LISTED = 8  # runs named in one line
 
 
 def table(findings: Findings) -> Table:
-    """Columns that say nothing of any variant are left out."""
+    """The table, without columns that are empty for every variant."""
     names = (
         "variant tuned seeds diverged missing loss median difference interval p sign-flip "
         "correlation detectable verdict"

@@ -16,9 +16,9 @@ CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
 @dataclass(frozen=True)
 class Audit:
-    """What was tried of one variant. `losses`: value of the rate -> mean validation loss in nats
-    per token, of diverged runs their initial loss; `diverged`: the rates at which a run did;
-    `lost`: those at which every run did."""
+    """The tuning of one variant. `losses`: value of the rate -> mean validation loss in nats per
+    token, in which a diverged run counts as its initial loss. `diverged`: the rates at which a run
+    diverged. `lost`: the rates at which every run diverged."""
 
     variant: Variant
     points: int
@@ -30,7 +30,7 @@ class Audit:
 
 
 def audits(study: Study) -> list[Audit]:
-    """One a variant; none where no number was tuned."""
+    """The audit of each variant; none if no number was tuned."""
     key = study.rate
     return [
         _audit(variant, key, study.tune[key])
@@ -72,8 +72,8 @@ def _points(variant: Variant) -> list[list[StudyRun]]:
 
 
 def caveats(variant: Variant, baseline: Variant) -> list[str]:
-    """What a verdict must not be read without: where tuning gave the two unlike chances, or may
-    have stopped short of a best value."""
+    """The remarks that belong to a verdict: tuning gave the two unequal chances, or may have
+    stopped before the best value."""
     lines = [
         f"the best {', '.join(one.tuned.edge)} of {one.name} is the last that was tried"
         for one in (variant, baseline)
@@ -110,7 +110,7 @@ def _ended(trials: Sequence[StudyRun]) -> list[SavedRun]:
 
 
 def audit_lines(study: Study) -> list[str]:
-    """What the table of the audit means, and what is wrong with the tuning, if anything is."""
+    """Explains the table of the audit, and names the faults of the tuning."""
     every, key = audits(study), study.rate
     if not every or key is None:
         return []

@@ -253,7 +253,7 @@ def _lead(findings: Findings, compared: list[Variant]) -> str:
 
 
 def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> list[str]:
-    """Sentences that keep a reader from taking the groups for more than they are."""
+    """The limits of the answer, in sentences."""
     verdicts = {group.verdict for group in groups}
     told = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in compared]
     notes = []

@@ -1,6 +1,6 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.tuning import Table, audit_lines, audit_table
 from transformer_norms.report.verdict import sentence
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import (
     Rows,
     csv_table,
@@ -101,12 +102,16 @@ def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
         "run": member.folder.name,
         "stage": member.stage,
         "variant": next(variants, ""),
-        **{key: member.variant.get(key) for key in study.axes},
+        **{key: _cell(member.variant.get(key)) for key in study.axes},
         **{key: member.tuned.get(key) for key in study.tune},
         "seed": member.seed,
         "status": member.status,
         **(_measurements(member.run) if member.run else {}),
     }
+
+
+def _cell(value: Any) -> Any:
+    return value_text(value) if isinstance(value, Mapping) else value
 
 
 def _measurements(run: SavedRun) -> dict[str, Any]:

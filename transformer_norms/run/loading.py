@@ -15,9 +15,11 @@ from transformer_norms.training.trainer import load_weights
 
 
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
-    """The model of a run folder as it was last saved, every file verified. ConfigError where the
-    folder is no run or its norm is a plugin's that is not named here, NoUsableCheckpoint where it
-    has none."""
+    """The model of a run folder as it was last saved, every file verified.
+
+    Raises ConfigError if the folder is no run, or if its norm is a plugin's that is not named here;
+    NoUsableCheckpoint if it has no checkpoint.
+    """
     folder = _run(folder)
     # Where it trained does not matter: what is loaded stands on the CPU.
     here = [f"config={folder / 'config.yaml'}", "trainer.device=cpu", f"plugins={plugins}"]

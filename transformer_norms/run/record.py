@@ -1,4 +1,4 @@
-"""What a run writes while it trains: rows, checkpoints, its summary."""
+"""The record of a run while it trains: rows, checkpoints, its summary."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from transformer_norms.training.trainer import Trainer
 
 
 class Record:
-    """A run's folder as its trainer sees it. `summary` is written whole at every checkpoint."""
+    """The run folder for the trainer. `summary` is written whole at every checkpoint."""
 
     def __init__(
         self,
@@ -30,16 +30,16 @@ class Record:
         self.diverged: str | None = None
 
     def rewind(self, step: int, written: int) -> None:
-        """Forgets the rows that came after the checkpoint of `step` from which the run goes on:
-        those behind `written`, the last that there was then. A row that came later, of the very
-        step, is measured again, since the trainer is as it was before."""
+        """Removes the rows after the checkpoint of `step`, from which the run goes on: the rows
+        after step `written`, which was the last row at that checkpoint. A later row of the same
+        step is measured again, because the trainer is in its earlier state."""
         self.metrics.truncate_after(written)
         rows = read_metrics(self.metrics.path)
         self.written = rows[-1]["step"] if rows else 0
         self.saved = step
 
     def validated(self, split: str, measured: tuple[float, int]) -> dict[str, float]:
-        """Loss in nats per token and bits per byte, of (summed nats, tokens)."""
+        """Loss in nats per token and bits per byte, from (summed nats, tokens)."""
         nats, tokens = measured
         return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
 

@@ -40,7 +40,7 @@ class PlannedRun:
 
     @property
     def place(self) -> str:
-        """What it is for in the sweep, whatever the settings that all of its runs share."""
+        """The purpose of the run in the sweep, without the settings that all runs share."""
         return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
 
     def attempts(self, study: Path) -> list[Path]:
@@ -54,8 +54,8 @@ class PlannedRun:
 
 @dataclass(frozen=True, config=_STRICT)
 class Tuned:
-    """What stage 1 chose for a variant: None where it diverged everywhere. `edge` names the keys
-    whose best value is the first or last that was tried."""
+    """The choice of stage 1 for a variant; `best` is None if the variant diverged everywhere.
+    `edge` names the keys whose best value is the first or last that was tried."""
 
     variant: Values
     best: Values | None
@@ -101,18 +101,28 @@ def read_record(path: Path) -> SweepRecord:
 
 
 def label(variant: Mapping[str, Any]) -> str:
-    """`layernorm post depth=16`: names of axes as they are, other values with their key."""
+    """`layernorm post depth=16`: names of axes and equations as they are, other values with their
+    key."""
     words = []
     for key, value in variant.items():
-        shown = str(value).lower() if isinstance(value, bool) else str(value)
-        words.append(shown if key in AXES else f"{key.rpartition('.')[2]}={shown}")
+        alone = key in AXES or key == "placement.equation"
+        words.append(
+            value_text(value) if alone else f"{key.rpartition('.')[2]}={value_text(value)}"
+        )
     return " ".join(words) or "the variant"
 
 
+def value_text(value: Any) -> str:
+    """A value as a table shows it; an equation in parts is `attention: x + f(x), mlp: ...`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{part}: {text}" for part, text in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
-    """What a variant is compared with: itself with the baseline's values in their places, or, where
-    no such variant was planned, the only one that has all of the baseline's values; of several, the
-    only one that has no other value than the variant itself."""
+    """The variant that another is compared with: the same values with the baseline's in their
+    places. If no such variant was planned, the only one that has all of the baseline's values; of
+    several, the only one whose other values are those of the variant."""
     wanted = {**variant, **baseline}
     if wanted in variants:
         return wanted

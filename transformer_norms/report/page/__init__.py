@@ -23,6 +23,7 @@ from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.study import Rows, Study, StudyRun, Variant
 from transformer_norms.report.tuning import Table, audit_lines, audit_table, number
 from transformer_norms.report.verdict import answer, sentence
+from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import templates
 
 _HERE = Path(__file__).parent
@@ -302,7 +303,7 @@ def _values_on(variants: Sequence[Variant], axis: str) -> list[str]:
 
 
 def _value_text(variant: Variant, axis: str) -> str:
-    return str(variant.values.get(axis, "not set"))
+    return value_text(variant.values[axis]) if axis in variant.values else "not set"
 
 
 # -------------------------------------------------------------------- every run, and their settings

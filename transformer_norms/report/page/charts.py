@@ -218,7 +218,7 @@ def label_on(variant: Variant, axes: Sequence[str]) -> str:
 
 
 def probe_data(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any] | None:
-    """What was measured inside the models, by variant, block and step: means over seeds at steps
+    """The values measured inside the models, by variant, block and step: means over seeds at steps
     that the variants have in common, as far as each got. None if nothing was measured."""
     probed = [_probed_rows(variant, rows) for variant in study.variants]
     common = [set.intersection(*map(set, runs)) if runs else set() for runs in probed]
