@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, plain
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import Replicas, replica_count
-from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
@@ -67,22 +66,22 @@ def ours(
     has more steps to make than are timed, so that no schedule ends."""
     fixed = [f"trainer.clip={CLIP}", f"trainer.device={device}", "trainer.steps=10000000"]
     fixed += [f"trainer.batch_size={size.batch}", f"trainer.probe_every={probe_every}"]
-    config = plain(compose([*size.overrides(), *fixed, *overrides]))
-    keys = config["trainer"]
-    torch.set_num_threads(cores() if keys["threads"] == "auto" else keys["threads"])
-    if keys["compile"]:
+    config = compose([*size.overrides(), *fixed, *overrides])
+    keys = config.trainer
+    torch.set_num_threads(cores() if keys.threads == "auto" else keys.threads)
+    if keys.compile:
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)
     replicas = replica_count(
-        TrainerSettings(**keys),
+        keys,
         model,
         torch.get_num_threads(),
-        OPTIMIZERS[config["optimizer"]["type"]],
+        OPTIMIZERS[config.optimizer.type],
     )
     trainer = build_trainer(config, model, batches, lambda: (), replicas)
     # Random tokens cannot be learned, which is no divergence here.
-    trainer.divergence.warmup = keys["steps"]
+    trainer.divergence.warmup = keys.steps
     return trainer
 
 

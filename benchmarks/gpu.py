@@ -43,9 +43,9 @@ class OnDevice(LeanGPT2):
         model: Any = transformers_gpt2(size, ACTIVATIONS[1])
         model.set_attn_implementation("sdpa")
         super().__init__(model.to(device), size.batches(), like.optimizers[0])
-        keys = like.model.config["trainer"]
-        self.device, self.precision = device, keys["precision"]
-        if keys["compile"]:
+        keys = like.model.config.trainer
+        self.device, self.precision = device, keys.precision
+        if keys.compile:
             self.model.compile()
 
     def loss(self, batch: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any
         for placement in typed.placements.split(",")
     ]
     for of, variant in [*((size, variant) for variant in variants), (small, "")]:
-        keys = compose([*of.overrides(), *variant.split(), *overrides])["trainer"]
-    compiled = keys["compile"]
+        keys = compose([*of.overrides(), *variant.split(), *overrides]).trainer
+    compiled = keys.compile
     found: dict[str, Any] = {"device": machine.device(typed.device)}
     found |= {"size": str(size), "small": str(small), "overrides": overrides, "steps": {}}
     print(f"{found['device']}; {size}, {' '.join(overrides)}\n{HEADER}", flush=True)
@@ -148,7 +148,7 @@ def steps(
     times = interleaved(both, 1, typed.rounds, typed.seconds)
     flops = flops_per_token(own, size.context)
     taken, tokens = median(times[OURS]), size.batch * size.context
-    top = peak(machine.device(typed.device), own.model.config["trainer"]["precision"])
+    top = peak(machine.device(typed.device), own.model.config.trainer.precision)
     return {
         "seconds": times,
         "flops_a_token": flops,

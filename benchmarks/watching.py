@@ -40,7 +40,7 @@ class Watch(NamedTuple):
 
 def watches(size: Size, overrides: list[str], folder: Path) -> dict[str, Watch]:
     """All that is measured here by name. Each has a trainer of its own, from the same weights."""
-    every = compose(overrides)["trainer"]["probe_every"]
+    every = compose(overrides).trainer.probe_every
     return {"probes": Watch(probed(size, overrides, folder), every)}
 
 
@@ -63,7 +63,7 @@ class Mirrored:
         config = compose([*overrides, "tracking.mode=offline"])
         self.trainer, self.every = (
             trainer_of(size, overrides, every=0),
-            config["trainer"]["log_every"],
+            config.trainer.log_every,
         )
         run = folder / "study" / "run"
         run.mkdir(parents=True)

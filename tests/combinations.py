@@ -1,36 +1,34 @@
 """Configs of many combinations at a fraction of Hydra's time: the defaults are composed once, and
 the chosen files' contents put in their place before the whole is resolved and validated."""
 
-import copy
+from dataclasses import is_dataclass, replace
 from functools import cache
 
-from transformer_norms.config.compose import _fresh, compose
-from transformer_norms.config.overrides import parse
-from transformer_norms.config.resolution import resolve
+from transformer_norms.config.compose import choose, complete, compose
+from transformer_norms.config.overrides import Typed, parse
 from transformer_norms.names import distinct_norms, options
+from transformer_norms.nodes import Values
 
 
 @cache
 def _base(typed):
-    return _fresh(parse(typed), None)
+    return choose(parse(typed), None)
 
 
 def combined(*typed, norm="rmsnorm", placement="pre", **words):
-    """As compose([*typed, "norm=...", "placement=...", "KEY=WORD"...]), as plain dicts. A typed
-    value of the norm or placement is no use: their files' contents come after it."""
+    """As compose([*typed, "norm=...", "placement=...", "KEY=WORD"...]). A typed value of the norm
+    or placement is no use: their files' contents come after it."""
     assert not [text for text in typed if text.startswith(("norm.", "placement."))]
-    config, axes, option = copy.deepcopy(_base(typed))
-    keys = {pair.key for pair in parse(typed)} | {"norm", "placement", *words}
-    for axis, name in {"norm": norm, "placement": placement}.items():
-        config[axis], axes[axis] = option(axis, name), name
-    for word, value in words.items():
-        if word in axes:
-            config[word], axes[word] = option(word, value), value
+    choices, pairs = _base(typed), parse(typed)
+    for key, word in {"norm": norm, "placement": placement, **words}.items():
+        pairs.append(Typed(key, word, word))
+        if key in choices.axes:
+            choices = choices.choose(key, word)
         else:
-            config[word] = value
+            choices = replace(choices, values={**choices.values, key: word})
     if norm == "batchnorm":
-        config["norm"]["allow_noncausal"] = True
-    return resolve(config, axes, keys, option)
+        choices.values["norm"]["allow_noncausal"] = True
+    return complete(choices, pairs)
 
 
 def composed(*typed, norm="rmsnorm", placement="pre", **words):
@@ -38,6 +36,17 @@ def composed(*typed, norm="rmsnorm", placement="pre", **words):
     allowed = ["norm.allow_noncausal=true"] * (norm == "batchnorm")
     chosen = [f"{key}={value}" for key, value in words.items()]
     return compose([*typed, f"norm={norm}", f"placement={placement}", *allowed, *chosen])
+
+
+def changed(config, key, value):
+    """The config with another value of a dotted key, which nothing checks."""
+    name, _, last = key.partition(".")
+    node = getattr(config, name)
+    if last:
+        value = (
+            replace(node, **{last: value}) if is_dataclass(node) else Values({**node, last: value})
+        )
+    return replace(config, **{name: value})
 
 
 def norms_in_turn(placement, part, parts=3):

@@ -139,7 +139,7 @@ def _rewrite(run, config, found, loss, valid=False):
     config["placement"] |= {"source": word, "unverified": word}
     if not valid:
         config["choices"] |= dict.fromkeys(config["choices"], word) | {word: word}
-        config["words"] |= {"embed": word, word: word}
+        config["chosen"]["choices"] |= {"embed": word, word: word}
         config["architecture"][word] = word
         config["placement"]["equation"] = {"attention": word, word: word}
         config["study"] = word

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from transformer_norms.config.compose import compose, plain
+from transformer_norms.config.compose import compose
+from transformer_norms.config.tree import chosen_value
+from transformer_norms.nodes import plain
 from transformer_norms.report import write_report, writing
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned
@@ -27,10 +29,11 @@ def composed(overrides):
 
 
 def config_of(overrides=(), seed=0, **keys):
-    """Composed once; a seed, and dotted keys as `trainer__steps=80`, are put in afterwards."""
+    """The resolved values, `chosen` beside them, composed once; a
+    seed, and dotted keys as `trainer__steps=80`, are put in afterwards."""
     config = copy.deepcopy(composed(tuple(overrides)))
     config["seed"] = seed
-    if config["words"]["data.seed"] == "auto":
+    if chosen_value(config["chosen"], "data.seed") == "auto":
         config["data"]["seed"] = seed
     for key, value in keys.items():
         *above, last = key.split("__")
@@ -38,6 +41,7 @@ def config_of(overrides=(), seed=0, **keys):
         for name in above:
             node = node[name]
         node[last] = value
+        config["chosen"][above[0]][last] = value
     return config
 
 
@@ -79,7 +83,9 @@ def make_run(study, config, loss=None, *, status="finished", rows=4, attempt=1, 
         "warnings": [],
         "batch_chain": f"batches of seed {seed}",
     } | changed
-    (folder / "config.yaml").write_text(yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False))
+    resolved = {key: value for key, value in config.items() if key != "chosen"}
+    held = {**config["chosen"], "resolved": resolved}
+    (folder / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "metrics.jsonl").write_text("".join(map(_line, _rows(rows, tokens, summary))))
     return folder

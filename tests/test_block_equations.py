@@ -112,16 +112,16 @@ HELD = {
 def scope_of(config, block, name, i, norm):
     """What the equation of sub-layer `name` of block i may name."""
     values = {"N": DEPTH, "R": 2 * DEPTH, "i": i, "l": i + 1, "d": WIDTH, "dh": WIDTH // HEADS}
-    plan = Placement(**config["placement"]).plans(i, DEPTH)[name]
-    layer, how = getattr(block, name), config["architecture"]
+    plan = Placement(**config.placement).plans(i, DEPTH)[name]
+    layer, how = getattr(block, name), config.architecture
     scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
     scope |= {share: share for share in ("head", "per_head", "full")}
     for slot, of in plan.names.items():
-        spec, module = config["placement"]["learned"][of], HELD[slot](layer)
+        spec, module = config.placement.learned[of], HELD[slot](layer)
         if slot == "a" and plan.names.get("b") == of:
             assert layer.skip.gain is layer.branch.gain
         scope[of] = learned(spec, module.gain, values)
-    stand_in = Norm(norm_of("rmsnorm") if config["qkv"] == "rmsnorm" else norm)
+    stand_in = Norm(norm_of("rmsnorm") if config.qkv == "rmsnorm" else norm)
 
     def f(x, **inside):
         """The sub-layer; at q, k and v stands rmsnorm for norms that cannot stand there."""
@@ -153,7 +153,7 @@ WORDS = {
 
 def computes_its_equation(model, config, norm):
     """Compares blocks with the equations' text, which Python's own eval works out."""
-    plan = Placement(**config["placement"])
+    plan = Placement(**config.placement)
     torch.manual_seed(0)
     x, r, x0 = torch.randn(3, 2, TIME, WIDTH, dtype=torch.double)
     context = (model.position.angles(0, TIME), None)
@@ -265,7 +265,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
     model = build_model(config, vocab_size=11)
     sites = {"pre", "out", "post", "head_scale", *(site for of in INSIDE.values() for site in of)}
     for i, block in enumerate(model.blocks):
-        for name, plan in Placement(**config["placement"]).plans(i, DEPTH).items():
+        for name, plan in Placement(**config.placement).plans(i, DEPTH).items():
             layer = getattr(block, name)
             there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
             scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()

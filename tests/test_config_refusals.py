@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from transformer_norms.config import compose as config
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.sweep.drive import plan_sweep
 
@@ -51,8 +51,8 @@ NAMES = [
     ("sweep=nothing_such", "sweep=nothing_such", "none"),
     ("embed=rmsnrom", "embed=rmsnrom", "auto, ", "did you mean 'rmsnorm'"),
     ("final_norm=lyernorm", "final_norm=lyernorm", "auto, always, ", "did you mean 'layernorm'"),
-    ("final_norm=[a]", "final_norm", "['a']", "none or a norm"),
-    ("embed={a: 1}", "embed", "{'a': 1}", "none or a norm"),
+    ("final_norm=[a]", "final_norm", "['a']", "a word"),
+    ("embed={a: 1}", "embed", "{'a': 1}", "a word"),
     ("qk_norm=heads", "qk_norm", "'heads'", "auto, none, head", "did you mean 'head'"),
     ("norm.type=layernorm", "norm.type=layernorm", "choose another, norm=NAME"),
     ("placement.equation={}", "placement.equation", "attention is missing"),
@@ -117,29 +117,29 @@ STUDIES += ["'mаin'", "'ｍain'", ""]  # noqa: RUF001 letters that look like ot
 KINDS = [
     ("trainer=fast", "trainer=fast", "a group of keys"),
     ("trainer={stepz: 1}", "trainer.stepz", "did you mean 'steps'"),
-    ("norm.eps=abc", "norm.eps=abc", "a number"),
-    ("norm.eps=true", "norm.eps=true", "a number"),
-    ("norm.eps=[1]", "norm.eps=[1]", "a number"),
-    ("norm.eps='1e-5'", "norm.eps='1e-5'", "a number"),
+    ("norm.eps=abc", "norm.eps", "'abc'", "a number"),
+    ("norm.eps=true", "norm.eps", "True", "a number"),
+    ("norm.eps=[1]", "norm.eps", "[1]", "a number"),
+    ("norm.eps='1e-5'", "norm.eps", "'1e-5'", "a number"),
     ("trainer.steps=1.5", "trainer.steps", "1.5", "integer"),
-    ("trainer.steps=true", "trainer.steps=true", "a number"),
-    ("trainer.compile=1", "trainer.compile=1", "true or false"),
-    ("trainer.compile=yes", "trainer.compile=yes", "true or false"),
+    ("trainer.steps=true", "trainer.steps", "True", "a whole number"),
+    ("trainer.compile=1", "trainer.compile", "1", "true or false"),
+    ("trainer.compile=yes", "trainer.compile", "'yes'", "true or false"),
     ("trainer.threads=true", "trainer.threads", "True", "auto", "whole number"),
     ("trainer.device=gpu", "trainer.device", "'gpu'", "auto, cpu, cuda"),
     ("trainer.precision=fp16", "trainer.precision", "'fp16'", "fp32, bf16, fp64"),
     ("optimizer.betas=0.9", "optimizer.betas", "0.9", "list"),
     ("optimizer.betas=[0.9]", "optimizer.betas", "[0.9]", "at least 2 items"),
     ("optimizer.betas=[a,b]", "optimizer.betas", "'a'", "number"),
-    ("optimizer.betas={a: 1}", "optimizer.betas={a: 1}", "a list"),
-    ("study=[a]", "study=[a]", "a word"),
-    ("again=1", "again=1", "true or false"),
+    ("optimizer.betas={a: 1}", "optimizer.betas", "{'a': 1}", "a list"),
+    ("study=[a]", "study", "['a']", "a word"),
+    ("again=1", "again", "1", "true or false"),
     ("data.split=random", "data.split", "'random'", "hash, tail"),
-    ("data=text data.paths=[1]", "data.paths", "1", "string"),
+    ("data=text data.paths=[1]", "data.paths", "1", "a word"),
     ("placement.source=1", "placement.source", "choose another, placement=NAME"),
     ("placement.equation='x+f(x,q=norm@foo)'", "placement.equation", "foo", "head, per_"),
     ("placement={a: 1}", "placement={a: 1}", "sandwich"),
-    ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "string"),
+    ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "a word"),
     ("init.std.default=1", "init.std.default", "init=scaled"),
     ("init=gpt2 init.std.dfault=1", "init.std.dfault=1", "keys of init.std are default"),
 ]
@@ -169,7 +169,7 @@ RANGES = [
     ("model.head_dim=31", "model.head_dim", "31", "position=learned"),
     ("init=gpt2 init.truncate=0", "init.truncate", "0", "none, or it should be greater"),
     ("init=gpt2 init.std.default=foo", "init.std.default", "'foo'", "known here are"),
-    ("init=gpt2 init.std.default=-1", "init.std.default", "'-1'", "at least 0"),
+    ("init=gpt2 init.std.default=-1", "init.std.default", "-1", "at least 0"),
     ("init=gpt2 init.std.output=1/0", "init.std.output", "'1/0'", "no value"),
     ("placement=admin placement.learned.a.init=foo", "placement.attention.a", "'foo'", "known"),
     ("architecture.embed_scale=foo", "architecture.embed_scale", "'foo'", "known here are"),
@@ -258,7 +258,7 @@ def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way
 @pytest.mark.parametrize("study", STUDIES, ids=lambda name: ascii(name)[:40])
 def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
     line = refused(compose, [f"study={study}"])
-    assert repr(study.strip("'")) in line or "quotes" in line
+    assert repr(study.strip("'"))[:50] in line or "quotes" in line
     assert "letters" in line
 
 
@@ -281,7 +281,7 @@ def test_a_single_string_is_no_list_of_overrides():
 @pytest.fixture(scope="module")
 def saved() -> str:
     """What a run folder's config.yaml holds."""
-    return OmegaConf.to_yaml(compose(["final_norm=layernorm"]))
+    return to_yaml(compose(["final_norm=layernorm"]))
 
 
 HOSTILE = [
@@ -321,15 +321,16 @@ def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_pa
 # (the key that is changed, what stands there instead, what the refusal names besides the key)
 GONE = "(gone)"
 EDITS = [
-    *((key, GONE, "missing") for key in ("choices", "words", "norms", "init", "norm", "seed")),
+    *((key, GONE, "missing") for key in ("choices", "resolved", "init", "norm", "seed")),
     *((key, GONE, "missing") for key in ("norm.eps", "data.split", "init.std", "norm.type")),
-    *((key, GONE, "missing") for key in ("choices.norm", "words.init", "placement.source")),
-    *((key, [1], "a group of keys") for key in ("choices", "words", "norm", "norms", "trainer")),
-    *((key, None, "a group of keys") for key in ("placement", "init", "norms.layernorm")),
+    *((key, GONE, "missing") for key in ("choices.norm", "choices.init")),
+    *((key, [1], "a group of keys") for key in ("choices", "resolved", "norm", "trainer")),
+    *((key, None, "a group of keys") for key in ("placement", "init", "resolved.norms.layernorm")),
+    ("resolved.norms", [1], "a group of keys"),
     ("nrom", {}, "did you mean 'norm'"),
-    ("mlp.widht", 1, "there are type, activation"),
-    ("position.base", 1, "there are type"),
-    ("words.zeta", 1, "there are init"),
+    ("mlp.widht", 1, "there are activation"),
+    ("position.base", 1, "there is no key"),
+    ("choices.zeta", 1, "there are norm"),
     ("trainer.stesp", 1, "did you mean 'steps'"),
     ("norm.type", ["rmsnorm"], "['rmsnorm']"),
     ("norm.brings", 1, "a group of keys"),
@@ -338,16 +339,18 @@ EDITS = [
     ("seed", float("nan"), "nan"),
     ("study", "../x", "'../x'"),
     ("study", "a\nb", r"'a\nb'"),
-    ("again", 1, "bool"),
     ("choices.norm", "../../x", "it should be a name"),
-    ("words.final_norm", "a\x1bb", "it should be a name"),
-    ("norms.layernorm.type", "zz", "layernorm, "),
+    ("choices.placement", "x + f(x)", "it should be a name"),
+    ("resolved.norms.layernorm.type", "zz", "layernorm, "),
+    ("resolved.model.mlp_width", 999, "512"),
+    ("resolved.model.head_dim", 16, "32"),
+    ("resolved.final_norm", "none", "'layernorm'"),
+    ("resolved.qkv", "none", "'norm'"),
+    ("resolved.data.seed", 5, "0"),
+    ("resolved.architecture.embed_scale", 3, "'none'"),
+    ("resolved.trainer.steps", 3, "config=FILE trainer.steps=VALUE"),
     ("model.mlp_width", 999, "512"),
-    ("model.head_dim", 16, "32"),
-    ("final_norm", "none", "'layernorm'"),
-    ("qkv", "none", "'norm'"),
-    ("data.seed", 5, "0"),
-    ("architecture.embed_scale", 3, "'none'"),
+    ("norm.eps", 0.5, "0.5"),
 ]
 
 
@@ -355,10 +358,8 @@ EDITS = [
 def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
     key, value, fragment = edit
     held = yaml.safe_load(saved)
-    above = next((a for a in ("words", key.rpartition(".")[0]) if key.startswith(f"{a}.")), "")
-    last = key[len(above) + 1 :] if above else key
-    node = held
-    for name in above.split(".") if above else ():
+    node, (*above, last) = held, key.split(".")
+    for name in above:
         node = node[name]
     if value == GONE:
         del node[last]
@@ -367,11 +368,13 @@ def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edi
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(held))
     line = refused(compose, [f"config={file}"])
-    assert key.removeprefix("init.std.") in line
+    assert key.removeprefix("init.std.").removeprefix("resolved.") in line
     assert fragment in line, line
 
 
-@pytest.mark.parametrize("key", ["preset=gpt2", "qkv=none", "norms={}", "warnings=[]", "words={}"])
+@pytest.mark.parametrize(
+    "key", ["preset=gpt2", "qkv=none", "norms={}", "warnings=[]", "resolved={}", "choices={}"]
+)
 def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(saved)

@@ -6,11 +6,12 @@ from functools import cache
 
 import pytest
 import torch
-from combinations import combined
+from combinations import changed, combined
 from omegaconf import OmegaConf
 
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import to_dict
 from transformer_norms.explain.__main__ import main
 from transformer_norms.explain.anatomy import Factor
 from transformer_norms.explain.explanation import explain
@@ -19,6 +20,7 @@ from transformer_norms.explain.painting import block_svg, terminal_lines
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import AXES_OF_A_RUN, option_files, options
+from transformer_norms.nodes import Values
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2
@@ -32,7 +34,7 @@ VARIED = {"norm": "dyt", "mlp": "swiglu", "embed": "layernorm", "final_norm": "s
 
 @cache
 def config_of(*typed, **chosen):
-    return OmegaConf.create(combined(*TINY, *typed, **chosen))
+    return combined(*TINY, *typed, **chosen)
 
 
 @cache
@@ -271,9 +273,10 @@ TYPED = {
 @pytest.mark.parametrize("name", TYPED)
 def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     placement, said = TYPED[name]
-    config = OmegaConf.create(combined(*TINY))
-    config.placement = {"source": "nobody", **placement}
-    config.norms.layernorm = OmegaConf.load(option_files("norm")["layernorm"])
+    config = combined(*TINY)
+    config = changed(config, "placement", Values({"source": "nobody", **placement}))
+    norm = to_dict(OmegaConf.load(option_files("norm")["layernorm"]))
+    config = changed(config, "norms.layernorm", Values(norm))
     explanation = explain(config, VOCABULARY, set())
     check_factors(undrawn(config, VOCABULARY), explanation.anatomy)
     text = explanation_text(explanation)
@@ -385,8 +388,8 @@ def test_the_ends_of_the_model_are_two_equations():
 
 
 def test_against_shows_the_one_difference_and_nothing_else():
-    config = OmegaConf.create(combined(*TINY))
-    config.norm.eps = 0.5
+    config = combined(*TINY)
+    config = changed(config, "norm.eps", 0.5)
     lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
     titles = [above for above, line in zip(lines, lines[1:], strict=False) if line[:2] == "--"]
     assert titles == ["Norms", "Where norms stand"]

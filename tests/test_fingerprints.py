@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from combinations import combined
+from combinations import changed, combined
 from torch import nn
 
 from transformer_norms.config.building import build_model
@@ -172,8 +172,7 @@ def random(*shape, seed):
 @cache
 def config_of(placement, **words):
     config = combined(*SIZES, "init=xavier", placement=placement, **words)
-    config["norm"]["eps"] = 1e-30  # 0 but for the norm of 0, which is 0
-    return config
+    return changed(config, "norm.eps", 1e-30)  # 0 but for the norm of 0, which is 0
 
 
 def model_of(placement, *, coefficients=False, gains=False, **words):

@@ -178,7 +178,7 @@ def test_logits_and_gradients_are_theirs(name, config):
         (expected * pull).sum().backward()
     assert relative(logits, expected) <= 1e-10
     gradients = {key: parameter.grad for key, parameter in ours.named_parameters()}
-    tensors = their_tensors(BY_NAME[name].names, gradients, ours.config["model"])
+    tensors = their_tensors(BY_NAME[name].names, gradients, ours.config.model)
     wanted = {key: parameter.grad for key, parameter in theirs.named_parameters()}
     assert tensors.keys() == wanted.keys()
     least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())
@@ -221,14 +221,14 @@ def test_what_is_saved_to_a_folder_is_loaded_as_the_same_function(name, tmp_path
 def test_half_precision_is_held_exactly_and_dropout_taken_where_it_is_one():
     theirs = theirs_of("gpt2", {**OPENAI, "resid_pdrop": 0.2}, torch.float32).bfloat16()
     ours = from_hf(theirs)
-    assert ours.config["model"]["dropout"] == 0  # 0.2 here, 0.1 there
+    assert ours.config.model.dropout == 0  # 0.2 here, 0.1 there
     for key, parameter in to_hf(ours).named_parameters():
         assert parameter.dtype == torch.float32
         assert torch.equal(parameter.bfloat16(), theirs.get_parameter(key))
     pdrops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.2)
     ours = from_hf(theirs_of("gpt2", {**OPENAI, **pdrops}))
     assert not ours.training
-    assert ours.config["model"]["dropout"] == 0.2
+    assert ours.config.model.dropout == 0.2
     assert to_hf(ours).config.attn_pdrop == 0.2
     assert not to_hf(ours).training
 
@@ -239,7 +239,7 @@ def test_a_model_from_there_is_built_anew_from_its_config():
     again.load_state_dict(ours.state_dict())
     assert torch.equal(again(text()), ours(text()))
     assert again.config == ours.config
-    assert ours.config["architecture"]["rope_base"] == [50.0] * 5 + [900.0, 50.0]
+    assert ours.config.architecture.rope_base == [50.0] * 5 + [900.0, 50.0]
 
 
 def close(found, expected, key=""):

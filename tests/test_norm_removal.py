@@ -22,6 +22,7 @@ from transformer_norms.analysis.norm_freezing import (
 from transformer_norms.analysis.norm_removal import csv_files, figure, main, read_costs, sentences
 from transformer_norms.analysis.norm_tuning import Cost, Subject, Timetable, Tuning, tune
 from transformer_norms.config.building import build_trainer
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
@@ -86,7 +87,7 @@ def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_tok
         lengths.step()
     model.eval()
     model(tokens_of(9)[:, :-1])  # an evaluation, which is not followed
-    eps = model.config["norm"]["eps"]
+    eps = model.config.norm.eps
     passes = [torch.cat(inputs[n : n + 2]) for n in (0, 2, 4)]
     each = [((x - x.mean(-1, keepdim=True)).square().mean(-1) + eps).sqrt() for x in passes]
     for place, part in ((0, slice(0, 1)), (1, slice(1, None))):
@@ -147,7 +148,7 @@ FOLDED = [
 
 def saved(config, folder):
     path = folder / "config.yaml"
-    path.write_text(OmegaConf.to_yaml(config))
+    path.write_text(to_yaml(config))
     return path
 
 

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from transformer_norms.config.compose import compose, plain
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import to_dict
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import folder_of_configs
@@ -28,7 +29,7 @@ from transformer_norms.norms.stated import check_formula
 pytestmark = pytest.mark.area("catalogue")
 
 SPECS = {
-    file.stem: plain(OmegaConf.load(file))
+    file.stem: to_dict(OmegaConf.load(file))
     for file in sorted((folder_of_configs() / "norm").rglob("*.yaml"))
 }
 NAMES = [name for name in SPECS if name != "none"]

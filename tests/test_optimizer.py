@@ -6,20 +6,19 @@ import pytest
 import torch
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options, plain
+from transformer_norms.config.compose import compose, options
 from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
 from transformer_norms.training.schedule import SCHEDULES
 
 
 def small(*overrides):
-    config = plain(compose(["model=tiny", *overrides]))
+    config = compose(["model=tiny", *overrides])
     return build_model(config, 31), config
 
 
 def built(*overrides):
     model, config = small(*overrides)
-    own = {key: value for key, value in config["optimizer"].items() if key != "type"}
-    return model, OPTIMIZERS[config["optimizer"]["type"]](model, **own)
+    return model, OPTIMIZERS.maker(config.optimizer)(model)
 
 
 @pytest.mark.parametrize("optimizer", options("optimizer"))

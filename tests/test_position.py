@@ -121,4 +121,4 @@ def test_a_model_carries_the_config_that_it_was_built_from():
     model = build_model(config, 31)
     assert model.config == OmegaConf.to_container(config)
     assert type(model.config) is dict
-    assert type(model.config["norm"]) is dict
+    assert type(model.config.norm) is dict

@@ -7,11 +7,13 @@ import yaml
 from omegaconf import OmegaConf
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options, plain
+from transformer_norms.config.compose import compose, options
+from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import facts_of
 from transformer_norms.names import folder_of_configs, option_files
+from transformer_norms.nodes import plain
 
 pytestmark = pytest.mark.area("catalogue")
 PRESETS = [name for name in options("preset") if name != "none"]
@@ -62,7 +64,7 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
     if base is not None:
         more["rope_parameters"] = {"rope_type": "default", "rope_theta": base}
     theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **sizes, **more))
-    ours = facts_of(plain(compose([f"preset={preset}", *OURS])), VOCABULARY)
+    ours = facts_of(compose([f"preset={preset}", *OURS]), VOCABULARY)
     ours["norm"] = re.sub("_(eps5|glm4)$", "", ours["norm"])  # norm.eps is a fact of its own
     assert {key: (ours.get(key), theirs.get(key)) for key in {*ours, *theirs}
             if ours.get(key) != theirs.get(key)} == {}  # fmt: skip
@@ -89,8 +91,8 @@ def test_no_constant_of_a_preset_leaks_into_another_choice():
     files = {axis: option_files(axis) for axis in ("norm", "placement", "mlp")}
     for preset in ("bert_decoder", "glm4", "gemma3", "nanochat", "ngpt"):
         for axis, name in (("norm", "dyt"), ("norm", "rmsnorm"), ("placement", "hybrid")):
-            node = plain(compose([f"preset={preset}", f"{axis}={name}", "model=tiny"]))[axis]
-            assert node == plain(OmegaConf.load(files[axis][name]))
+            node = compose([f"preset={preset}", f"{axis}={name}", "model=tiny"]).chosen[axis]
+            assert plain(node) == to_dict(OmegaConf.load(files[axis][name]))
 
 
 def test_what_a_preset_says_of_itself_is_not_typed():

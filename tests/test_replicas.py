@@ -6,16 +6,15 @@ import time
 import pytest
 import torch
 import variants
+from combinations import changed
 from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import plain
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import Replicas, replica_count, rows_independent
-from transformer_norms.training.settings import TrainerSettings
 
 pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31
@@ -26,7 +25,7 @@ TELLING += ["placement=qk_cap", "placement=hybrid_star", "norm=derf", "placement
 
 
 def trainer_of(*overrides, replicas=2, rows=4):
-    config = plain(compose([*SIZES, *overrides]))
+    config = compose([*SIZES, *overrides])
     tokens = torch.randint(VOCABULARY, (rows, 17), generator=torch.Generator().manual_seed(0))
     model = build_model(config, VOCABULARY)
     return build_trainer(config, model, lambda step: tokens, lambda: [tokens[:3]], replicas)
@@ -164,12 +163,12 @@ def enough(*overrides):
     keys = {text.partition("=")[0] for text in overrides}
     own = [*SIZES, "trainer.batch_size=64"]
     usual = dict(text.split("=") for text in own if text.partition("=")[0] not in keys)
-    return plain(compose([*(f"{key}={value}" for key, value in usual.items()), *overrides]))
+    return compose([*(f"{key}={value}" for key, value in usual.items()), *overrides])
 
 
 def replicas_of(config, model, threads):
-    settings = TrainerSettings(**config["trainer"])
-    return replica_count(settings, model, threads, OPTIMIZERS[config["optimizer"]["type"]])
+    settings = config.trainer
+    return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
 
 
 ALLOWED = ["norm.allow_noncausal=true"]
@@ -189,10 +188,10 @@ def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, s
     config = enough(*typed)
     model = build_model(config, VOCABULARY)
     assert replicas_of(config, model, threads) == 1
-    config["trainer"]["replicas"] = 2
+    config = changed(config, "trainer.replicas", 2)
     with pytest.raises(ConfigError, match=rf"^trainer.replicas=2: .*{said}"):
         replicas_of(config, model, threads)
-    config["trainer"]["replicas"] = 1
+    config = changed(config, "trainer.replicas", 1)
     assert replicas_of(config, model, threads) == 1
 
 
@@ -200,9 +199,9 @@ def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
     config = enough()
     model = build_model(config, VOCABULARY)
     assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
-    config["trainer"]["replicas"] = 4
+    config = changed(config, "trainer.replicas", 4)
     assert replicas_of(config, model, 8) == 4
-    config["trainer"] |= {"replicas": "auto", "device": "cuda"}
+    config = changed(changed(config, "trainer.replicas", "auto"), "trainer.device", "cuda")
     assert replicas_of(config, model, 8) == 1
 
 
@@ -213,13 +212,13 @@ def test_there_is_one_where_two_would_be_slower_unless_typed(typed):
     config = enough(*typed)
     model = build_model(config, VOCABULARY)
     assert replicas_of(config, model, 2) == 1
-    config["trainer"]["replicas"] = 2
+    config = changed(config, "trainer.replicas", 2)
     assert replicas_of(config, model, 2) == 2
 
 
 @pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["norm=batchnorm", *ALLOWED]])
 def test_looking_whether_rows_are_apart_changes_nothing(typed):
-    model = build_model(plain(compose([*SIZES, *typed, "model.dropout=0.3"])), VOCABULARY)
+    model = build_model(compose([*SIZES, *typed, "model.dropout=0.3"]), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     drawn = torch.get_rng_state()
     assert not rows_independent(model)
@@ -245,7 +244,7 @@ class Counts(torch.nn.Module):
 
 @pytest.mark.parametrize("norm", [Draws, Counts])
 def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
-    model = build_model(plain(compose(SIZES)), VOCABULARY)
+    model = build_model(compose(SIZES), VOCABULARY)
     assert rows_independent(model)
     model.final = norm()
     assert not rows_independent(model)
@@ -258,7 +257,7 @@ class OfTheBatch(torch.nn.Module):
 
 @pytest.mark.parametrize("typed", ["init=zero_out", "placement=rezero", "placement=layerscale"])
 def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
-    model = build_model(plain(compose([*SIZES, typed])), VOCABULARY)
+    model = build_model(compose([*SIZES, typed]), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert rows_independent(model)
     model.blocks[1].mlp.f.mid = OfTheBatch()
@@ -267,7 +266,7 @@ def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typ
 
 
 def test_a_replica_has_the_models_buffers():
-    model = build_model(plain(compose(SIZES)), VOCABULARY)
+    model = build_model(compose(SIZES), VOCABULARY)
     model.final = Counts()
     loss = loss_module.ModelLoss(model, loss_module.CrossEntropy(), device="cpu", precision="fp32")
     one, other = (each.model.final.calls for each in Replicas(loss, 2).losses)

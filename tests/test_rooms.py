@@ -12,7 +12,7 @@ MOST_FILES = 14  # in a folder
 
 # A room may import itself and the rooms above it. Lone files stand behind the name of their room.
 ROOMS = """
-helpers      errors kinds registry names formula files locks progress text_tables verified
+helpers      errors kinds nodes registry names formula files locks progress text_tables verified
 norms
 model
 data

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import written_out
-from combinations import combined
+from combinations import changed, combined
 from torch import nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
@@ -241,7 +241,7 @@ UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt")  # a norm of all that any
 @pytest.mark.parametrize("placement", GAINS)
 def test_ten_times_what_is_written_moves_no_logit_only_where_all_of_it_is_normed(placement):
     config = combined(*sizes(), "init=xavier", placement=placement)
-    config["norm"]["eps"] = 1e-30
+    config = changed(config, "norm.eps", 1e-30)
     model, tokens = model_of(config), some_tokens(11, 2, 8)
     with torch.no_grad():
         for block in model.blocks:

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, options, plain
+from transformer_norms.config.compose import compose, options
 
 SIZES = ["model=tiny", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]
 
 
 def trainer_of(*overrides, batch=None):
-    config = plain(compose([*SIZES, *overrides]))
+    config = compose([*SIZES, *overrides])
     fixed = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
     return build_trainer(config, build_model(config, 31), lambda step: fixed, lambda: ())
 
@@ -29,7 +29,7 @@ def losses(trainer, steps):
 
 def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
     trainer = trainer_of("trainer.clip=0.5", "optimizer.weight_decay=0", "trainer.precision=fp64")
-    model = build_model(plain(compose([*SIZES, "trainer.precision=fp64"])), 31)
+    model = build_model(compose([*SIZES, "trainer.precision=fp64"]), 31)
     reference = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, weight_decay=0)
     batch = trainer.batches(0)
     for step in range(4):

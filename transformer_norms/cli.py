@@ -20,7 +20,7 @@ from transformer_norms.config.compose import (
     folder_of_configs,
     search_path,
 )
-from transformer_norms.config.overrides import parse
+from transformer_norms.config.overrides import parse, quote_equations
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.errors import ConfigError
 
@@ -118,7 +118,9 @@ def _run_sweep(overrides: Sequence[str]) -> int:
 
         plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
         os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
-    return _run_hydra(["-m", *overrides, *search_path(_plugins_folder(overrides))])
+    return _run_hydra(
+        ["-m", *map(quote_equations, overrides), *search_path(_plugins_folder(overrides))]
+    )
 
 
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
@@ -135,7 +137,7 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
         from transformer_norms.sweep.question import common_settings
 
         overrides += common_settings(own)
-    return _run_hydra([*flags, *overrides])
+    return _run_hydra([*flags, *map(quote_equations, overrides)])
 
 
 def _plugins_folder(overrides: Sequence[str]) -> Path | None:

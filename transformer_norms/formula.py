@@ -101,14 +101,14 @@ def _names(tree: ast.AST) -> frozenset[str]:
     return frozenset(node.id for node in names if id(node) not in calls)
 
 
-def formula_values(sizes: Mapping[str, int]) -> dict[str, float]:
+def formula_values(sizes: Any) -> dict[str, float]:
     """What formulas in YAML may name, besides i and l of a block, from a config's `model`."""
     return {
-        "N": sizes["depth"],
-        "R": 2 * sizes["depth"],
-        "d": sizes["width"],
-        "H": sizes["heads"],
-        "dh": sizes["head_dim"],
-        "m": sizes["mlp_width"],
-        "L": sizes["context"],
+        "N": sizes.depth,
+        "R": 2 * sizes.depth,
+        "d": sizes.width,
+        "H": sizes.heads,
+        "dh": sizes.head_dim,
+        "m": sizes.mlp_width,
+        "L": sizes.context,
     }

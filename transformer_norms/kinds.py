@@ -47,4 +47,4 @@ Size = Annotated[Integer, Field(ge=1, le=2**20)]
 
 Auto = Literal["auto"]
 Nothing = Literal["none"]
-Texts = Annotated[list[Text], BeforeValidator(_listed)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]

@@ -1,6 +1,8 @@
 """Names for classes and functions: a config says `type: rmsnorm`, never a dotted path."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 
@@ -24,3 +26,10 @@ class Registry(dict[str, Any]):
             return thing
 
         return register
+
+    def maker(self, node: Mapping[str, Any]) -> partial[Any]:
+        """What the node's `type` names, given those of the node's values that it has arguments for.
+        The rest of a node is what its file says besides."""
+        thing = self[node["type"]]
+        own = node.keys() & inspect.signature(thing).parameters.keys() - {"type"}
+        return partial(thing, **{key: value for key, value in node.items() if key in own})

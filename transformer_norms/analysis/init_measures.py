@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, each, tell_nobody
@@ -21,7 +22,6 @@ from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import Question, read_request
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 
-Config = Any  # a composed config
 DEPTH, WIDTH, MLP_WIDTH = "model.depth", "model.width", "model.mlp_width"
 DEFAULTS = {
     "placement": "pre,post,sandwich,out",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.plugins import check as check_plugins
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
@@ -30,7 +31,6 @@ SMALL = (1e-30, 1e-15, 1e-12)  # for eps: the first that a norm's own range allo
 SPREAD = 0.5  # standard deviation by which learned numbers are moved off their starts
 KEYS = ("norm", "norm.KEY", "plugins")
 
-Config = Any  # a composed config
 Norm = Callable[[Any], Any]
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_bytes, write_json
@@ -27,7 +28,6 @@ from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.run import checkpoint
 from transformer_norms.training.trainer import stored_tensors
 
-Config = Any  # a composed config
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
 STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the first block on
@@ -73,7 +73,7 @@ def _stages(model: Transformer) -> dict[str, str]:
 
     A norm that both sub-layers of a parallel block read goes with attention.
     """
-    placement, depth = Placement(**model.config["placement"]), model.config["model"]["depth"]
+    placement, depth = Placement(**model.config.placement), model.config.model.depth
     stages = {"final": "final"}
     for i in range(depth):
         for part, plan in {"block": placement.whole, **placement.plans(i, depth)}.items():
@@ -275,7 +275,7 @@ def save_folded(
 ) -> None:
     """Writes a new folder that `load` and sampling read. `run` names the run that was folded."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
+    write_bytes(folder / "config.yaml", to_yaml(config).encode())
     write_json(folder / "tokenizer.json", tokenizer.save())
     tensors = {"model": {name: tensor.float() for name, tensor in stored_tensors(model).items()}}
     extra = {"folded_from": run}

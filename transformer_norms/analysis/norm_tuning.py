@@ -19,7 +19,7 @@ from transformer_norms.analysis.norm_freezing import (
     unify_lengths,
 )
 from transformer_norms.config.building import build_trainer
-from transformer_norms.config.compose import compose, plain
+from transformer_norms.config.compose import compose
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
@@ -187,7 +187,7 @@ class Subject:
                 f"trainer.steps={self.config.trainer.steps}: the last norm of {folder} goes at "
                 f"step {self.timetable.end}; more steps, or a smaller --start or --gap"
             )
-        self.tokens: Tokens = Plan(plain(self.config)).tokens()
+        self.tokens: Tokens = Plan(self.config).tokens()
         if self.tokens.fingerprint != self.summary.data.fingerprint:
             raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
 
@@ -220,7 +220,7 @@ class Subject:
         size, config = self.config.trainer.batch_size, self.config
         read = Batches(self.tokens.train, config.model.context, size, config.data.seed)
         first = -(-self.sequences // size)
-        return build_trainer(plain(config), model, lambda step: read(first + step), self.windows)
+        return build_trainer(config, model, lambda step: read(first + step), self.windows)
 
     def windows(self) -> Any:
         """The validation text, window by window."""

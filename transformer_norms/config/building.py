@@ -1,9 +1,9 @@
 """From a config to a model and its trainer."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
+from transformer_norms.config.tree import Config
 from transformer_norms.formula import formula_values
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.block import TOPOLOGIES
@@ -16,10 +16,7 @@ from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
-from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.trainer import Trainer, Windows
-
-Config = Mapping[str, Any]
 
 
 def build_model(config: Config, vocab_size: int) -> Transformer:
@@ -27,56 +24,46 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
     where trainer.precision=fp64 and float32 otherwise. It carries the config: `model.config`.
     """
     model = undrawn(config, vocab_size)
-    InitRule(**config["init"]).apply(model, config["seed"], formula_values(config["model"]))
+    InitRule(**config.init).apply(model, config.seed, formula_values(config.model))
     model.constrain(model)
     return model
 
 
 def undrawn(config: Config, vocab_size: int) -> Transformer:
     """The model before its weights are drawn, for those who have others to put there."""
-    sizes, architecture = config["model"], config["architecture"]
-    width = sizes["width"]
-    values = formula_values(sizes)
-    position = POSITIONS[config["position"]["type"]](
+    sizes, architecture = config.model, config.architecture
+    width, values = sizes.width, formula_values(sizes)
+    position = POSITIONS.maker(config.position)(
         width=width,
-        context=sizes["context"],
-        head_dim=sizes["head_dim"],
-        bases=rotary_bases(architecture["rope_base"], sizes["depth"]),
-        fraction=architecture["rope_fraction"],
-        interleaved=architecture["rope_interleaved"],
+        context=sizes.context,
+        head_dim=sizes.head_dim,
+        bases=rotary_bases(architecture.rope_base, sizes.depth),
+        fraction=architecture.rope_fraction,
+        interleaved=architecture.rope_interleaved,
     )
     assembly = Assembly(config, position)
     topology = TOPOLOGIES[assembly.placement.topology]
-    cap, fixnorm = architecture["logit_cap"], config["embed"] == "fixnorm"
+    cap, fixnorm = architecture.logit_cap, config.embed == "fixnorm"
     model = Transformer(
         vocab_size=vocab_size,
         width=width,
-        context=sizes["context"],
+        context=sizes.context,
         position=position,
-        blocks=[assembly(i) for i in range(sizes["depth"])],
-        tied=architecture["tied"],
-        bias="head" in biased(architecture["bias"]),
-        scale=scale_of(architecture["embed_scale"], width, values),
-        embed=norm_of(config, "none" if fixnorm else config["embed"])(width),
-        final=topology.leave(norm_of(config, config["final_norm"])(width)),
-        dropout=dropout_of(sizes["dropout"]),
-        logit_scale=scale_of(architecture["logit_scale"], vocab_size, values),
+        blocks=[assembly(i) for i in range(sizes.depth)],
+        tied=architecture.tied,
+        bias="head" in biased(architecture.bias),
+        scale=scale_of(architecture.embed_scale, width, values),
+        embed=norm_of(config, "none" if fixnorm else config.embed)(width),
+        final=topology.leave(norm_of(config, config.final_norm)(width)),
+        dropout=dropout_of(sizes.dropout),
+        logit_scale=scale_of(architecture.logit_scale, vocab_size, values),
         cap=nothing if cap == "none" else LogitCap(cap),
         rows=norm_of(config, "l2norm" if fixnorm else "none")(width),
         enter=topology.enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
     )
-    model.config = plain(config)
-    return model.double() if config["trainer"]["precision"] == "fp64" else model
-
-
-def plain(value: Any) -> Any:
-    """A config as dicts and lists, none of them shared with what was given."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(item) for item in value]
-    return value
+    model.config = config
+    return model.double() if config.trainer.precision == "fp64" else model
 
 
 def build_trainer(
@@ -89,24 +76,22 @@ def build_trainer(
     """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
     share a batch: `replica_count` says how many can; each works on as many threads as torch has, so
     who asks for several divides the threads (torch.set_num_threads) among them."""
-    keys, loss = config["trainer"], config["loss"]
-    optimizer, schedule = config["optimizer"], config["schedule"]
-    model = model.to(keys["device"])
-    if keys["compile"]:
+    settings = config.trainer
+    model = model.to(settings.device)
+    if settings.compile:
         for block in model.blocks:  # one region a block: the time to compile knows no depth
             block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
-    if keys["activation_checkpointing"]:
+    if settings.activation_checkpointing:
         model.through = recompute
-    own = {key: value for key, value in schedule.items() if key != "type"}
     return Trainer(
         model,
         batches,
         validation,
-        OPTIMIZERS[optimizer["type"]](model, **{k: v for k, v in optimizer.items() if k != "type"}),
-        partial(SCHEDULES[schedule["type"]], **own),
-        TrainerSettings(**keys),
-        criterion=LOSSES[loss["type"]](**{k: v for k, v in loss.items() if k != "type"}),
-        seed=config["seed"],
-        warmup=schedule.get("warmup", 0),
+        OPTIMIZERS.maker(config.optimizer)(model),
+        SCHEDULES.maker(config.schedule),
+        settings,
+        criterion=LOSSES.maker(config.loss)(),
+        seed=config.seed,
+        warmup=config.schedule.get("warmup", 0),
         replicas=replicas,
     )

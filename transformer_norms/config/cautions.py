@@ -1,20 +1,20 @@
 """What is strange about a config, in a sentence each. What the user typed is permission: it trains,
 and the record, `explain` and the report say so."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from transformer_norms.config.saved import AUTO_ARCHITECTURE
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
+from transformer_norms.nodes import value_at
 
-Config = Mapping[str, Any]
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
 
 
-def cautions(config: Config, placement: Placement, typed: set[str]) -> list[str]:
+def cautions(config: Config, placement: Placement, typed: Collection[str]) -> list[str]:
     """`config` is resolved, its `choices` included; `typed` are the keys that the user typed."""
     return [
         *_stream(config, placement),
@@ -27,11 +27,11 @@ def cautions(config: Config, placement: Placement, typed: set[str]) -> list[str]
 
 def _stream(config: Config, placement: Placement) -> Iterator[str]:
     sites = {name for name, site in placement.sites() if site.norm != "none"}
-    normless = config["norm"]["type"] == "none"
+    normless = config.norm.type == "none"
     named = {site.norm for site_name, site in placement.sites() if site_name not in HEAD_SITES}
     bounded = sites & {"pre", "out", "post"} and not (normless and named <= {"norm"})
-    ends_normed = placement.ends_normed(config["model"]["depth"])
-    final = config["final_norm"] not in ("none", *(["norm"] if normless else []))
+    ends_normed = placement.ends_normed(config.model.depth)
+    final = config.final_norm not in ("none", *(["norm"] if normless else []))
     learned = [plan.coefficient("b") for _, plan in placement.everywhere()]
     if any(plan.coefficient("a") == 0 for _, plan in placement.everywhere()):
         yield "placement.equation: a sub-layer has no skip, and gradients reach x through f alone"
@@ -41,7 +41,7 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
         yield "final_norm: the stream reaches the head without a norm"
     if final and ends_normed:
         yield "final_norm: it follows a norm, and at the start changes nothing"
-    std = config["init"]["std"]
+    std = config.init.std
     zeros = [role for role in ("output", "down") if str(std.get(role)) in ("0", "0.0")]
     convex = any(plan.coefficient("a") == REST_OF_B for _, plan in placement.everywhere())
     if zeros and ("out" in sites or convex):
@@ -53,73 +53,74 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
 
 def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     """What was chosen and changes nothing."""
-    depth, norm = config["model"]["depth"], config["choices"]["norm"]
-    named = {site.norm for _, site in placement.sites()} | {config["embed"], config["final_norm"]}
-    if "norm" not in named and config["qk_norm"] in ("none", "l2") and norm != "none":
-        yield f"norm={norm} stands nowhere in placement={config['choices']['placement']}"
+    depth, norm = config.model.depth, config.choices["norm"]
+    named = {site.norm for _, site in placement.sites()} | {config.embed, config.final_norm}
+    if "norm" not in named and config.qk_norm in ("none", "l2") and norm != "none":
+        yield f"norm={norm} stands nowhere in placement={config.choices.placement}"
     for number, entry in enumerate(placement.where):
         if not any(entry.blocks({"i": i, "l": i + 1, "N": depth}) for i in range(depth)):
             yield (
                 f"placement.where[{number}]: no block of model.depth={depth} meets "
                 f"'{entry.blocks.text}'"
             )
-    values = {**formula_values(config["model"]), "i": 0, "l": 1}
+    values = {**formula_values(config.model), "i": 0, "l": 1}
     plans = [plan for name, plan in placement.everywhere() if name != "block"]
     pairs = [(plan.coefficient("a"), plan.coefficient("b")) for plan in plans]
     if all(isinstance(c, (int, float, str)) and c != REST_OF_B for pair in pairs for c in pair):
         numbers = [(Formula(a)(values), Formula(b)(values)) for a, b in pairs]
         if all(a == b for a, b in numbers) and any(a != 1 for a, _ in numbers):
             yield "placement.equation: a and b are one number, and norms forget a common scale"
-    warmup, steps = config["schedule"].get("warmup", 0), config["trainer"]["steps"]
+    warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
 
 
 def _heads(config: Config, placement: Placement) -> Iterator[str]:
-    sizes = config["model"]
+    sizes = config.model
     for name, site in placement.sites():
-        if name == "v" and site.share == "full" and sizes["kv_heads"] != sizes["heads"]:
+        if name == "v" and site.share == "full" and sizes.kv_heads != sizes.heads:
             yield "placement.attention.v: norm@full spans the few heads of model.kv_heads alone"
-        of = config["norms"].get(site.norm, {}).get("type")
+        of = config.norms.get(site.norm, {}).get("type")
         if name in ("q", "k") and of in BOUNDED:
             yield f"placement.attention.{name}: {of} bounds each logit's parts and not their length"
 
 
-def _unlike_the_paper(config: Config, placement: Placement, typed: set[str]) -> Iterator[str]:
+def _unlike_the_paper(
+    config: Config, placement: Placement, typed: Collection[str]
+) -> Iterator[str]:
     """What differs from what a norm or a placement goes with; but not where a preset chose both."""
-    choices = config["choices"]
+    choices = config.choices
     here = {
-        **{key: config[key] for key in ("embed", "final_norm", "qk_norm")},
-        **{f"architecture.{key}": config["architecture"][key] for key in AUTO_ARCHITECTURE},
-        "init": choices["init"],
+        **{key: choices[key] for key in ("embed", "final_norm", "qk_norm", "init")},
+        **{key: value_at(config, key) for key in AUTO_ARCHITECTURE},
     }
     names = {key.rpartition(".")[2]: key for key in here}
-    brought = {"norm": config["norm"].get("brings", {}), "placement": placement.brings}
+    brought = {"norm": config.norm.get("brings", {}), "placement": placement.brings}
     for axis, brings in brought.items():
         for short, wanted in brings.items():
             key = names.get(short)
             if key is None or here[key] == wanted:
                 continue
-            if choices["preset"] == "none" or typed & {axis, key}:
+            if choices["preset"] == "none" or {axis, key} & set(typed):
                 node = f"{axis}={choices[axis]}"
                 yield f"{key}={_shown(here[key])}, where {node} goes with {_shown(wanted)}"
-    if MLPS[config["mlp"]["type"]].gated and "gate" in config["init"]["std"]:
+    if MLPS[config.mlp.type].gated and "gate" in config.init.std:
         yield (
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "
             "silent; it starts as the rest of the mlp does"
         )
-    if config["about"]["unverified"] != "none":
-        yield f"preset={choices['preset']} is not verified: {config['about']['unverified']}"
+    if config.about.unverified != "none":
+        yield f"preset={choices['preset']} is not verified: {config.about.unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
 
 
-def _unlike_the_file(config: Config, typed: set[str]) -> Iterator[str]:
+def _unlike_the_file(config: Config, typed: Collection[str]) -> Iterator[str]:
     """Typed values that make another formula or equation than the one that the file states."""
-    choices = config["choices"]
+    choices = config.choices
     for key in sorted(typed):
         axis, _, own = key.partition(".")
-        if axis == "placement" and own:
+        if axis == "placement" and own and "placement.equation" not in typed:
             name = choices[axis]
             yield f"{key} is typed: what is computed is not the equation of placement={name}"
 

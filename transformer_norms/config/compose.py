@@ -4,8 +4,10 @@ compose(["norm=rmsnorm", "placement=pre"]) is all there is to know for a user. N
 door knows Hydra.
 """
 
+import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,54 +17,130 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
-from transformer_norms.config.overrides import Typed, apply, parse
-from transformer_norms.config.saved import check_unedited, read_saved, unresolved
+from transformer_norms.config.overrides import Typed, parse, place, to_dict
+from transformer_norms.config.saved import Saved, equation_text, read_saved
+from transformer_norms.config.tree import CHOSEN, Config, check_chosen
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
 
-# These do not describe a run; they stand in no run's config.
 MOST_WORKERS = 1024
-COMMAND_KEYS = ("preset", "sweep", "launcher", "parallel", "hydra")
-
-ReadOption = Callable[[str, str], dict[str, Any]]
-Parts = tuple[dict[str, Any], dict[str, str], ReadOption]
+ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> the content of that file
 
 
-def compose(overrides: Iterable[str] = ()) -> DictConfig:
+@dataclass(frozen=True)
+class Choices:
+    """What was chosen, before it is checked: the content of every node, the name chosen on each
+    axis, and how the file of another name is read."""
+
+    values: dict[str, Any]
+    axes: dict[str, str]
+    option: ReadOption
+
+    def choose(self, axis: str, name: str) -> "Choices":
+        """The same with another option of an axis; of init, auto has no content yet."""
+        values = {**self.values, axis: self.option(axis, name)}
+        return replace(self, values=values, axes={**self.axes, axis: name})
+
+
+def compose(overrides: Iterable[str] = ()) -> Config:
     """What `python train.py OVERRIDES` would run: validated, every auto resolved, read-only.
 
     `config=FILE` starts from a saved run instead of the defaults. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = keys.pop("config", None)
+    folder = check_plugins(keys["plugins"].word) if "plugins" in keys else None
     typed = list(keys.values())
-    folder = _plugins(keys["plugins"].word) if "plugins" in keys else None
     if file is None:
-        parts = _fresh(typed, folder)
-    else:
-        saved = read_saved(Path(file.word))
-        parts = _from_saved(saved, typed, folder)
-        _check_unedited(str(file), saved, folder)
-    resolved = OmegaConf.create(_complete(parts, set(keys), folder))
-    OmegaConf.set_readonly(resolved, True)
-    return resolved
+        return complete(choose(typed, folder), typed, folder)
+    saved = read_saved(Path(file.word))
+    choices = _choices_of(saved, typed, folder)
+    _check_unedited(str(file), saved, folder)
+    return complete(choices, typed, folder)
 
 
-def _complete(parts: Parts, typed: set[str], folder: Path | None) -> dict[str, Any]:
-    """The second tier, ranges and combinations against the constructors; torch is imported here."""
+def complete(
+    choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
+) -> Config:
+    """The choices checked and resolved. Torch is imported between the two, for the settings of
+    registered classes. `device` stands for the machine's own where the config says auto."""
+    spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
+    keys = {pair.key for pair in typed}
+    checked = check_chosen(choices.values, spelled)
     from transformer_norms.config.resolution import resolve
 
     if folder is not None:
         plugin_folder.load(folder)
-    config, axes, option = parts
-    resolved = resolve(config, axes, typed, option)
-    for key, value in resolved.items():  # from a plugin's file
-        if "${" in str(value):
-            raise ConfigError(f"{key}: {value} is not allowed; a run's config holds no ${{...}}")
-    return resolved
+    config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
+    if "${" in str(config):  # from a plugin's file
+        raise ConfigError("${...} is not allowed; a run's config holds values")
+    return config
 
 
-def _plugins(text: str) -> Path | None:
+def choose(typed: Iterable[Typed], folder: Path | None) -> Choices:
+    """The defaults with what was typed. The names are checked, without torch."""
+    groups = [pair for pair in typed if pair.key in AXES]
+    for pair in groups:
+        check_option(pair, folder)
+        if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
+            raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
+    roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
+    files = tuple(_files(root) for root in roots)
+    content, chosen = _composed(tuple(str(pair) for pair in groups), folder, files)
+    # The rest of the content is about commands, and describes no run.
+    values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
+    axes = {axis: chosen[axis] for axis in AXES if axis in CHOSEN or axis == "preset"}
+    return _with_typed(Choices(values, axes, _option_reader(folder)), typed)
+
+
+def _with_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
+    """The choices with typed values. A typed equation makes a placement of its own: what the chosen
+    file says of itself goes, and of `learned` what the equation does not name."""
+    pairs = [pair for pair in typed if pair.key not in AXES]
+    values, axes = place(choices.values, pairs), dict(choices.axes)
+    own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
+    if "equation" in own:
+        placement = {key: values["placement"][key] for key in own}
+        named = set(re.findall(r"\w+", str([placement["equation"], placement.get("where")])))
+        learned = values["placement"].get("learned", {})
+        if kept := {name: spec for name, spec in learned.items() if name in named}:
+            placement["learned"] = kept
+        values["placement"], axes["placement"] = placement, equation_text(placement["equation"])
+    return replace(choices, values=values, axes=axes)
+
+
+def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Choices:
+    """A saved run with what was typed. Its own files' contents count, not today's of that name."""
+    read = _option_reader(folder)
+    fresh = {"plugins": "none", "again": False, "continue_from": "none"}  # are of one command
+    choices = Choices({**copy.deepcopy(saved.chosen), **fresh}, dict(saved.axes), read)
+    for pair in (pair for pair in typed if pair.key in AXES):
+        if pair.key not in CHOSEN:
+            raise ConfigError(f"{pair}: {pair.key} goes with no saved run; name the axes")
+        check_option(pair, folder)
+        choices = choices.choose(pair.key, pair.word)
+
+    def option(axis: str, name: str) -> dict[str, Any]:
+        return saved.content(axis, name) or read(axis, name)
+
+    return _with_typed(replace(choices, option=option), typed)
+
+
+def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
+    """ConfigError where what the file says came of its choices is not what comes of them."""
+    try:
+        saved.compare(
+            complete(
+                _choices_of(saved, [], folder), [], folder, saved.resolved["trainer"].get("device")
+            )
+        )
+    except ConfigError as error:
+        made_with = saved.chosen["plugins"]
+        hint = f" (type plugins={made_with} as well?)" if made_with != "none" and not folder else ""
+        raise ConfigError(f"{file}: {error}{hint}") from None
+
+
+def check_plugins(text: str) -> Path | None:
     """The folder that `plugins=TEXT` names; its options are of our axes, and hide none of ours."""
     folder = plugin_folder.check(text)
     for file in sorted((folder / "configs").glob("*/*.yaml")) if folder else ():
@@ -80,82 +158,9 @@ def _plugins(text: str) -> Path | None:
     return folder
 
 
-def _fresh(typed: list[Typed], folder: Path | None) -> Parts:
-    """The defaults with what was typed: names and kinds checked, without torch."""
-    groups = [pair for pair in typed if pair.key in AXES]
-    for pair in groups:
-        check_option(pair, folder)
-        if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
-            raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
-    roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
-    files = tuple(_files(root) for root in roots)
-    content, chosen = _chosen(tuple(str(pair) for pair in groups), folder, files)
-    config = OmegaConf.create(content)
-    apply(config, [pair for pair in typed if pair.key not in AXES])
-    values = {key: value for key, value in plain(config).items() if key not in COMMAND_KEYS}
-    axes = {axis: chosen[axis] for axis in AXES if axis in values or axis == "preset"}
-    return values, axes, _option_reader(folder)
-
-
-@lru_cache(maxsize=256)
-def _chosen(
-    groups: tuple[str, ...], folder: Path | None, files: object
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The chosen files' content and their names. Composing takes Hydra a tenth of a second, and the
-    jobs of a sweep choose the same few; `files`, their sizes and dates, makes an edit seen."""
-    config = _hydra(groups, folder)
-    chosen = {str(axis): str(name) for axis, name in config.hydra.runtime.choices.items()}
-    return {key: value for key, value in plain(config).items() if key != "hydra"}, chosen
-
-
-def _files(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    stats = [(str(file), file.stat()) for file in sorted(folder.rglob("*.yaml"))]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-def _from_saved(saved: dict[str, Any], typed: list[Typed], folder: Path | None) -> Parts:
-    """A saved run with what was typed. Its own files' contents count, not today's of that name."""
-    norms, init = saved["norms"], {saved["choices"]["init"]: saved["init"]}
-    values, axes = unresolved(saved)
-    read = _option_reader(folder)
-    for pair in (pair for pair in typed if pair.key in AXES):
-        if pair.key in COMMAND_KEYS:
-            raise ConfigError(f"{pair}: {pair.key} goes with no saved run; name the axes")
-        check_option(pair, folder)
-        values[pair.key] = read(pair.key, pair.word)
-        axes[pair.key] = pair.word
-    config = OmegaConf.create(values)
-    apply(config, [pair for pair in typed if pair.key not in AXES])
-
-    def option(axis: str, name: str) -> dict[str, Any]:
-        held = init if axis == "init" else norms
-        return held[name] if name in held else read(axis, name)
-
-    return plain(config), axes, option
-
-
-def _check_unedited(file: str, saved: dict[str, Any], folder: Path | None) -> None:
-    """What the file says must be what it means, on whatever device it was run."""
-    words = {**saved["words"], "trainer.device": "auto"}
-    try:
-        parts = _from_saved({**saved, "words": words}, [], folder)
-        check_unedited(saved, _complete(parts, set(), folder))
-    except ConfigError as error:
-        made_with = saved["plugins"]
-        hint = f" (type plugins={made_with} as well?)" if made_with != "none" and not folder else ""
-        raise ConfigError(f"{file}: {error}{hint}") from None
-
-
-def plain(config: Any) -> dict[str, Any]:
-    """The config as dicts, lists and values."""
-    values = OmegaConf.to_container(config)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
 def usual_axes() -> dict[str, str]:
     """The names that train.yaml chooses."""
-    listed = plain(OmegaConf.load(folder_of_configs() / "train.yaml"))["defaults"]
+    listed = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))["defaults"]
     return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
 
 
@@ -168,7 +173,7 @@ def check_option(pair: Typed, folder: Path | None) -> None:
 def check_names(overrides: Iterable[str]) -> None:
     """ConfigError where an option does not exist: a sweep asks for all before it composes any."""
     pairs = [pair for text in overrides for pair in parse([text])]
-    folders = [_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
+    folders = [check_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
     if len(folders) < 2:
         for pair in (pair for pair in pairs if pair.key in AXES):
             check_option(pair, *(folders or [None]))
@@ -188,6 +193,22 @@ def check_hydras(typed: Iterable[str]) -> None:
     workers = composed.hydra.launcher.get("workers", 1)
     if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
         raise ConfigError(f"launcher.workers={workers}: should be from 1 to {MOST_WORKERS}")
+
+
+@lru_cache(maxsize=256)
+def _composed(
+    groups: tuple[str, ...], folder: Path | None, files: object
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The chosen files' content and their names. Composing takes Hydra a tenth of a second, and the
+    jobs of a sweep choose the same few; `files`, their sizes and dates, makes an edit seen."""
+    config = _hydra(groups, folder)
+    chosen = {str(axis): str(name) for axis, name in config.hydra.runtime.choices.items()}
+    return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
+
+
+def _files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    stats = [(str(file), file.stat()) for file in sorted(folder.rglob("*.yaml"))]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
 def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
@@ -228,7 +249,7 @@ def _option_reader(folder: Path | None) -> ReadOption:
             raise ConfigError(f"{axis}={name}: {unknown(axis, name, sorted(files))}")
         content = OmegaConf.load(files[name])
         if "defaults" not in content:
-            return plain(content)
-        return plain(_hydra([Typed(axis, name, name)], folder)[axis])
+            return to_dict(content)
+        return to_dict(_hydra([Typed(axis, name, name)], folder)[axis])
 
     return read

@@ -14,7 +14,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.placement import Placement
 from transformer_norms.names import AXES, nearest, option_files
 
 
@@ -55,7 +57,7 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
 
 
 def parse_one(text: str) -> Override:
-    """Hydra's own reading of one KEY=VALUE, sweeps included."""
+    """Hydra's own reading of one KEY=VALUE, sweeps included. An equation needs no quotes."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
     if not text.isprintable():
@@ -68,7 +70,7 @@ def parse_one(text: str) -> Override:
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = OverridesParser.create().parse_override(quote_equations(text))
     except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
         raise ConfigError(
             f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "
@@ -77,6 +79,38 @@ def parse_one(text: str) -> Override:
     if override.type != OverrideType.CHANGE or override.package is not None:
         raise ConfigError(f"{text}: only KEY=VALUE is allowed")
     return override
+
+
+EQUATION = "placement.equation"
+
+
+def quote_equations(text: str) -> str:
+    """`placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs, around each of
+    several equations, and around each part of `{attention: ..., mlp: ...}`."""
+    key, _, value = text.partition("=")
+    if key != EQUATION or re.search(r"""['"]|^choice\(""", value):
+        return text
+    return f"{key}={','.join(map(_quoted_equation, _split(value)))}"
+
+
+def _quoted_equation(text: str) -> str:
+    text = text.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return QuotedString(text, Quote.single).with_quotes() if text else text
+    pairs = [part.partition(":") for part in _split(text[1:-1]) if part]
+    return "{" + ",".join(f"{name.strip()}:{_quoted_equation(one)}" for name, _, one in pairs) + "}"
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that no bracket encloses."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -126,12 +160,13 @@ def _leaves(value: Any) -> Sequence[Any]:
     return [value]
 
 
-# What a choice's file says of itself, which a value typed beside it would make untrue.
-WHAT_A_FILE_IS = ("type", "formula", "source", "unverified")
+# The keys of a file that another value would make untrue.
+_FIXED = ("type", "formula", "source", "unverified")
 
 
-def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
-    """Each KEY=VALUE put in its place, if there is such a place and VALUE is of its kind."""
+def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
+    """The values with each KEY=VALUE in its place; ConfigError where there is no such place."""
+    config = OmegaConf.create(values)
     for pair in typed:
         if pair.key.split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
@@ -139,14 +174,24 @@ def apply(config: DictConfig, typed: Iterable[Typed]) -> None:
             there = OmegaConf.select(config, pair.key)
         except OmegaConfBaseException:  # a word where a list has positions
             there = None
-        if there is None:
-            raise ConfigError(_no_such_key(pair, config))
         axis, _, own = pair.key.partition(".")
-        if axis in (*AXES, "about") and own in WHAT_A_FILE_IS:
+        if there is None and not (axis == "placement" and own in parameters(Placement)):
+            raise ConfigError(_no_such_key(pair, config))
+        if axis in (*AXES, "about") and own in _FIXED:
             axis = "preset" if axis == "about" else axis
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
-        value = _of_kind(pair, there)
-        OmegaConf.update(config, pair.key, value, merge=True, force_add=True)
+        merge = isinstance(there, DictConfig) and pair.key != EQUATION
+        if merge and not isinstance(pair.value, Mapping):
+            raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
+        OmegaConf.update(config, pair.key, pair.value, merge=merge, force_add=True)
+    return to_dict(config)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """OmegaConf's mapping as dicts, lists and values."""
+    values = OmegaConf.to_container(config)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def _no_such_key(pair: Typed, config: DictConfig) -> str:
@@ -182,34 +227,3 @@ def flat(config: Mapping[Any, Any], depth: int = 99, above: str = "") -> Iterabl
             yield f"{above}{key}"
             if isinstance(value, Mapping) and depth > 1:
                 yield from flat(value, depth - 1, f"{above}{key}.")
-
-
-# true or a list; a number, a formula or a list: what they may be is asked where they are read.
-OF_SEVERAL_KINDS = ("architecture.bias", "architecture.rope_base")
-
-
-def _of_kind(pair: Typed, there: Any) -> Any:
-    """The typed value, or a ConfigError where it is of another kind than the value it replaces."""
-    value = pair.value
-    free = (
-        there in ("auto", "none", "all")
-        or pair.key in OF_SEVERAL_KINDS
-        or pair.key.split(".")[0] in ("placement", "init")
-    )
-    if isinstance(there, Mapping):
-        fits, wanted = isinstance(value, Mapping), "a group of keys"
-    elif free and pair.key not in ("plugins", "continue_from"):
-        fits, wanted = True, ""
-    elif isinstance(there, bool):
-        fits, wanted = isinstance(value, bool), "true or false"
-    elif isinstance(there, (int, float)):
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-        wanted = "a number"
-    elif isinstance(there, str):
-        fits, wanted = not isinstance(value, (list, Mapping)), "a word"
-        value = pair.word
-    else:
-        fits, wanted = not isinstance(value, Mapping), "a list"
-    if not fits:
-        raise ConfigError(f"{pair}: {pair.text} is not allowed; {pair.key} is {wanted}")
-    return value

@@ -1,70 +1,133 @@
-"""The second tier of the config door: every node checked, every auto replaced by what it means.
+"""The second tier of the config door: registered classes' settings checked against their
+signatures, every auto replaced by what it means.
 
-Typed wins over preset (both stand in the config already), preset over placement, placement over
-norm, norm over none. The words that were replaced are kept beside, so that `config=FILE norm=...`
-can translate them again.
+Typed wins over preset (both stand in the values already), preset over placement, placement over
+norm, norm over none.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, cast
 
 import torch
 
 from transformer_norms.config.cautions import cautions
-from transformer_norms.config.checks import (
-    build,
-    check_axes,
-    check_causal,
-    check_plain,
-    check_registered,
-)
-from transformer_norms.config.saved import AUTO_ARCHITECTURE, KEYS, WORD_KEYS, get
-from transformer_norms.config.validation import check_formulas
+from transformer_norms.config.formulas import check_formulas
+from transformer_norms.config.tree import CHOSEN, TRACKING, Config, base_of, owner_of
+from transformer_norms.config.validation import build, check
+from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, qk_site
+from transformer_norms.model.position import POSITIONS
+from transformer_norms.model.settings import resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
-from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.nodes import Values, freeze, value_at
+from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
+from transformer_norms.registry import Registry
+from transformer_norms.training.loss import LOSSES
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.schedule import SCHEDULES
 
-Config = dict[str, Any]
 ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
+Nodes = dict[str, Any]
 
+# Where a node's `type` is looked up, and what the builder adds to the node's settings.
+REGISTRIES: dict[str, tuple[Registry, tuple[str, ...]]] = {
+    "norm": (NORMS, ("width",)),
+    "position": (POSITIONS, ("width", "context", "head_dim", "bases", "fraction", "interleaved")),
+    "attention": (ATTENTIONS, ("width", "heads", "head_dim", "context", "dropout", "scale", "cap")),
+    "mlp": (MLPS, ("width", "mlp_width", "bias", "mid", "up_scale", "gate_scale")),
+    "data": (CORPORA, ()),
+    "tokenizer": (TOKENIZERS, ()),
+    "loss": (LOSSES, ()),
+    "optimizer": (OPTIMIZERS, ("model",)),
+    "schedule": (SCHEDULES, ("step", "steps")),
+    "tracking": (TRACKING, ()),
+}
+# What architecture.* means where it is auto and nothing brings another value.
+USUAL: Nodes = {
+    "tied": True,
+    "embed_scale": "none",
+    "attention_scale": "1/sqrt(dh)",
+    "logit_scale": "none",
+    "qk_norm_order": "before",
+    "attention_cap": "none",
+}
 # What may go with a norm or a placement, where neither the user nor a preset chose.
-BRINGS = ["embed", "final_norm", "qk_norm", "init", *AUTO_ARCHITECTURE]
+BRINGS = ["embed", "final_norm", "qk_norm", "init", *USUAL]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
-def resolve(config: Config, axes: Mapping[str, str], typed: set[str], option: ReadOption) -> Config:
+def resolve(
+    chosen: Mapping[str, Any],
+    axes: Mapping[str, str],
+    typed: Collection[str],
+    spelled: Mapping[str, str],
+    option: ReadOption,
+    device: str,
+) -> Config:
     """The complete config of a run; ConfigError where something is out of range or contradicts.
 
-    `axes` are the names of the files chosen, `typed` the keys that the user typed.
+    `chosen` is what `check_chosen` returned, `axes` are the names of the files chosen, `typed` the
+    keys that the user typed. `device` is what an auto device means, or auto: the machine's.
     """
-    words = {"init": axes["init"], **{key: get(config, key) for key in WORD_KEYS}}
-    check_plain(config)
-    changed = _check_norm("norm", config["norm"], typed)
-    placement = build(Placement, "placement", config["placement"])
-    brings = _brings(config["norm"], placement)
-    notes = _resolve_norms(config, brings, placement, typed, option)
-    init = _resolve_init(config, words["init"], brings, typed, option)
-    _resolve_architecture(config, brings, placement)
-    _resolve_machine(config)
-    check_axes(config)
-    check_causal(config)
-    check_formulas(config, placement, InitRule(**config["init"]))
-    config["choices"] = {
-        **axes,
-        "init": init,
-        **{key: config[key] for key in ("embed", "final_norm", "qk_norm")},
-    }
-    config["words"] = words
-    config["warnings"] = notes + changed + cautions(config, placement, typed)
-    return {key: config[key] for key in KEYS}
+    nodes = dict(chosen)
+    for name in REGISTRIES:
+        nodes[name] = check_registered(name, name, nodes[name], spelled)
+    changed = _check_formula("norm", nodes["norm"], typed)
+    placement = build(Placement, "placement", nodes["placement"])
+    brings = _brings(nodes["norm"], placement)
+    if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
+        raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
+    nodes["model"] = _sizes(nodes)
+    notes = _resolve_norms(nodes, brings, placement, typed, option)
+    check("init", nodes["init"], InitRule)
+    rule = _resolve_init(nodes, axes["init"], brings, typed, option)
+    init = build(InitRule, "init", nodes["init"])
+    nodes["architecture"] = _architecture(nodes, brings, placement)
+    nodes["trainer"] = _on_machine(nodes["trainer"], device)
+    if nodes["data"]["seed"] == "auto":
+        nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
+    words = {key: nodes[key] for key in ("embed", "final_norm", "qk_norm")}
+    nodes["choices"] = {**axes, "init": rule, **words}
+    nodes["chosen"] = {"choices": axes, **chosen}
+    for name, node in nodes.items():
+        owner: Any = base_of(CHOSEN.get(name, Values))
+        if is_dataclass(owner):
+            nodes[name] = build(cast(Any, owner), name, freeze(node))
+        elif isinstance(node, Mapping):
+            nodes[name] = Values(node)
+    config = Config(**nodes, warnings=())
+    _check_biases(config)
+    _check_attention(config)
+    _check_causal(config)
+    check_formulas(config, placement, init)
+    return replace(config, warnings=(*notes, *changed, *cautions(config, placement, typed)))
 
 
-def _brings(norm: Config, placement: Placement) -> Config:
+def check_registered(
+    key: str, axis: str, values: Mapping[str, Any], spelled: Mapping[str, str] = {}
+) -> Nodes:
+    """The node's values as the class that its `type` names takes them, and its file besides."""
+    registry, supplied = REGISTRIES[axis]
+    name = values.get("type")
+    if name is None:
+        raise ConfigError(f"{key}.type is missing; there are {', '.join(sorted(registry))}")
+    if not isinstance(name, str) or name not in registry:
+        raise ConfigError(f"{key}.type: {unknown(registry.kind, name, sorted(registry))}")
+    file = owner_of(CHOSEN[axis])
+    owners = [registry[name], *([file] if file else [])]
+    own = {k: value for k, value in values.items() if k != "type"}
+    return {"type": name, **check(key, own, *owners, supplied=supplied, auto=True, spelled=spelled)}
+
+
+def _brings(norm: Nodes, placement: Placement) -> Nodes:
     """What the norm and the placement bring; the placement's wins."""
     of_norm = norm.get("brings", {})
     if not isinstance(of_norm, Mapping):
@@ -80,18 +143,18 @@ def _brings(norm: Config, placement: Placement) -> Config:
 
 
 def _resolve_norms(
-    config: Config, brings: Config, placement: Placement, typed: set[str], option: ReadOption
+    nodes: Nodes, brings: Nodes, placement: Placement, typed: Collection[str], option: ReadOption
 ) -> list[str]:
     """Which norm stands at embed, final, q, k and v; every named one's content goes in `norms`."""
     notes = []
-    if config["embed"] == "auto":
-        config["embed"] = brings.get("embed", "none")
-    if config["final_norm"] == "auto":
-        ends_normed = placement.ends_normed(config["model"]["depth"])
-        config["final_norm"] = brings.get("final_norm", "none" if ends_normed else "norm")
-    elif config["final_norm"] == "always":
-        config["final_norm"] = "norm"
-    word = config["qk_norm"]
+    if nodes["embed"] == "auto":
+        nodes["embed"] = brings.get("embed", "none")
+    if nodes["final_norm"] == "auto":
+        ends_normed = placement.ends_normed(nodes["model"]["depth"])
+        nodes["final_norm"] = brings.get("final_norm", "none" if ends_normed else "norm")
+    elif nodes["final_norm"] == "always":
+        nodes["final_norm"] = "norm"
+    word = nodes["qk_norm"]
     if word == "auto":
         word = brings.get("qk_norm", "none")
     if word not in ("none", *SHARES, "l2"):
@@ -105,21 +168,21 @@ def _resolve_norms(
             )
         notes.append(f"the preset's qk_norm={word} gives way to the placement's own q and k norms")
         word = "none"
-    config["qk_norm"] = word
-    config["qkv"] = config["norm"].get("brings", {}).get("qkv", "norm")
-    if word != "none" and config["norm"]["type"] == "none":
-        config["qkv"] = "rmsnorm"
-    config["norms"] = {}
-    named = [(key, config[key]) for key in ("embed", "final_norm", "qkv")]
+    nodes["qk_norm"] = word
+    nodes["qkv"] = nodes["norm"].get("brings", {}).get("qkv", "norm")
+    if word != "none" and nodes["norm"]["type"] == "none":
+        nodes["qkv"] = "rmsnorm"
+    nodes["norms"] = norms = {}
+    named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
     named.append(("qk_norm", "norm" if word == "none" else qk_site(word).norm))
     for where, name in [*named, *((f"placement.{key}", s.norm) for key, s in placement.sites())]:
         if name not in ("norm", "none"):
             name = "l2norm" if (where, name) == ("embed", "fixnorm") else name
-            config["norms"][name] = _read_norm(where, name, option)
+            norms[name] = _read_norm(where, name, option)
     return notes
 
 
-def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
+def _read_norm(where: str, name: Any, option: ReadOption) -> Nodes:
     if not isinstance(name, str):
         raise ConfigError(f"{where}: {name!r} is not allowed; it is a word, such as none or a norm")
     words = {"embed": "auto, fixnorm, ", "final_norm": "auto, always, "}.get(where, "")
@@ -129,28 +192,28 @@ def _read_norm(where: str, name: Any, option: ReadOption) -> Config:
     except ConfigError as error:
         line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
         raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
-    _check_norm(f"norms.{name}", norm, set())
+    norm = check_registered(f"norms.{name}", "norm", norm)
+    _check_formula(f"norms.{name}", norm, ())
     return norm
 
 
-def _check_norm(node: str, norm: Config, typed: set[str]) -> list[str]:
-    """Checks a norm's keys against its class, and its formula against what the class computes. A
-    typed value may make another norm of it, which is said in a line."""
-    check_registered(node, norm, NORMS, ("width",))
-    own = {key: value for key, value in norm.items() if key not in NOT_ARGUMENTS}
-    if "formula" in norm:
-        try:
-            check_formula(norm["type"], norm["formula"], own)
-        except ValueError as error:
-            keys = sorted(key for key in typed if key.startswith(f"{node}."))
-            if not keys:
-                raise ConfigError(f"{node}.formula: {error}") from None
-            return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
+def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
+    """Compares a norm's formula with what its class computes. A typed value may make another norm
+    of it; a line says so."""
+    if "formula" not in norm:
+        return []
+    try:
+        check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
+    except ValueError as error:
+        keys = sorted(key for key in typed if key.startswith(f"{node}."))
+        if not keys:
+            raise ConfigError(f"{node}.formula: {error}") from None
+        return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
     return []
 
 
 def _resolve_init(
-    config: Config, word: str, brings: Config, typed: set[str], option: ReadOption
+    nodes: Nodes, word: str, brings: Nodes, typed: Collection[str], option: ReadOption
 ) -> str:
     """The init rule's content in place of auto; its name."""
     if word != "auto":
@@ -159,19 +222,19 @@ def _resolve_init(
     if inside:
         raise ConfigError(f"{inside[0]}: init is auto; choose the rule to change, as init=scaled")
     name = str(brings.get("init", "scaled"))
-    config["init"] = option("init", name)
+    nodes["init"] = option("init", name)
     return name
 
 
-def _resolve_architecture(config: Config, brings: Config, placement: Placement) -> None:
-    architecture = config["architecture"]
-    usual = dict(AUTO_ARCHITECTURE)
-    if config["embed"] == "fixnorm":  # on which the paper's scale goes before what others bring
+def _architecture(nodes: Nodes, brings: Nodes, placement: Placement) -> Nodes:
+    architecture = dict(nodes["architecture"])
+    usual = dict(USUAL)
+    if nodes["embed"] == "fixnorm":  # on which the paper's scale goes before what others bring
         brings = {**brings, "embed_scale": "sqrt(d)"}
-    short = _unit_length_queries(config, placement)
+    short = _unit_length_queries(nodes, placement)
     if short:
         usual["attention_scale"] = HENRYS_SCALE
-    for key in AUTO_ARCHITECTURE:
+    for key in USUAL:
         if architecture[key] == "auto":
             architecture[key] = brings.get(key, usual[key])
     if short and str(architecture["attention_scale"]).replace(" ", "") == "1/sqrt(dh)":
@@ -179,23 +242,71 @@ def _resolve_architecture(config: Config, brings: Config, placement: Placement) 
             "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys have "
             "length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
         )
+    return architecture
 
 
-def _unit_length_queries(config: Config, placement: Placement) -> bool:
+def _unit_length_queries(nodes: Nodes, placement: Placement) -> bool:
     there = [site.norm for name, site in placement.sites() if name in ("q", "k")]
-    if config["qk_norm"] != "none":
-        there.append(qk_site(config["qk_norm"]).norm)
-    names = [config["qkv"] if name == "norm" else name for name in there]
-    types = {name: norm["type"] for name, norm in config["norms"].items()}
-    types |= {"norm": config["norm"]["type"], "none": "none"}
+    if nodes["qk_norm"] != "none":
+        there.append(qk_site(nodes["qk_norm"]).norm)
+    names = [nodes["qkv"] if name == "norm" else name for name in there]
+    types = {name: norm["type"] for name, norm in nodes["norms"].items()}
+    types |= {"norm": nodes["norm"]["type"], "none": "none"}
     return any(types[name] == "l2norm" for name in names)
 
 
-def _resolve_machine(config: Config) -> None:
-    if config["data"]["seed"] == "auto":
-        config["data"]["seed"] = config["seed"]
-    trainer = config["trainer"]
+def _sizes(nodes: Nodes) -> Nodes:
+    try:
+        return resolve_sizes(
+            nodes["model"],
+            gated=MLPS[nodes["mlp"]["type"]].gated,
+            rotary=nodes["position"]["type"] == "rope",
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _on_machine(trainer: Nodes, device: str) -> Nodes:
+    """The trainer's settings with its device; ConfigError where this machine has no such device."""
+    there = torch.cuda.is_available()
     if trainer["device"] == "auto":
-        trainer["device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    elif trainer["device"] == "cuda" and not torch.cuda.is_available():
+        return {**trainer, "device": device if device != "auto" else "cuda" if there else "cpu"}
+    if trainer["device"] == "cuda" and not there and device == "auto":
         raise ConfigError("trainer.device: cuda is not available on this machine; allowed is cpu")
+    return trainer
+
+
+def _check_biases(config: Config) -> None:
+    """A bias that is asked for by name stands somewhere."""
+    bias = config.architecture.bias
+    named = () if isinstance(bias, bool) else bias
+    if "gate" in named and not MLPS[config.mlp.type].gated:
+        kind = config.mlp.type
+        raise ConfigError(f"architecture.bias: gate is not allowed: a {kind} mlp has no gate")
+    if "head" in named and config.architecture.tied:
+        raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
+
+
+def _check_attention(config: Config) -> None:
+    """ConfigError where an option is set for which the chosen attention has no use."""
+    usual = {f"architecture.{key}": USUAL[key] for key in ("attention_cap", "attention_scale")}
+    usual["model.dropout"] = 0
+    kind = config.attention.type
+    for key, reason in getattr(ATTENTIONS[kind], "refuses", {}).items():
+        if key not in usual:
+            raise ConfigError(f"attention={kind}: refuses: {unknown('key', key, usual)}")
+        if (value := value_at(config, key)) != usual[key]:
+            raise ConfigError(f"{key}: {value} is not allowed with attention={kind}: {reason}")
+
+
+def _check_causal(config: Config) -> None:
+    if config.norm.get("allow_noncausal"):
+        return
+    for name, norm in {"norm": config.norm, **config.norms}.items():
+        if not getattr(NORMS[norm.type], "causal", True):
+            where = "" if name == "norm" else f" ({name}, besides the run's norm)"
+            raise ConfigError(
+                f"norm: {norm.type}{where} takes its statistics over later tokens too, so that "
+                "a causal model would be trained on what it must predict and judged without; "
+                "norm=batchnorm norm.allow_noncausal=true trains it all the same"
+            )

@@ -3,7 +3,7 @@
 import difflib
 import glob
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,7 +26,7 @@ class Corpus(Protocol):
     def documents(self) -> Iterator[str]: ...
 
 
-def find_files(patterns: list[str]) -> list[Path]:
+def find_files(patterns: Sequence[str]) -> list[Path]:
     """The files that `data.paths` names, globs in sorted order. Raises InputError."""
     files = [file for pattern in patterns for file in _match(pattern)]
     if not files:

@@ -1,21 +1,18 @@
-"""The keys of `data.*` that every corpus shares."""
+"""The settings that every corpus shares; a corpus adds its own. No torch here."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import Auto, OpenShare, Positive, Seed
+from transformer_norms.kinds import OpenShare, Positive, Seed
+from transformer_norms.nodes import Mark, node
 
 
-@dataclass(frozen=True, kw_only=True)
+@node
 class DataSettings:
-    """How a corpus is split, how much of val is read, and the order of batches.
-
-    A corpus adds keys of its own.
-    """
+    """`data.*`: how a corpus is split, how much of val is read, what order the batches come in."""
 
     split: Literal["hash", "tail"]
     val_fraction: Annotated[OpenShare, Field(le=0.4)]
     val_tokens: Positive
-    seed: Auto | Seed
+    seed: Annotated[Seed, Mark.AUTO]

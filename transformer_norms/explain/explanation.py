@@ -13,11 +13,12 @@ from torch import nn
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
-from transformer_norms.config.saved import AUTO_ARCHITECTURE
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
+from transformer_norms.nodes import plain, value_at
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.optimizer import decay_by_group, groups
 
@@ -55,7 +56,7 @@ class Explanation:
     sections: list[Section]
 
 
-def explain(config: Any, vocab_size: int, typed: set[str]) -> Explanation:
+def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
     """The explanation of a composed config; `typed` are the keys that the user typed."""
     anatomy = Anatomy(config, vocab_size)
     with torch.device("meta"):  # shapes without weights: the largest model needs no memory
@@ -244,7 +245,7 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     return Section("Initialization", heads, along_depth(facts, 2), remarks)
 
 
-def parameters(config: Any, model: nn.Module) -> Section:
+def parameters(config: Config, model: nn.Module) -> Section:
     """The optimizer's groups: how many numbers each has, and what decays it."""
     optimizer = config.optimizer
     decays = decay_by_group(model, optimizer.decay_norms)
@@ -275,25 +276,24 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     """Every key that may be auto: what it came to, and who chose it."""
     config = anatomy.config
     keys = ["init", "embed", "final_norm", "qk_norm"]
-    keys += [f"architecture.{key}" for key in AUTO_ARCHITECTURE]
+    keys += AUTO_ARCHITECTURE
     facts = [Fact(key, (_said(_value(config, key)), _who(anatomy, key, typed))) for key in keys]
     for key, rule in SIZES.items():
-        who = f"auto: {rule}" if config.words[key] == "auto" else _by_hand(config, key, typed)
+        auto = chosen_value(config.chosen, key) == "auto"
+        who = f"auto: {rule}" if auto else _by_hand(config, key, typed)
         facts.append(Fact(key, (_said(_value(config, key)), who)))
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
 
 
-def _value(config: Any, key: str) -> Any:
-    if key == "init":
-        return config.choices.init
-    node, _, name = key.rpartition(".")
-    return getattr(getattr(config, node) if node else config, name)
+def _value(config: Config, key: str) -> Any:
+    return config.choices.init if key == "init" else value_at(config, key)
 
 
 def _who(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     """Typed comes before preset, preset before placement, placement before norm, then the rule."""
     config = anatomy.config
-    word, value, short = config.words[key], _value(config, key), key.rpartition(".")[2]
+    word, value = chosen_value(config.chosen, key), _value(config, key)
+    short = key.rpartition(".")[2]
     if word not in ("auto", value) and word != "always":
         return f"the placement's own q and k norms, before the preset's {word}"
     if word != "auto":
@@ -315,25 +315,28 @@ def _who(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     return "auto: the usual"
 
 
-def _by_hand(config: Any, key: str, typed: set[str]) -> str:
+def _by_hand(config: Config, key: str, typed: set[str]) -> str:
     if key in typed:
         return "you typed it"
     return "the saved run" if "config" in typed else f"preset={config.choices.preset}"
 
 
-def other_choices(config: Any) -> Section:
+def other_choices(config: Config) -> Section:
     """The rest of what makes the model: sizes, positions, mlp, biases."""
     facts = [
         Fact(f"model.{key}", (_said(value),))
-        for key, value in config.model.items()
+        for key, value in plain(config.model).items()
         if f"model.{key}" not in SIZES
     ]
     for node in ("attention", "mlp"):
-        facts += [Fact(f"{node}.{key}", (_said(value),)) for key, value in config[node].items()]
+        facts += [
+            Fact(f"{node}.{key}", (_said(value),)) for key, value in getattr(config, node).items()
+        ]
     facts.append(Fact("position.type", (config.position.type,)))
     rotary = config.position.type == "rope"
-    for key, value in config.architecture.items():
-        if key not in AUTO_ARCHITECTURE and (rotary or not key.startswith("rope_")):
+    for key, value in plain(config.architecture).items():
+        auto = f"architecture.{key}" in AUTO_ARCHITECTURE
+        if not auto and (rotary or not key.startswith("rope_")):
             facts.append(Fact(f"architecture.{key}", (_said(value),)))
     if rotary:
         bases = rotary_bases(config.architecture.rope_base, config.model.depth)

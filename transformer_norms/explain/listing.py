@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from transformer_norms.config.settings import TRACKING
+from transformer_norms.config.tree import TRACKING
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.explain.text import heading, wrap
 from transformer_norms.model.attention import ATTENTIONS

@@ -49,7 +49,7 @@ def from_hf(hf_model: Any) -> Transformer:
     assert not wrong, wrong
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in our_tensors(family.names, weights, ours, model.config["model"]).items():
+        for key, tensor in our_tensors(family.names, weights, ours, model.config.model).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -67,12 +67,12 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     families = FAMILIES if model_type is None else [family_of(model_type)]
     family, config = _choose_family(families, facts)
     for key in family.dropouts:
-        setattr(config, key, model.config["model"]["dropout"])
+        setattr(config, key, model.config.model.dropout)
     ours = dict(model.named_parameters())
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = dict(theirs.named_parameters())
-    tensors = their_tensors(family.names, ours, model.config["model"])
+    tensors = their_tensors(family.names, ours, model.config.model)
     assert tensors.keys() == there.keys(), sorted(tensors.keys() ^ there.keys())
     with torch.no_grad():
         for name, tensor in tensors.items():

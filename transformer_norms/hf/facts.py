@@ -11,14 +11,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from transformer_norms.config.building import plain
+from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.names import option_files
+from transformer_norms.nodes import plain
 
-Config = Mapping[str, Any]
 Facts = dict[str, Any]
 
 # Keys by which a file describes itself, and keys that have a fact of their own.
@@ -46,37 +46,36 @@ USUAL: Facts = {
 
 def facts_of(config: Config, vocab_size: int) -> Facts:
     """The facts of one of our models. A fact that is no number is a few words."""
-    sizes, architecture = config["model"], config["architecture"]
-    mlp, values = config["mlp"], formula_values(config["model"])
-    qk_norm = config["qk_norm"]
-    if qk_norm != "none" and config["qkv"] != "norm":
-        qk_norm = f"{qk_norm} with {config['qkv']}"
+    sizes, architecture = config.model, config.architecture
+    mlp, values = config.mlp, formula_values(config.model)
+    qk_norm = config.qk_norm
+    if qk_norm != "none" and config.qkv != "norm":
+        qk_norm = f"{qk_norm} with {config.qkv}"
     return complete_facts(
         {
             "placement": _name("placement", config),
             "norm": _name("norm", config),
-            "norm.eps": config["norm"].get("eps"),
-            **{key: config[key] for key in ("embed", "final_norm")},
+            "norm.eps": config.norm.get("eps"),
+            "embed": config.embed,
+            "final_norm": config.final_norm,
             "qk_norm": qk_norm,
-            "position": config["position"]["type"],
-            "attention": config["attention"]["type"],
-            "mlp": (mlp["type"], mlp["activation"]),
+            "position": config.position.type,
+            "attention": config.attention.type,
+            "mlp": (mlp.type, mlp.activation),
             "vocab_size": vocab_size,
-            **{f"model.{key}": sizes[key] for key in SIZES},
-            "architecture.tied": architecture["tied"],
-            "architecture.bias": biased(architecture["bias"]),
+            **{f"model.{key}": getattr(sizes, key) for key in SIZES},
+            "architecture.tied": architecture.tied,
+            "architecture.bias": biased(architecture.bias),
             **{
-                f"architecture.{key}": _number(architecture[key], values)
+                f"architecture.{key}": _number(getattr(architecture, key), values)
                 for key in ("embed_scale", "attention_scale", "logit_scale")
             },
             **{
-                f"architecture.{key}": architecture[key]
+                f"architecture.{key}": getattr(architecture, key)
                 for key in ("attention_cap", "logit_cap", "qk_norm_order", "rope_interleaved")
             },
-            "architecture.rope_base": rotary_bases(architecture["rope_base"], sizes["depth"]),
-            "architecture.rope_fraction": whole_pairs(
-                sizes["head_dim"], architecture["rope_fraction"]
-            ),
+            "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
+            "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
         }
     )
 
@@ -113,7 +112,7 @@ def share(dimensions: int, whole: int) -> float:
 
 def _name(axis: str, config: Config) -> str:
     """The choice whose file has this content. It is the typed one unless that was changed."""
-    content, chosen = _content(config[axis]), config["choices"][axis]
+    content, chosen = _content(getattr(config, axis)), config.choices[axis]
     names = sorted(option_files(axis), key=lambda name: name != chosen)
     same_content = (name for name in names if _of_file(axis, name) == content)
     return next(same_content, f"{chosen}, changed or a plugin's")

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Sizes = Mapping[str, int]  # a config's `model`
+from transformer_norms.model.settings import Sizes
+
 Ours = Sequence[Tensor]
 LEAVES = {"weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}  # ours: theirs
 
@@ -28,11 +29,11 @@ def _rows(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
 
 
 def _by_head(ours: Ours, sizes: Sizes) -> Tensor:
-    return torch.stack([each.unflatten(0, (sizes["heads"], -1)) for each in ours], 1).flatten(0, 2)
+    return torch.stack([each.unflatten(0, (sizes.heads, -1)) for each in ours], 1).flatten(0, 2)
 
 
 def _from_heads(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
-    heads = tensor.unflatten(0, (sizes["heads"], len(like), -1))
+    heads = tensor.unflatten(0, (sizes.heads, len(like), -1))
     return [each.flatten(0, 1) for each in heads.unbind(1)]
 
 
@@ -122,7 +123,7 @@ def their_tensors(
 ) -> dict[str, Tensor]:
     return {
         match.theirs: match.layout.there([ours[name] for name in match.ours], sizes)
-        for match in matches(table, ours, sizes["depth"])
+        for match in matches(table, ours, sizes.depth)
     }
 
 
@@ -134,7 +135,7 @@ def our_tensors(
     Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
     """
     tensors, left = {}, set(theirs)
-    for match in matches(table, ours, sizes["depth"]):
+    for match in matches(table, ours, sizes.depth):
         if match.theirs not in theirs:
             raise ValueError(f"the model has no parameter {match.theirs}")
         like = [ours[name] for name in match.ours]

@@ -15,10 +15,10 @@ from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, Placement, qk_site
 from transformer_norms.model.position import NoPosition
+from transformer_norms.model.settings import ModelConfig
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
-from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
+from transformer_norms.norms import NORMS, nothing
 
-Config = Mapping[str, Any]
 Module = Any  # an nn.Module, or the function `nothing`
 assert set(TOPOLOGIES) == set(PARTS)
 
@@ -26,16 +26,16 @@ assert set(TOPOLOGIES) == set(PARTS)
 class Assembly:
     """assembly(i) is block i of the model that a composed config describes."""
 
-    def __init__(self, config: Config, position: NoPosition) -> None:
+    def __init__(self, config: ModelConfig, position: NoPosition) -> None:
         self.config, self.position = config, position
-        self.placement = Placement(**config["placement"])
-        self.sizes, self.architecture = config["model"], config["architecture"]
+        self.placement = Placement(**config.placement)
+        self.sizes, self.architecture = config.model, config.architecture
         self.usual = formula_values(self.sizes)
-        self.biased = biased(self.architecture["bias"])
+        self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
         values = {**self.usual, "i": i, "l": i + 1}
-        plans = self.placement.plans(i, self.sizes["depth"])
+        plans = self.placement.plans(i, self.sizes.depth)
         functions = {
             "attention": self.attention(plans["attention"], values),
             "mlp": self.mlp(plans["mlp"], values),
@@ -58,11 +58,11 @@ class Assembly:
         def scale(slot: str, spec: Any) -> Module:
             """A learned coefficient is one parameter wherever its name stands in the equation."""
             if slot not in plan.names:
-                return scale_of(spec, self.sizes["width"], values)
+                return scale_of(spec, self.sizes.width, values)
             held = shared if spec.get("share") == "block" else own
             name = plan.names[slot]
             if name not in held:
-                held[name] = scale_of(spec, self.sizes["width"], values)
+                held[name] = scale_of(spec, self.sizes.width, values)
             return held[name]
 
         branch = scale("b", plan.coefficient("b"))
@@ -74,54 +74,60 @@ class Assembly:
             **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
             skip=Adding(skip, adds) if adds else skip,
             branch=branch,
-            dropout=dropout_of(self.sizes["dropout"]),
+            dropout=dropout_of(self.sizes.dropout),
         )
 
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
-        sizes, order = self.sizes, self.architecture["qk_norm_order"]
-        heads = {"q": sizes["heads"], "k": sizes["kv_heads"], "v": sizes["kv_heads"]}
-        if self.config["qk_norm"] != "none":
-            both = dict.fromkeys("qk", qk_site(self.config["qk_norm"]))
+        sizes, order = self.sizes, self.architecture.qk_norm_order
+        heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
+        if self.config.qk_norm != "none":
+            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
             plan = replace(plan, sites={**plan.sites, **both})
         attend, scale = self.attend(values)
         return Attention(
-            **{key: sizes[key] for key in ("width", "heads", "kv_heads", "head_dim")},
+            width=sizes.width,
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=sizes.head_dim,
             bias=self.biased,
             attend=attend,
             scale=scale,
             turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
             **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
-            head_norm=self.head_site(plan, "head_norm", sizes["heads"], values),
+            head_norm=self.head_site(plan, "head_norm", sizes.heads, values),
             head_scale=coefficient(
-                plan.coefficient("head_scale"), self.head_shapes(sizes["heads"]), values
+                plan.coefficient("head_scale"), self.head_shapes(sizes.heads), values
             ),
-            ctx=self.site(plan, "ctx", values, sizes["heads"] * sizes["head_dim"]),
+            ctx=self.site(plan, "ctx", values, sizes.heads * sizes.head_dim),
         )
 
     def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
         """The chosen attention; and the scale that multiplies q, where it is learned."""
-        sizes, scale = self.sizes, self.architecture["attention_scale"]
-        cap, choice = self.architecture["attention_cap"], self.config["attention"]
+        sizes, scale = self.sizes, self.architecture.attention_scale
+        cap, choice = self.architecture.attention_cap, self.config.attention
         learned = isinstance(scale, Mapping)
-        attend = ATTENTIONS[choice["type"]](
+        attend = ATTENTIONS.maker(choice)(
             scale=1.0 if learned else float(Formula(scale)(values)),
             cap=None if cap == "none" else float(cap),
-            **{key: sizes[key] for key in ("width", "heads", "head_dim", "context", "dropout")},
-            **{key: value for key, value in choice.items() if key != "type"},
+            width=sizes.width,
+            heads=sizes.heads,
+            head_dim=sizes.head_dim,
+            context=sizes.context,
+            dropout=sizes.dropout,
         )
         if not learned:
             return attend, nothing
-        return attend, coefficient(scale, self.head_shapes(sizes["heads"]), values)
+        return attend, coefficient(scale, self.head_shapes(sizes.heads), values)
 
     def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:
-        kind, width = MLPS[self.config["mlp"]["type"]], self.sizes["mlp_width"]
+        kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         scales = ("up_scale", "gate_scale") if kind.gated else ("up_scale",)
         spec = plan.coefficient("hidden_scale")
         return kind(
-            width=self.sizes["width"],
+            width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,
-            activation=ACTIVATIONS[self.config["mlp"]["activation"]],
+            activation=ACTIVATIONS[self.config.mlp.activation],
             mid=self.site(plan, "mid", values, width),
             **{name: scale_of(spec, width, values) for name in scales},
         )
@@ -134,7 +140,7 @@ class Assembly:
         width: int | None = None,
     ) -> Module:
         """The norm at a site of the stream, of `width` features (the model's, unless said)."""
-        site, width = plan.site(name), width or self.sizes["width"]
+        site, width = plan.site(name), width or self.sizes.width
         norm = norm_of(self.config, site.norm)(width)
         return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
 
@@ -142,9 +148,9 @@ class Assembly:
         self, plan: SubLayerPlan, name: str, heads: int, values: Mapping[str, float]
     ) -> Module:
         """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
-        site, head_dim = plan.site(name), self.sizes["head_dim"]
+        site, head_dim = plan.site(name), self.sizes.head_dim
         stand_in = site.norm == "norm" and name in HEAD_SITES
-        make = norm_of(self.config, self.config["qkv"] if stand_in else site.norm)
+        make = norm_of(self.config, self.config.qkv if stand_in else site.norm)
         norm = make(head_dim)
         if norm is not nothing and site.share == "full":
             norm = AllHeads(make(heads * head_dim))
@@ -155,16 +161,15 @@ class Assembly:
         return Scaled(norm, coefficient(site.scale, self.head_shapes(heads), values))
 
     def head_shapes(self, heads: int) -> dict[str, tuple[int, ...]]:
-        return {"scalar": (), "head": (heads, 1), "vector": (heads, self.sizes["head_dim"])}
+        return {"scalar": (), "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}
 
 
-def norm_of(config: Config, name: str) -> Callable[[int], Module]:
+def norm_of(config: ModelConfig, name: str) -> Callable[[int], Module]:
     """`norm(width)` for the norm that a site names: norm, none, or a norm's file."""
     if name == "none":
         return NORMS["none"]
-    spec = config["norm"] if name == "norm" else config["norms"][name]
-    own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
-    return lambda width: NORMS[spec["type"]](width, **own)
+    spec = config.norm if name == "norm" else config.norms[name]
+    return NORMS.maker(spec)
 
 
 def scale_of(spec: Any, width: int, values: Mapping[str, float]) -> Module:

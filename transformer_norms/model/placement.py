@@ -3,13 +3,14 @@
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Text
 from transformer_norms.model.equation import RESERVED, Reader
 from transformer_norms.model.sites import INSIDE, Site, SubLayerPlan
 from transformer_norms.names import unknown
+from transformer_norms.nodes import Mark
 
 Plans = Mapping[str, SubLayerPlan]
 SUB_LAYERS = tuple(INSIDE)
@@ -42,13 +43,13 @@ class Placement:
     def __init__(
         self,
         *,
-        source: Text,
+        source: Annotated[Text, Mark.ASIDE] = "",
         equation: Text | Mapping[str, str],
         where: Sequence[Mapping[str, Any]] = (),
         learned: Mapping[str, Mapping[str, Any]] = {},
         weight_constraint: Literal["none", "unit_length"] = "none",
-        brings: Mapping[str, Any] = {},
-        unverified: Text = "",
+        brings: Annotated[Mapping[str, Any], Mark.ASIDE] = {},
+        unverified: Annotated[Text, Mark.ASIDE] = "",
     ) -> None:
         self.source, self.unverified, self.weight_constraint = source, unverified, weight_constraint
         self.learned = learned

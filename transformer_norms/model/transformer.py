@@ -1,6 +1,6 @@
 """Tokens in, logits out: embedding, position, blocks, final norm, head."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
     model at the start and after every optimizer step. `through` runs a block.
     """
 
-    config: Mapping[str, Any] = {}  # what `build_model` built it from
+    config: Any = None  # what `build_model` built it from
     through: Callable[..., Any] = staticmethod(straight)
 
     def __init__(

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.saved import NORM_WORDS, WORD_KEYS
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.progress import Tell, tell_nobody
@@ -22,7 +22,8 @@ from transformer_norms.run.sweep_record import (
     read_record,
 )
 
-_CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"] + list(NORM_WORDS)
+_CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
+_CHOICES += ["embed", "final_norm", "qk_norm"]
 _HASH = "identity"
 
 
@@ -252,7 +253,7 @@ def _values(run: SavedRun, keys: Sequence[str]) -> Values:
 
 def _typed(run: SavedRun, key: str) -> str:
     """The choice as typed: `auto` for a choice that follows from another."""
-    return run.typed(key) if key in run.config["words"] else str(run.choice(key))
+    return str(run.typed(key))
 
 
 def _distinguishing_keys(runs: Sequence[SavedRun], axes: Sequence[str]) -> list[str]:
@@ -271,4 +272,6 @@ def _distinguishing_keys(runs: Sequence[SavedRun], axes: Sequence[str]) -> list[
 def _setting(run: SavedRun, key: str) -> str:
     """The typed word of a key that may be `auto`: its derived value tells nothing of its own."""
     value: Any = run.settings.get(key)
-    return json.dumps(run.config["words"].get(key, value) if key in WORD_KEYS else value)
+    with suppress(KeyError, TypeError, AttributeError):  # a norm that follows from another choice
+        value = run.typed(key)
+    return json.dumps(value)

@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,18 @@ def attempt_number(folder: Path) -> int:
 def choose(
     study: Path,
     name: str,
-    run_hash: str,
-    origin: str,
+    there: Sequence[Path],
     *,
     again: bool,
     code: Mapping[str, str],
     data: Mapping[str, Any],
 ) -> tuple[Path, list[str]]:
-    """The folder that this command means, made or not, and what is to be said about it.
+    """The folder that this command means, made or not, and what is to be said about it. `there` are
+    the attempts at the run, oldest first.
 
     ConfigError where its run was fed by a corpus that has changed since, and where an unfinished
     run was begun by other code.
     """
-    there = attempts(study, run_hash, origin)
     if not there:
         return study / name, []
     latest, summary = there[-1], read_summary(there[-1])
@@ -66,7 +65,7 @@ def choose(
             "beside it"
         )
     if other:
-        line = f"run by other code ({_named(other)}); again=true runs it anew beside it"
+        line = f"run by other code ({named(other)}); again=true runs it anew beside it"
         if not summary.ended:
             raise ConfigError(f"{shown(latest)}: {line}")
         return latest, [line]
@@ -78,7 +77,7 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {before.get(key)} then, {now.get(key)} now" for key in keys)
 
 
-def _named(files: list[str]) -> str:
+def named(files: list[str]) -> str:
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     return f"{', '.join(files[:2])}{more} {'differ' if len(files) > 1 else 'differs'}"
 

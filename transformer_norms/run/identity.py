@@ -2,64 +2,55 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
-from transformer_norms.config.saved import YOUNGER_AXES
+from transformer_norms.config.tree import Config, chosen_value, marked
+from transformer_norms.nodes import Mark, plain
+from transformer_norms.norms import NORMS
 
-Config = Mapping[str, Any]
-
+Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # Neither what is said about a run nor how it is watched, stored or started changes its result.
-_NOT_IDENTITY = (
-    "study tracking plugins again continue_from about choices words warnings "
-    "trainer.threads trainer.checkpoint_every trainer.keep trainer.log_every trainer.probe_every "
-    "trainer.activation_checkpointing trainer.replicas "
-    "placement.source placement.brings placement.unverified "
-    "norm.formula norm.source norm.brings"
-).split()
-# The rooms that training imports. What only watches a run is left out, and so is what stands beside
-# the rooms, which starts and shows it.
+_ASIDE = tuple(marked(Mark.ASIDE))
+# The rooms that training imports. What stands beside the rooms starts and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
-_WATCHES = (
-    "training/flops.py training/measures.py training/probes.py "
-    "run/loading.py run/reader.py run/curve.py run/sweep_record.py"
-).split()
 
 
-def run_hash(config: Config, data_identity: Mapping[str, Any]) -> str:
+def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
     """16 hex digits of the resolved config, its files by their content, not their spelling."""
     return digest(identified(config, data_identity))
 
 
-def identified(config: Config, data_identity: Mapping[str, Any]) -> dict[str, Any]:
+def identified(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that can change a result, with files by their content and not by their spelling."""
-    plain = part(config)
-    if "paths" in plain["data"]:
-        plain["data"]["paths"] = dict(data_identity)
-    return plain
+    values = part(config)
+    if "paths" in values["data"]:
+        values["data"]["paths"] = dict(data_identity)
+    return values
 
 
-def part(config: Config) -> dict[str, Any]:
+def part(config: Resolved) -> dict[str, Any]:
     """The keys of a config that can change its run's result."""
-    plain = json.loads(json.dumps(config))
-    for key in _NOT_IDENTITY:
-        *above, last = key.split(".")
-        node = plain
-        for name in above:
-            node = node[name]
-        node.pop(last, None)
-    for axis, name in YOUNGER_AXES.items():  # the hashes of runs from before there was that axis
-        if plain[axis] == {"type": name}:
-            del plain[axis]
-    for norm in plain["norms"].values():
-        for key in ("formula", "source", "brings"):
-            norm.pop(key, None)
-    return plain
+    values: dict[str, Any] = plain(config)
+    for key in _ASIDE:
+        _drop(values, key.split("."))
+    return values
 
 
-def difference(before: Config, now: Config) -> str:
+def _drop(node: dict[str, Any], key: list[str]) -> None:
+    """Removes a key; `*` is every key of its node."""
+    first, *rest = key
+    if not rest:
+        node.pop(first, None)
+    for name in (node if first == "*" else [first]) if rest else ():
+        if isinstance(node.get(name), dict):
+            _drop(node[name], rest)
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first key that makes two `identified` runs different, besides the horizon; or ''."""
     old, new = flat(before), flat(now)
     for key in sorted({*old, *new} - {"trainer.steps"}):
@@ -68,7 +59,7 @@ def difference(before: Config, now: Config) -> str:
     return ""
 
 
-def flat(config: Config, above: str = "") -> dict[str, Any]:
+def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """{"trainer": {"steps": 8}} -> {"trainer.steps": 8}"""
     found: dict[str, Any] = {}
     for key, value in config.items():
@@ -83,56 +74,45 @@ def digest(value: Any) -> str:
 
 
 def readable(config: Config, usual: Mapping[str, str]) -> str:
-    """`rmsnorm-pre-s0`: norm, placement, every other choice that is not the usual one, the seed."""
+    """`rmsnorm-pre-s0`: norm, placement, every other choice that is not the usual one, the seed. A
+    typed equation becomes `norm_x-f_norm_x`; the hash tells apart what this makes alike."""
     axes = "init position attention mlp model data tokenizer loss optimizer schedule".split()
-    keys = ("embed", "final_norm", "qk_norm")
-    choices = config["choices"]
-    parts = [choices["norm"], choices["placement"]]
-    parts += [
-        choices[axis] for axis in axes if config["words"].get(axis, choices[axis]) != usual[axis]
-    ]
+    chosen, choices = config.chosen.choices, config.choices
+    parts = [choices.norm, _in_a_name(choices.placement)]
+    parts += [choices[axis] for axis in axes if chosen[axis] != usual[axis]]
     parts += [
         f"{key}_{choices[key]}".replace("_norm_", "_")
-        for key in keys
-        if config["words"][key] != "auto"
+        for key in ("embed", "final_norm", "qk_norm")
+        if chosen_value(config.chosen, key) != "auto"
     ]
-    return "-".join([*parts, f"s{config['seed']}"])[:150]
+    return "-".join([*parts, f"s{config.seed}"])[:150]
+
+
+def _in_a_name(placement: str) -> str:
+    words = re.sub(r"[^A-Za-z0-9_.-]+", "_", re.sub(r"\s*[+]\s*", "-", placement))
+    return words.strip("_.-")[:60]
 
 
 def code(config: Config) -> dict[str, str]:
     """SHA-256 of each source file that this training runs: path in the package -> hash."""
     package = Path(__file__).parents[1]
+    used = {_file_of_norm(norm.type) for norm in (config.norm, *config.norms.values())}
+    unused = {_file_of_norm(name) for name in NORMS} - used
     files = {
-        file.relative_to(package).as_posix(): file
-        for file in sorted(package.rglob("*.py"))
-        if _trains(file.relative_to(package), config)
+        name: file
+        for room in _ROOMS
+        for file in sorted((package / room).rglob("*.py"))
+        if (name := file.relative_to(package).as_posix()) not in unused
     }
-    folder = plugins.check(config["plugins"])
+    folder = plugins.check(config.plugins)
     return {
         name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
         for name, file in {**files, **plugins.sources(folder)}.items()
     }
 
 
-def _trains(file: Path, config: Config) -> bool:
-    room = file.parts[0]
-    if room == "norms":
-        used = {_file_of_norm(spec["type"]) for spec in (config["norm"], *config["norms"].values())}
-        return file.name in used or file.name not in _files_of_norms()
-    return room in _ROOMS and file.as_posix() not in _WATCHES
-
-
-def _files_of_norms() -> set[str]:
-    """The files that define a norm; the others of that room are arithmetic that norms share."""
-    from transformer_norms.norms import NORMS
-
-    return {_file_of_norm(name) for name in NORMS}
-
-
 def _file_of_norm(name: str) -> str:
-    from transformer_norms.norms import NORMS
-
-    return NORMS[name].__module__.rpartition(".")[2] + ".py"
+    return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

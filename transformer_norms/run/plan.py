@@ -1,15 +1,17 @@
 """What a command means before anything is written: which text, which run, which folder."""
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from transformer_norms.config.compose import compose, plain, usual_axes
+from transformer_norms.config.compose import compose, usual_axes
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.saved import is_old
+from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
-from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import choose, shown
+from transformer_norms.run.folder import attempts, choose, named, shown
 from transformer_norms.run.summary import read_summary
 
 
@@ -19,36 +21,51 @@ class Plan:
     ConfigError and InputError where it cannot be run, or was begun with other code or data.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
-        shared = DataSettings.__dataclass_fields__
-        own = {key: value for key, value in config["data"].items() if key not in shared}
-        self.corpus = CORPORA[own.pop("type")](**own)
+        self.corpus = CORPORA.maker(config.data)()
         self.data_identity = self.corpus.identity()
         self.hash = identity.run_hash(config, self.data_identity)
         self.code = identity.code(config)
-        origin = config["continue_from"]
+        self.warnings: list[str] = []  # for the record of the run
+        origin = config.continue_from
         self.origin = None if origin == "none" else self._origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
-        self.name = f"{identity.readable(config, usual_axes())}-{self.hash[:8]}{after}"
-        self.folder, self.remarks = choose(
-            Path("runs") / config["study"],
+        readable = identity.readable(config, usual_axes())
+        self.name = f"{readable}-{self.hash[:8]}{after}"
+        study = Path("runs") / config.study
+        self.folder, remarks = choose(
+            study,
             self.name,
-            self.hash,
-            after,
-            again=config["again"],
+            attempts(study, self.hash, after) or self._translated(study, readable, after),
+            again=config.again,
             code=self.code,
             data=self.data_identity,
         )
+        self.remarks = [*self.warnings, *remarks]
+
+    def _translated(self, study: Path, readable: str, after: str) -> list[Path]:
+        """The attempts at this run whose config.yaml, and so their hash, is of an earlier form."""
+        for file in sorted(study.glob(f"{readable}-*{after}/config.yaml")):
+            summary = read_summary(file.parent)
+            if summary is None or not is_old(file):
+                continue
+            with suppress(ConfigError):
+                config = compose([as_typed("config", str(file)), *self._plugins()])
+                if identity.run_hash(config, summary.data.identity) == self.hash:
+                    return attempts(study, summary.identity, after)
+        return []
+
+    def _plugins(self) -> list[str]:
+        return [as_typed("plugins", self.config.plugins)]
 
     def tokens(self) -> Tokens:
         """The corpus as tokens, from the cache or built into it."""
-        own = dict(self.config["tokenizer"])
-        choice = TOKENIZERS[own.pop("type")](**own)
-        data = self.config["data"]
+        choice = TOKENIZERS.maker(self.config.tokenizer)()
+        data = self.config.data
         with Live() as live:
-            tokens = prepare(self.corpus, choice, data["split"], data["val_fraction"], say, live)
-        tokens.check(self.config["model"]["context"])
+            tokens = prepare(self.corpus, choice, data.split, data.val_fraction, say, live)
+        tokens.check(self.config.model.context)
         return tokens
 
     def _origin(self, folder: Path) -> Path:
@@ -60,9 +77,9 @@ class Plan:
                 f"continue_from={shown(folder)}: only a finished run can be continued; "
                 f"this one is {summary.status if summary else 'no run'}"
             )
-        before = compose([f"config={folder / 'config.yaml'}", f"plugins={self.config['plugins']}"])
+        before = compose([as_typed("config", str(folder / "config.yaml")), *self._plugins()])
         difference = identity.difference(
-            identity.identified(plain(before), summary.data.identity),
+            identity.identified(before, summary.data.identity),
             identity.identified(self.config, self.data_identity),
         )
         if difference:
@@ -72,11 +89,12 @@ class Plan:
             raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changed)})")
         other = identity.differing(summary.source, self.code)
         if other:
-            raise ConfigError(
-                f"continue_from: it was run by other code ({', '.join(other)} differ)"
+            self.warnings.append(
+                f"continue_from={shown(folder)}: run by other code ({named(other)}), and continued "
+                "by this one"
             )
-        steps = before["trainer"]["steps"]
-        if self.config["trainer"]["steps"] <= steps:
+        steps = before.trainer.steps
+        if self.config.trainer.steps <= steps:
             raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
             raise ConfigError(

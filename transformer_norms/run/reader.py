@@ -15,8 +15,10 @@ import yaml
 from omegaconf._utils import get_yaml_loader
 
 from transformer_norms.config import saved
+from transformer_norms.config.tree import chosen_value
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json, read_metrics
+from transformer_norms.nodes import value_at
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.summary import read_summary
@@ -27,7 +29,7 @@ _CONFIG, _TOKENIZER, _METRICS, _DEPTH = 1 << 18, 1 << 26, 1 << 29, 20  # bytes, 
 FREQUENCIES = 0.99
 # The keys of a config that are read by name, besides its identity.
 _READ = (
-    "choices words seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
+    "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
     "trainer.batch_size trainer.precision"
 ).split()
 
@@ -96,9 +98,9 @@ class SavedRun:
             raise ConfigError(f"{self.folder}/summary.json: {name}: a finished run has one")
         return loss
 
-    def typed(self, key: str) -> str:
-        """The word that was typed for a key that may be `auto`; `auto` if none was."""
-        return str(self.config["words"].get(key, "auto"))
+    def typed(self, key: str) -> Any:
+        """What was chosen for a key or on an axis: `auto` where it follows from other choices."""
+        return chosen_value(self.config["chosen"], key)
 
     def choice(self, axis: str) -> str | None:
         """The name that was chosen on an axis, `auto` resolved; None for a key that is no axis."""
@@ -111,7 +113,7 @@ class SavedRun:
             word = self.typed(key)
             return choice if word == "auto" else word
         try:
-            return saved.get(self.config, key)
+            return value_at(self.config, key)
         except (KeyError, TypeError):
             raise ConfigError(f"{key}: there is no such key in {self.folder}") from None
 
@@ -158,17 +160,17 @@ def _read_config(path: Path) -> dict[str, Any]:
         _refuse_more_than_values(text)
         loader = _Loader(text)
         try:
-            config = loader.get_single_data()
+            config = saved.resolved_values(loader.get_single_data())
         finally:
             loader.dispose()
-        saved.add_younger_axes(config)
         for key in _READ:
-            saved.get(config, key)
+            value_at(config, key)
         json.dumps(config)
         names = config["choices"].values()
         if not all(isinstance(name, str) for name in names) or type(config["seed"]) is not int:
             raise TypeError("choices are names, and the seed is a whole number")
-        config["words"].get("init")
+        for key in ("init", "data.seed", "embed", "final_norm", "qk_norm"):
+            chosen_value(config["chosen"], key)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if str(path) not in str(error) else error) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import plain
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError, StorageError
@@ -30,7 +30,6 @@ from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import replica_count
-from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Batch, Trainer
 
@@ -38,7 +37,7 @@ Follow = Callable[[Path], None]
 
 
 def train(
-    config: DictConfig, follow: Follow = lambda folder: None, weights_only: bool = False
+    config: Config, follow: Follow = lambda folder: None, weights_only: bool = False
 ) -> dict[str, Any]:
     """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
     with the run's `folder`; its `status` is finished, diverged or preempted.
@@ -49,7 +48,7 @@ def train(
     """
     # Building any torch optimizer imports this, which takes as long as torch: while data opens.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
-    plan = Plan(plain(config))
+    plan = Plan(config)
     for line in plan.remarks:
         say(line)
     folder = {"folder": str(plan.folder)}
@@ -77,27 +76,28 @@ class Run:
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
         config, before = self.config, read_summary(self.folder)
-        threads = (before and before.threads) or config["trainer"]["threads"]
+        threads = (before and before.threads) or config.trainer.threads
         self.threads = machine.cores() if threads == "auto" else threads
         torch.set_num_threads(self.threads)
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
         # What has begun goes on as it began.
         self.replicas = (before and before.replicas) or replica_count(
-            TrainerSettings(**config["trainer"]),
+            config.trainer,
             model,
             self.threads,
-            OPTIMIZERS[config["optimizer"]["type"]],
+            OPTIMIZERS[config.optimizer.type],
         )
         parameters = sum(p.numel() for p in model.parameters())
-        self.warnings = [*config["warnings"], *lookahead_warnings(model, tokens.vocab_size)]
+        seen = lookahead_warnings(model, tokens.vocab_size)
+        self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         data = Data(
             identity=self.plan.data_identity, fingerprint=tokens.fingerprint, **tokens.facts
         )
         say(_introduced(data, parameters))
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
-            preflight(self.folder, int((config["trainer"]["keep"] + 1) * parameters * 12 * 1.1))
+            preflight(self.folder, int((config.trainer.keep + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
         with hold_run(self.folder):
             known = read_summary(self.folder)
@@ -126,16 +126,16 @@ class Run:
             config = self.config
             return Summary(
                 status="running",
-                steps=config["trainer"]["steps"],
+                steps=config.trainer.steps,
                 parameters=parameters,
-                choices=dict(config["choices"]),
+                choices=dict(config.choices),
                 identity=self.plan.hash,
                 continued_from=self.plan.origin.name if self.plan.origin else None,
                 data=data,
                 versions=machine.versions(),
                 **machine.commit(),
                 source=self.plan.code,
-                device=machine.device(config["trainer"]["device"]),
+                device=machine.device(config.trainer.device),
                 threads=self.threads,
                 replicas=self.replicas,
                 weights_only=self.weights_only,
@@ -152,7 +152,7 @@ class Run:
 
     def _write_first(self, tokens: Tokens, summary: Summary) -> None:
         if not (self.folder / "summary.json").exists():
-            write_bytes(self.folder / "config.yaml", OmegaConf.to_yaml(self.config).encode())
+            write_bytes(self.folder / "config.yaml", to_yaml(self.config).encode())
             write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
             if self.plan.origin:
                 rows = (self.plan.origin / "metrics.jsonl").read_bytes()
@@ -160,7 +160,7 @@ class Run:
         summary.write(self.folder)
 
     def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
-        limit, lengths = self.config["data"]["val_tokens"], tokens.tokenizer.byte_lengths
+        limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
         followed = False
 
         def bits_per_byte(split: str, nats: float) -> float:
@@ -179,16 +179,16 @@ class Run:
                 _standing(trainer, val_loss),
             )
 
-        keep = self.config["trainer"]["keep"]
+        keep = self.config.trainer.keep
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
 
     def _train(
         self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
     ) -> Summary:
-        keys, context = self.config["trainer"], self.config["model"]["context"]
-        batches = Batches(tokens.train, context, keys["batch_size"], self.config["data"]["seed"])
+        keys, context = self.config.trainer, self.config.model.context
+        batches = Batches(tokens.train, context, keys.batch_size, self.config.data.seed)
         validation = self._windows(tokens.val, live, "validation")
-        machine.forget_memory(keys["device"])
+        machine.forget_memory(keys.device)
         torch.set_num_threads(self.threads // self.replicas)
         trainer = build_trainer(self.config, model, batches, validation, self.replicas)
         self._restore(trainer, record)
@@ -214,7 +214,7 @@ class Run:
                 tested = record.validated("test", measured)
                 more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
         if more["status"] in ENDED:
-            more |= work(trainer, context, record.summary.device or "", keys["precision"])
+            more |= work(trainer, context, record.summary.device or "", keys.precision)
         record.summarize(trainer, **more)
         record.progress(trainer)
         if more["status"] in ENDED:
@@ -229,14 +229,14 @@ class Run:
 
     def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
         """What is evaluated on; how far that is, is shown as `what`."""
-        keys = self.config["trainer"]
-        size = keys["batch_size"] // keys["accumulation"]
-        limit = self.config["data"]["val_tokens"]
+        keys = self.config.trainer
+        size = keys.batch_size // keys.accumulation
+        limit = self.config.data.val_tokens
         total = min(limit, len(tokens) - 1)
 
         def shown() -> Iterator[Batch]:
             done = 0
-            for window in windows(tokens, self.config["model"]["context"], limit, size):
+            for window in windows(tokens, self.config.model.context, limit, size):
                 live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
                 yield window
                 done += window[:, 1:].numel()

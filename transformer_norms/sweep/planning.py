@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.compose import check_names, compose, plain
+from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.summary import read_summary
@@ -111,7 +111,7 @@ class Jobs:
             raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 
-        plan = Plan(plain(config))
+        plan = Plan(config)
         self.remarks.update(plan.remarks)
         for warning in config.warnings:
             self.warnings.setdefault(str(warning), label(variant))

@@ -18,7 +18,7 @@ from transformer_norms.norms import nothing
 from transformer_norms.registry import Registry
 
 OPTIMIZERS = Registry("optimizer")
-Betas = Annotated[list[Momentum], Field(min_length=2, max_length=2)]
+Betas = Annotated[tuple[Momentum, ...], Field(min_length=2, max_length=2)]
 Groups = dict[str, list[tuple[str, nn.Parameter]]]
 
 
@@ -92,7 +92,7 @@ def _adamw(
     names: list[str],
     model: nn.Module,
     lr: float,
-    betas: list[float],
+    betas: tuple[float, ...],
     eps: float,
     weight_decay: float,
     decay_norms: bool,

@@ -1,14 +1,14 @@
 """The settings of a trainer: their types and ranges. This module imports no torch."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from transformer_norms.kinds import Auto, Count, Flag, Nonnegative, Positive
+from transformer_norms.nodes import Mark, node
 
 
-@dataclass(frozen=True, kw_only=True)
+@node
 class TrainerSettings:
     """`trainer.*`: `steps` optimizer steps of `batch_size` sequences (over all devices and
     accumulation); the `*_every` are in steps, 0 is never; `keep` is in checkpoints."""
@@ -17,17 +17,17 @@ class TrainerSettings:
     batch_size: Annotated[Positive, Field(le=2**20)]
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
-    device: Literal["auto", "cpu", "cuda"]
+    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO]
     precision: Literal["fp32", "bf16", "fp64"]
     compile: Flag
-    activation_checkpointing: Flag
-    threads: Auto | Annotated[Positive, Field(le=4096)]
-    replicas: Auto | Annotated[Positive, Field(le=4096)]
+    activation_checkpointing: Annotated[Flag, Mark.ASIDE]
+    threads: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]
+    replicas: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]
     eval_every: Count
-    log_every: Positive
-    probe_every: Count
-    checkpoint_every: Count
-    keep: Annotated[Positive, Field(le=10**6)]
+    log_every: Annotated[Positive, Mark.ASIDE]
+    probe_every: Annotated[Count, Mark.ASIDE]
+    checkpoint_every: Annotated[Count, Mark.ASIDE]
+    keep: Annotated[Positive, Field(le=10**6), Mark.ASIDE]
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:

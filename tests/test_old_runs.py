@@ -1,0 +1,100 @@
+"""Runs that were written before config.yaml had `resolved` still load, train, report and sample.
+
+fixtures/runs_before.tar.xz holds a few of them, and the logits that the code of then computed.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from transformer_norms import compose, load, train
+from transformer_norms.config import old
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import option_files
+from transformer_norms.report import write_report
+from transformer_norms.sample import main as sample
+
+pytestmark = pytest.mark.area("config")
+FIXTURES = Path(__file__).parent / "fixtures"
+PLAIN = Path("runs/old/rmsnorm-pre-tiny-stories-s0-0ff36506")
+PREEMPTED = Path("runs/old/rmsnorm-pre-tiny-stories-s3-4e635474")
+COMMAND = (
+    "model=tiny model.width=8 model.depth=2 model.heads=2 model.context=16 data=stories "
+    "data.documents=300 trainer.steps=6 trainer.eval_every=3 trainer.checkpoint_every=3 "
+    "trainer.batch_size=4 trainer.probe_every=0 trainer.log_every=1 trainer.keep=1 "
+    "trainer.threads=1 data.val_tokens=512 tracking=none schedule.warmup=2 study=old"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with tarfile.open(FIXTURES / "runs_before.tar.xz") as archive:
+        for member in archive.getmembers():
+            archive.extract(member, filter="data")
+
+
+def test_an_old_run_loads_bitwise_and_one_line_says_that_it_was_translated(capfd):
+    expected = json.loads(Path("runs/expected_logits.json").read_text())
+    assert len(expected) == 8
+    ids = torch.arange(16)[None] + 97
+    for folder, logits in expected.items():
+        with torch.no_grad():
+            found = load(folder)(ids)[0, -1, :4].double().tolist()
+        assert [value.hex() for value in found] == logits, folder
+        assert capfd.readouterr().err.count("was translated") == 1
+
+
+def test_the_same_command_finds_an_old_finished_run(capfd):
+    summary = train(compose(COMMAND))
+    assert summary["folder"] == str(PLAIN)
+    assert "run by other code" in capfd.readouterr().err
+
+
+def test_an_old_unfinished_run_is_refused_as_by_other_code_and_runs_anew_beside_it():
+    with pytest.raises(ConfigError, match="run by other code"):
+        train(compose([*COMMAND, "seed=3"]))
+    anew = train(compose([*COMMAND, "seed=3", "again=true"]))
+    assert anew["folder"] == f"{PREEMPTED}-2"
+    assert anew["val_loss"] == 5.475649774074554  # as the code of then trained it
+
+
+def test_an_old_config_trains_as_it_did():
+    config = compose([as_typed("config", f"{PLAIN}/config.yaml"), "study=again"])
+    assert train(config)["val_loss"] == 5.466518044471741
+
+
+def test_an_old_run_is_continued_and_the_record_says_by_other_code():
+    typed = [text.replace("trainer.steps=6", "trainer.steps=9") for text in COMMAND]
+    summary = train(compose([*typed, f"continue_from={PLAIN}"]))
+    assert summary["val_loss"] == 5.443346381187439
+    assert any("run by other code" in warning for warning in summary["warnings"])
+
+
+def test_an_old_study_is_reported_and_an_old_run_sampled(capsys):
+    written = write_report([Path("runs/mini")])
+    assert "layernorm" in written[0].with_name("table.md").read_text()
+    assert sample([str(PLAIN), "--prompt", "The", "--tokens", "4"]) == 0
+    assert capsys.readouterr().out.startswith("The")
+
+
+def test_every_old_placement_is_translated_to_what_its_file_says_today():
+    before = yaml.safe_load((FIXTURES / "placements_before.yaml").read_text())
+    files = option_files("placement")
+    assert len(before) == 30
+    for name, node in before.items():
+        today = yaml.safe_load(files[name].read_text())
+        assert old._placement(node, name) == today, name
+        written = old._placement(node, "a name that no file has")
+        assert old._plans(written) == old._plans(today), name
+
+
+def test_old_sections_that_were_typed_make_an_equation_of_their_own():
+    before = yaml.safe_load((FIXTURES / "placements_before.yaml").read_text())
+    typed = {**before["deepnorm"], "both": {"post": "norm", "a": 3}}
+    assert old._placement(typed, "deepnorm")["equation"] == "norm((3) * x + f(x))"

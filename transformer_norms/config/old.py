@@ -1,0 +1,176 @@
+"""A config.yaml of before `resolved:` in today's form.
+
+Such a file holds resolved values, `words` beside them where something was auto, and a placement
+whose sites stand in sections beside its equation.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from transformer_norms.config.overrides import to_dict
+from transformer_norms.formula import Formula
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import REST_OF_B
+from transformer_norms.names import AXES_OF_A_RUN, option_files
+
+SAID = "is of an earlier form, and was translated"
+# What a file without these keys means: they are younger than it.
+_YOUNGER: dict[str, Any] = {
+    "trainer.probe_every": 0,
+    "trainer.activation_checkpointing": False,
+    "trainer.replicas": 1,
+    "attention": {"type": "softmax"},
+    "loss": {"type": "cross_entropy"},
+    "choices.attention": "softmax",
+    "choices.loss": "cross_entropy",
+}
+
+
+def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The choices and what came of them; the caller checks both, as of any file."""
+    resolved = copy.deepcopy(dict(saved))
+    words = resolved.pop("words")
+    for key, value in _YOUNGER.items():
+        *above, last = key.split(".")
+        _node(resolved, above).setdefault(last, value)
+    if isinstance(resolved.get("placement"), dict):
+        names = resolved.get("choices", {})
+        resolved["placement"] = _placement(resolved["placement"], names.get("placement"))
+    derived = ("choices", "norms", "qkv", "warnings")
+    chosen = copy.deepcopy({key: node for key, node in resolved.items() if key not in derived})
+    for key, word in words.items():
+        *above, last = key.split(".")
+        if key != "init":
+            _node(chosen, above)[last] = word
+    names = resolved.get("choices", {})
+    axes = {axis: names[axis] for axis in AXES_OF_A_RUN if axis in names}
+    axes["init"] = words.get("init")
+    return {"choices": axes, **chosen, "resolved": resolved}
+
+
+def _node(values: Any, above: list[str]) -> Any:
+    for name in above:
+        values = values.get(name, {}) if isinstance(values, dict) else {}
+    return values
+
+
+def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """Today's file of that name where its equation says what the sections say; else an equation
+    written from the sections, which are what ran."""
+    if "learned" in old or "where" in old:
+        return dict(old)
+    new = {key: old[key] for key in ("source", "weight_constraint", "brings", "unverified")
+           if key in old}  # fmt: skip
+    writer = _Writer(old.get("topology", "serial"), old.get("block", {}))
+    new["equation"] = writer.write(old)
+    if entries := old.get("schedule"):
+        new["where"] = [
+            {"blocks": entry["blocks"], "equation": writer.write(entry)} for entry in entries
+        ]
+    new["learned"] = writer.learned
+    file = option_files("placement").get(str(name))
+    today = {} if file is None else to_dict(OmegaConf.load(file))
+    return today if today and _plans(today) == _plans(new) else new
+
+
+def _plans(node: Mapping[str, Any]) -> list[Any]:
+    """All that an equation says, without the names of what is learned."""
+    placement = Placement(**node)
+    entries = [placement.usual, *placement.where]
+    plans = [
+        (
+            entry.blocks.text,
+            part,
+            {name: replace(site, scale=_number(site.scale)) for name, site in plan.sites.items()},
+            {name: _number(spec) for name, spec in plan.coefficients.items()},
+            plan.adds,
+        )
+        for entry in entries
+        for part, plan in sorted(entry.plans.items())
+    ]
+    return [placement.topology, placement.weight_constraint, *plans]
+
+
+def _number(spec: Any) -> Any:
+    """A formula's value in some block, however it is spelled."""
+    if isinstance(spec, Mapping) or spec == REST_OF_B:
+        return spec
+    return Formula(spec)({**dict.fromkeys("RdHmL", 24), "dh": 6, "N": 12, "i": 4, "l": 5})
+
+
+class _Writer:
+    """Writes the equation of sections `both`, `attention` and `mlp`; `learned` fills up."""
+
+    def __init__(self, topology: str, block: Mapping[str, Any]) -> None:
+        self.topology, self.block = topology, block
+        self.learned: dict[str, Any] = {}
+
+    def write(self, sections: Mapping[str, Any]) -> str | dict[str, str]:
+        both = sections.get("both", {})
+        plans = {
+            kind: {**both, **sections.get(kind, {})}
+            for kind in ("attention", "mlp")
+            if kind in sections or "both" in sections or "blocks" not in sections
+        }
+        if self.topology == "dual":
+            inner = {kind: self.branch(kind, plan, "f") for kind, plan in plans.items()}
+            x = self.site(plans["mlp"].get("post", "none"), f"x + {inner['mlp']}")
+            return {"x": x, "r": f"r + {inner['mlp']}", "end": "x + norm(r)"}
+        if self.topology == "parallel":
+            shared = "pre" in self.block
+            terms = [self.branch(kind, plan, kind) for kind, plan in plans.items()]
+            if shared:
+                h = self.site(self.block["pre"], "x")
+                terms = [term.replace("(x", "(h", 1) for term in terms]
+                terms[0] = terms[0].replace("(h", f"(h := {h}", 1)
+            return " + ".join(["x", *terms])
+        written = {kind: self.serial(kind, plan) for kind, plan in plans.items()}
+        whole = len(written) == 2 and len(set(written.values())) == 1
+        return written["mlp"] if whole else written
+
+    def serial(self, kind: str, plan: Mapping[str, Any]) -> str:
+        if plan.get("a") == REST_OF_B:
+            branch = self.branch(kind, {**plan, "b": 1}, "f")
+            sum_ = f"x + {self.factor(kind, 'b', plan['b'])}({branch} - x)"
+        else:
+            sum_ = f"{self.factor(kind, 'a', plan.get('a', 1))}x + {self.branch(kind, plan, 'f')}"
+        if plan.get("skip") == "block":
+            sum_ += " + start"
+        return self.site(plan.get("post", "none"), sum_)
+
+    def branch(self, kind: str, plan: Mapping[str, Any], f: str) -> str:
+        arguments = [self.scaled(kind, "pre", plan.get("pre", "none"), "x")]
+        for key in ("q", "k", "v", "head_norm", "ctx", "mid"):
+            if key in plan:
+                arguments.append(f"{key}={self.scaled(kind, key, plan[key])}")
+        for key in ("head_scale", "hidden_scale"):
+            if key in plan:
+                arguments.append(f"{key}={self.factor(kind, key, plan[key]).removesuffix(' * ')}")
+        called = self.scaled(kind, "out", plan.get("out", "none"), f"{f}({', '.join(arguments)})")
+        return self.factor(kind, "b", plan.get("b", 1)) + called
+
+    def scaled(self, kind: str, key: str, spec: Any, x: str | None = None) -> str:
+        """A norm of x, or a norm alone, times its scale if it has one."""
+        scale = 1
+        if isinstance(spec, Mapping):
+            spec, scale = spec["norm"], spec["scale"]
+        return self.factor(kind, f"s_{key}", scale) + self.site(spec, x)
+
+    def site(self, norm: str, x: str | None) -> str:
+        norm = norm.removesuffix("@head")
+        if x is None:
+            return norm
+        return x if norm == "none" else f"{norm}({x})"
+
+    def factor(self, kind: str, key: str, spec: Any) -> str:
+        """`name * ` of what is learned, `(formula) * ` of what is computed, nothing of 1."""
+        if not isinstance(spec, Mapping):
+            return "" if spec == 1 else f"({spec}) * "
+        name = key if self.learned.get(key, spec) == spec else f"{key}_{kind}"
+        name = {"head_scale": "s_heads", "hidden_scale": "s_hidden"}.get(name, name)
+        self.learned[name] = dict(spec)
+        return f"{name} * "

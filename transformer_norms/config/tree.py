@@ -1,0 +1,153 @@
+"""The config of a run: one frozen tree, and the one home of each key's type and range.
+
+Nodes are declared in the rooms that use them. Nothing here imports torch, so a wrong key, type or
+range is answered at once; the settings of a registered class are checked against its signature
+after torch's import (resolution.py).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from inspect import Parameter, Signature, isclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from transformer_norms.config.validation import check, parameters
+from transformer_norms.data.settings import DataSettings
+from transformer_norms.kinds import Flag, Text
+from transformer_norms.model.settings import ModelConfig
+from transformer_norms.nodes import Mark, Values, marks_of, node, value_at
+from transformer_norms.registry import Registry
+from transformer_norms.training.settings import TrainerSettings
+
+
+def _folder_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", text):
+        raise ValueError(
+            "a name of up to 100 letters, digits and . _ - that does not start with . or -"
+        )
+    return text
+
+
+Study = Annotated[Text, AfterValidator(_folder_name)]
+
+TRACKING = Registry("tracking")
+
+
+@TRACKING("none")
+@node
+class NoTracking:
+    """`tracking=none`: the run folder is all there is."""
+
+
+@TRACKING("wandb")
+@node
+class WandbTracking:
+    """`tracking=wandb`: W&B mirrors the run folder."""
+
+    mode: Literal["auto", "online", "offline"]
+
+
+@node
+class About:
+    """`about.*`: where a preset is published, and what of it could not be verified."""
+
+    source: Text
+    unverified: Text
+
+
+@node
+class Config(ModelConfig):
+    """What `compose` returns: every value resolved. `chosen` has the same keys as they were chosen,
+    auto included; `choices` the name that each axis came to; `warnings` a sentence each."""
+
+    choices: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
+    about: Annotated[About, Mark.ASIDE]
+    data: Annotated[Values, DataSettings]
+    tokenizer: Values
+    loss: Values
+    optimizer: Values
+    schedule: Values
+    trainer: TrainerSettings
+    tracking: Annotated[Values, Mark.ASIDE]
+    study: Annotated[Study, Mark.ASIDE]
+    plugins: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
+    again: Annotated[Flag, Mark.ASIDE, Mark.COMMAND]
+    continue_from: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
+    warnings: Annotated[tuple[str, ...], Mark.ASIDE, Mark.DERIVED, Mark.COMMAND]
+    chosen: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
+
+
+def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
+    """The values as the tree takes them, auto included; ConfigError, one line. The settings that
+    only a registered class knows are left as they are. `spelled` has numbers as they were typed,
+    for keys that turn out to be words."""
+    checked = check("", values, _Chosen, spelled=spelled)
+    for name, kind in CHOSEN.items():
+        if (owner := owner_of(kind)) is None:
+            continue
+        known, node = parameters(owner), checked[name]
+        whole = base_of(kind) is owner or not is_dataclass(owner)
+        own = {key: value for key, value in node.items() if whole or key in known}
+        checked[name] = {**node, **check(name, own, owner, auto=True, spelled=spelled)}
+    return {name: checked[name] for name in CHOSEN}
+
+
+def base_of(kind: Any) -> Any:
+    return kind.__origin__ if marks_of(kind) else kind
+
+
+def is_node(kind: Any) -> bool:
+    return base_of(kind) is Values or is_dataclass(base_of(kind))
+
+
+def owner_of(kind: Any) -> Any:
+    """The class that declares the keys of a node, or those beside a registered class's; or None."""
+    beside = [mark for mark in marks_of(kind) if isclass(mark)]
+    return beside[0] if beside else base_of(kind) if is_dataclass(base_of(kind)) else None
+
+
+def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
+    """The dotted keys that carry a mark; `norms.*.source` is the source of every one of them."""
+    for name, parameter in parameters(owner).items():
+        kind = parameter.annotation
+        inner = owner_of(kind)
+        if mark in marks_of(kind):
+            yield name
+        elif inner is not None:
+            every = "*." if Mark.EACH in marks_of(kind) else ""
+            yield from (f"{name}.{every}{key}" for key in marked(mark, inner))
+
+
+def chosen_value(chosen: Any, key: str) -> Any:
+    """What was chosen for a dotted key or an axis, auto included; KeyError where there is none."""
+    return value_at(chosen["choices"] if key in chosen["choices"] else chosen, key)
+
+
+# The nodes and plain keys that a command or a file may choose, with their annotations.
+CHOSEN = {
+    name: parameter.annotation
+    for name, parameter in parameters(Config).items()
+    if Mark.DERIVED not in marks_of(parameter.annotation)
+}
+
+
+class _Chosen:
+    """The keys of CHOSEN; a node is a group of keys."""
+
+    __signature__ = Signature(
+        [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                annotation=Mapping[str, Any] if is_node(kind) else kind,
+            )
+            for name, kind in CHOSEN.items()
+        ]
+    )
+
+
+# The keys that may be auto, besides embed, final_norm, qk_norm and init.
+AUTO = tuple(marked(Mark.AUTO))
+AUTO_ARCHITECTURE = tuple(key for key in AUTO if key.startswith("architecture."))

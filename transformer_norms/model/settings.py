@@ -1,0 +1,119 @@
+"""What a model is built from: the settings of its config, their types and ranges. No torch here."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from transformer_norms.kinds import Flag, Nothing, Number, Positive, Seed, Size, Text
+from transformer_norms.model.placement import Placement
+from transformer_norms.nodes import Mark, Values, node
+
+# The names of modules, as initialization.BIASED has them.
+Biased = Literal["query", "key", "value", "output", "up", "gate", "down", "head"]
+Base = Number | Text  # a formula of i, l and N
+Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
+Heads = Annotated[Positive, Field(le=4096)]
+# A number, a formula, or the mapping of a learned one; `check_formulas` works each of them out.
+Scale = Any
+
+
+@node
+class Sizes:
+    """`model.*`. Unless chosen, kv_heads are heads, head_dim is width / heads, and mlp_width is
+    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated."""
+
+    width: Size
+    depth: Annotated[Positive, Field(le=10_000)]
+    heads: Heads
+    kv_heads: Annotated[Heads, Mark.AUTO]
+    head_dim: Annotated[Positive, Field(le=8192), Mark.AUTO]
+    mlp_width: Annotated[Size, Mark.AUTO]
+    context: Annotated[Positive, Field(le=2**24)]
+    dropout: Annotated[Number, Field(ge=0, lt=1)]
+
+
+def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
+    """The sizes with every auto as a number; ValueError where they do not fit together."""
+    sizes, width, heads = dict(chosen), chosen["width"], chosen["heads"]
+    if sizes["kv_heads"] == "auto":
+        sizes["kv_heads"] = heads
+    if sizes["head_dim"] == "auto":
+        if width % heads:
+            raise ValueError(
+                f"model.heads: {heads} heads do not divide model.width, {width}; "
+                f"type model.head_dim, or heads among {_divisors(width)}"
+            )
+        sizes["head_dim"] = width // heads
+    if sizes["mlp_width"] == "auto":
+        sizes["mlp_width"] = -(-8 * width // 24) * 8 if gated else 4 * width
+    if heads % sizes["kv_heads"]:
+        raise ValueError(
+            f"model.kv_heads: {sizes['kv_heads']} does not divide model.heads, {heads}; "
+            f"allowed are {_divisors(heads)}"
+        )
+    if rotary and sizes["head_dim"] % 2:
+        raise ValueError(
+            f"model.head_dim: {sizes['head_dim']} is odd, and position=rope turns pairs; "
+            "type an even head_dim or position=learned"
+        )
+    return sizes
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+@node
+class Architecture:
+    """`architecture.*`: what a preset sets and no axis owns."""
+
+    bias: Flag | Annotated[tuple[Biased, ...], Field(min_length=1)]  # all, none, or these
+    tied: Annotated[Flag, Mark.AUTO]
+    embed_scale: Annotated[Scale, Mark.AUTO]
+    attention_scale: Annotated[Scale, Mark.AUTO]  # q k^T is multiplied by it
+    logit_scale: Annotated[Scale, Mark.AUTO]
+    qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
+    attention_cap: Annotated[Cap, Mark.AUTO]
+    logit_cap: Cap
+    rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
+    rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
+    rope_fraction: Annotated[Number, Field(gt=0, le=1)]
+
+
+@node
+class NormFile:
+    """What the file of a norm says besides the settings of its class."""
+
+    formula: Annotated[Text, Mark.ASIDE] = ""
+    source: Annotated[Text, Mark.ASIDE] = ""
+    brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
+
+
+@node
+class MLPFile:
+    """What the file of an mlp says besides the settings of its class."""
+
+    activation: Text
+
+
+@node
+class ModelConfig:
+    """The part of a config that `build_model` reads. A `Values` node holds the `type` of a
+    registered class, its settings, and what the class beside it in the annotation declares."""
+
+    norm: Annotated[Values, NormFile]
+    norms: Annotated[Values, NormFile, Mark.EACH, Mark.DERIVED]  # the others that stand somewhere
+    placement: Annotated[Values, Placement]
+    init: Values
+    position: Values
+    attention: Values
+    mlp: Annotated[Values, MLPFile]
+    embed: Text  # the norm on the embedded tokens: none, fixnorm, norm, or a name of `norms`
+    final_norm: Text  # likewise, before the head
+    qk_norm: Text  # none, a share of gains, or l2
+    qkv: Annotated[Text, Mark.DERIVED]  # what stands where q, k or v have the run's norm
+    architecture: Architecture
+    model: Sizes
+    seed: Seed
