@@ -5,15 +5,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import shape_checker
 from browser import MISSING, browser, opened  # noqa: F401
-from jaxtyping import install_import_hook
 
 os.environ["WANDB_MODE"] = "offline"
 for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
     os.environ.setdefault(name, "1")
 
-# beartype checks every annotation of the package, jaxtyping's shapes among them.
-install_import_hook("transformer_norms", "shape_checker.check")
+shape_checker.install("transformer_norms")
 
 # CPU seconds of all workers together, their child processes included. A file's area is the one
 # that names it, or the beginning of its name.
@@ -30,7 +29,10 @@ BUDGETS = {
         "training",
     ),
     "data": (55, "checkpoint data files progress tokenizers"),
-    "sweep": (55, "benchmarks command extension readme rooms run_folder sample sweep"),
+    "sweep": (
+        55,
+        "benchmarks command extension readme rooms run_folder sample shape_checker sweep",
+    ),
     "report": (
         95,
         "answer browser experiments null_study page report statistics verdict watching",
@@ -58,6 +60,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "area(name): has no meaning any more; see BUDGETS")
+    config.addinivalue_line("markers", "draws: its runs draw their curve.svg, which takes long")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -112,6 +115,13 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_curve(request, monkeypatch):
+    """Drawing curve.svg takes longer than a test's run."""
+    if request.node.get_closest_marker("draws") is None:
+        monkeypatch.setattr("transformer_norms.run.run.draw_curve", lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

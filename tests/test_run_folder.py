@@ -13,7 +13,7 @@ from transformer_norms import ConfigError, compose, load, runs, train
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
-from transformer_norms.run import machine, run
+from transformer_norms.run import machine
 from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing
@@ -37,9 +37,7 @@ BASE += [
 
 
 @pytest.fixture(autouse=True)
-def here(request, tmp_path, monkeypatch):
-    if "drawn" not in request.node.name:  # the picture takes longer than the run
-        monkeypatch.setattr(run, "draw_curve", lambda *_: None)
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
     return tmp_path
@@ -461,6 +459,7 @@ def test_load_gives_the_trained_model_and_runs_a_table(stop_at):
     assert run["config"]["norm"]["type"] == "layernorm"
 
 
+@pytest.mark.draws
 def test_the_loss_curve_is_drawn_with_the_entropies_as_lines():
     done = go("data=stories", "data.documents=120")
     drawn = (Path(done["folder"]) / "curve.svg").read_text()

@@ -73,7 +73,6 @@ class BasicLauncher:
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
-    monkeypatch.setattr(running.Run, "_draw", lambda *_: None)  # a third of a second each
     without_pictures(monkeypatch)
     plan_sweep.cache_clear()
 
@@ -353,7 +352,8 @@ def other_sweeper(monkeypatch, summary):
 
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
-    answer, code, _ = sweep(capsys, "final_norm=auto,always")
+    answer, code, err = sweep(capsys, "final_norm=auto,always")
+    assert code == 0, err
     assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
 
 
