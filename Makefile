@@ -1,4 +1,4 @@
-# make demo: set up, train the default model on the built-in corpus, show what came of it
+# make demo: set up, train the default model on little stories, show what it writes
 # make test: set up, run the tests      make check: format, lint, types, the README's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there

@@ -1,11 +1,13 @@
 """Text from a trained run."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from transformer_norms import build_model, compose, train
+from transformer_norms.demo import OPENINGS, REFERENCES, demo
 from transformer_norms.sample import generate, main
 
 TEXT = "the cat sat on the mat and the dog sat on the log " * 60
@@ -59,3 +61,20 @@ def test_the_cache_changes_no_choice():
 def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
     assert main([text.replace("FOLDER", str(folder)) for text in arguments]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_demo_shows_stories_on_stderr_and_ends_with_its_json_line(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    typed = "model=tiny data.documents=150 trainer.steps=8 trainer.threads=1"
+    assert demo([*typed.split(), "tracking=none"]) == 0
+    out, err = capfd.readouterr()
+    (line,) = out.splitlines()
+    assert json.loads(line)["status"] == "finished"
+    assert all(f"  | {opening}" in err for opening in OPENINGS)
+    assert all(name in err for name in REFERENCES.values())
+
+
+def test_the_demo_answers_a_wrong_key_as_the_command_does(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert demo(["norm=rmsnrm"]) == 2
+    assert capfd.readouterr().out == ""

@@ -24,10 +24,10 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Iterator[int]:
-    """`tokens` further ids, drawn from softmax(logits / temperature), the likeliest at 0.
+    """Yields `tokens` further ids, drawn from softmax(logits / temperature); the likeliest at 0.
 
-    Keys and values of what was read are kept; when the context is full, its later half is read
-    again and generation goes on from there.
+    Keys and values of the ids read so far are kept. When the context is full, its later half is
+    read again and generation goes on from there.
     """
     generator = torch.Generator().manual_seed(seed)
     seen = prompt[-model.context :].tolist()
@@ -55,7 +55,7 @@ def sample(
     seed: int = 0,
     plugins: str = "none",
 ) -> str:
-    """The prompt and its continuation, up to the end of a document; `folder` is a run's."""
+    """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
     words = tokenizer(folder)
     start = words.encode(prompt).tolist()
     if not start:
