@@ -68,8 +68,18 @@ class Page:
     def __init__(self, opened):
         self.opened, self.page = opened, opened.page
         self.texts = []
-        self.page.wait_for_timeout(300)  # figures are drawn after the page is there
+        self._wait_for_figures()
         self.first = self.found()
+
+    def _wait_for_figures(self):
+        """Figures are drawn after the page is there: waits until no element is added any more."""
+        before, now = -1, self._count_elements()
+        while now != before:
+            self.page.wait_for_timeout(300)
+            before, now = now, self._count_elements()
+
+    def _count_elements(self):
+        return self.page.evaluate("document.querySelectorAll('*').length")
 
     @property
     def problems(self):
