@@ -25,7 +25,8 @@ tracking
 sweep
 hf
 analysis
-commands     cli sample demo readme __init__ */__main__
+commands     cli sample demo readme __init__ */__main__ analysis/command analysis/init_gradients \
+             analysis/invariances analysis/norm_removal
 """
 ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]
 LONE_FILES = {name: line.split()[0] for line in ROOMS.strip().splitlines() for name in line.split()}
@@ -33,11 +34,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(file):
-    """The room of a file of the package; a command of a folder is a command."""
-    first, *below = file.relative_to(PACKAGE).with_suffix("").parts
-    if below and below[-1] == "__main__":
-        return "commands"
-    return first if below else LONE_FILES.get(first)
+    """The room of a file of the package. A command of a folder is a command."""
+    path = file.relative_to(PACKAGE).with_suffix("")
+    if str(path) in LONE_FILES or path.name == "__main__":
+        return LONE_FILES.get(str(path), "commands")
+    return path.parts[0] if len(path.parts) > 1 else None
 
 
 @cache
