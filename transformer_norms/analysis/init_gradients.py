@@ -112,7 +112,7 @@ def _row(variant: Variant, first: int, last: int) -> list[str]:
 
 
 def notes(setting: Setting, variants: Sequence[Variant]) -> list[str]:
-    """What the table's columns mean."""
+    """Sentences that explain the table's columns."""
     first, last = setting.depths[0], setting.depths[-1]
     lines = [
         f"N={first}, N={last}: Frobenius norm of dL/dW_down in the last of N blocks, geometric "

@@ -1,10 +1,10 @@
-"""A tokenizer of ours as one that transformers loads: a tokenizers-library JSON.
+"""Writes a tokenizer of ours as a JSON of the tokenizers library, which transformers loads.
 
-Bytes are spelled by GPT-2's letters. Ours joins, of all neighbours whose bytes together are a
-piece, those of the lowest rank; theirs only such pairs as it lists, so every split of a piece into
-two pieces is listed, in the order of ranks. Where one piece can be made of three neighbours p q r
-both as p q and as q r, ours takes the left pair and theirs the one listed first: the shorter left
-part, so that only a longer one can differ (`uncertain`).
+GPT-2's letters spell the bytes. Our encoder joins the neighbours whose bytes together are the piece
+of lowest rank. Their encoder joins only pairs that it lists, so every split of a piece into two
+pieces is listed, in the order of ranks. If three neighbours p q r can join as p q and as q r, our
+encoder takes the left pair and theirs the pair listed first, which has the shorter left part. So
+only pairs with a longer left part can differ (`uncertain`).
 """
 
 from collections.abc import Sequence

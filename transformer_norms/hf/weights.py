@@ -79,13 +79,13 @@ def lines(table: str, block: str = "model.layers.{i}", layout: Layout = SAME) ->
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
     """
-    found = []
+    rows = []
     for text in table.strip().splitlines():
         theirs, *ours = text.split()
         theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
         names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
-        found.append(Line(theirs, names, layout))
-    return tuple(found)
+        rows.append(Line(theirs, names, layout))
+    return tuple(rows)
 
 
 class Match(NamedTuple):
