@@ -239,7 +239,7 @@ def test_a_model_from_there_is_built_anew_from_its_config():
     again.load_state_dict(ours.state_dict())
     assert torch.equal(again(text()), ours(text()))
     assert again.config == ours.config
-    assert ours.config.architecture.rope_base == [50.0] * 5 + [900.0, 50.0]
+    assert ours.config.architecture.rope_base == (*[50.0] * 5, 900.0, 50.0)
 
 
 def close(found, expected, key=""):

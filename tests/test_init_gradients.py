@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from combinations import combined
-from omegaconf import OmegaConf
 from scipy import stats
 
 from transformer_norms.analysis.init_gradients import main
@@ -86,7 +85,7 @@ def test_the_stream_of_post_norm_keeps_its_size():
     ],
 )
 def test_a_bound_is_proven_for_what_is_pre_or_post_norm_and_for_nothing_else(words, slope):
-    assert bound(OmegaConf.create(combined(**words))) == slope
+    assert bound(combined(**words)) == slope
 
 
 def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_brings():
