@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, load
+from transformer_norms import ConfigError, compose, load
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, plain
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import replica_count
-from transformer_norms.training.settings import TrainerSettings
 
 ROOT = Path(__file__).parents[1]
 WINDOW, VOCABULARY, CONTEXT, HEAD = 3, 31, 16, 16
@@ -134,7 +132,7 @@ def trainer_of(mine):
     def built(*typed, replicas=1):
         keys = {text.partition("=")[0] for text in typed}
         usual = [text for text in SIZES if text.partition("=")[0] not in keys]
-        config = plain(compose([f"plugins={mine}", *usual, *typed]))
+        config = compose([f"plugins={mine}", *usual, *typed])
         return build_trainer(
             config, build_model(config, VOCABULARY), lambda step: tokens(), lambda: (), replicas
         )
@@ -310,10 +308,9 @@ def test_a_schedule_without_a_warm_up_and_an_optimizer_act_as_their_formulas(tra
 @pytest.mark.parametrize(("optimizer", "replicas"), [("adamw", 2), ("signs", 2), ("whole", 1)])
 def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine):
     typed = [*SIZES[:2], "trainer.batch_size=64", "trainer.device=cpu", f"optimizer={optimizer}"]
-    config = plain(compose([f"plugins={mine}", *typed]))
+    config = compose([f"plugins={mine}", *typed])
     model = build_model(config, VOCABULARY)
-    settings = TrainerSettings(**config["trainer"])
-    assert replica_count(settings, model, 2, OPTIMIZERS[optimizer]) == replicas
+    assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
 
 
 # A run
