@@ -18,10 +18,10 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from contenders import Size, ours, trained
-from omegaconf import OmegaConf
 from rounds import Steps, each_size, interleaved, ratios, steps_a_round
 
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.files import MetricsFile, write_json
 from transformer_norms.tracking.mirror import Mirror
 from transformer_norms.training.trainer import Trainer
@@ -67,7 +67,7 @@ class Mirrored:
         )
         run = folder / "study" / "run"
         run.mkdir(parents=True)
-        (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        (run / "config.yaml").write_text(to_yaml(config))
         summary = {"status": "running", "identity": "0" * 16}
         write_json(run / "summary.json", summary | {"data": {"fingerprint": "", "identity": {}}})
         self.rows, self.others = MetricsFile(run / "metrics.jsonl"), MetricsFile(folder / "others")

@@ -102,7 +102,8 @@ def test_a_long_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: P
         config["seed"] = len(shown)
         study = tmp_path / str(len(shown))
         folder = make_run(study, config_of(["placement=pre"], len(shown)), 2.0)
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        held = {**config.pop("chosen"), "resolved": config}
+        (folder / "config.yaml").write_text(yaml.safe_dump(held))
         shown.append(fields(folder))
     assert [one["config"]["choices"]["placement"] for one in shown] == equations
     tags = [tag for one in shown for tag in one["tags"] if tag.startswith("placement=")]

@@ -17,12 +17,12 @@ from transformer_norms.config.compose import (
     check_hydras,
     check_names,
     compose,
-    folder_of_configs,
     search_path,
 )
 from transformer_norms.config.overrides import parse, quote_equations
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import folder_of_configs
 
 MULTIRUN = ("-m", "--multirun")
 HYDRA_FLAGS = frozenset(

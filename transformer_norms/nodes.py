@@ -7,7 +7,7 @@ registered class decides is a `Values`. Two marks say more of a field than its t
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from typing import Any, NoReturn, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -38,21 +38,7 @@ def marks_of(kind: Any) -> tuple[Any, ...]:
 def node(declared: Class) -> Class:
     """Makes a class a frozen node whose constructor checks each field's type and range."""
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    _allow_subscripts(declared)
-    made: Any = dataclass(frozen=True, kw_only=True, config=config)(declared)
-    return made
-
-
-def _allow_subscripts(declared: Any) -> None:
-    """For rooms that still subscript configs; goes with the last of them."""
-    declared.__getitem__ = lambda self, key: getattr(self, key)
-    declared.__contains__ = lambda self, key: hasattr(self, key)
-    declared.__iter__ = lambda self: iter(field.name for field in fields(self))
-    declared.keys = lambda self: [field.name for field in fields(self)]
-    declared.items = lambda self: [
-        (field.name, getattr(self, field.name)) for field in fields(self)
-    ]
-    declared.get = lambda self, key, default=None: getattr(self, key, default)
+    return cast(Class, dataclass(frozen=True, kw_only=True, config=config)(declared))
 
 
 class Values(Mapping[str, Any]):

@@ -28,10 +28,11 @@ from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
+from transformer_norms.training.loss import Batch
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import replica_count
 from transformer_norms.training.stopping import Preempted, Stopping
-from transformer_norms.training.trainer import Batch, Trainer
+from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
 
