@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
-from transformer_norms.progress import Live, Tell, each
+from transformer_norms.progress import Live, Tell, each, say
 from transformer_norms.report import table as tables
 from transformer_norms.report.figures import draw_curves, draw_rates
 from transformer_norms.report.findings import Findings, findings
@@ -54,6 +54,8 @@ def write_report(
         )
     with Live() as live:
         study = read_study([Path(folder) for folder in folders], baseline, effect, live)
+        if count := sum(member.run is not None and member.run.translated for member in study.runs):
+            say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
         results = findings(study)
         folder = study.home if out is None else Path(out)
         _write_files(folder, _files(results, refresh if study.unfinished else None, live))

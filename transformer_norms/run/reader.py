@@ -48,7 +48,8 @@ class SavedRun:
         if summary is None:
             raise ConfigError(f"{folder}: is no run folder; summary.json is missing")
         self.folder, self.summary = folder, summary
-        self.config = _read_config(folder / "config.yaml")
+        # `translated`: whether the config.yaml is of an earlier form.
+        self.config, self.translated = _read_config(folder / "config.yaml")
 
     @property
     def seed(self) -> int:
@@ -152,17 +153,19 @@ def read_tokenizer(folder: Path) -> Any:
         raise ConfigError(" ".join(str(error).split())) from None
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """The values of a config.yaml of any version of the project. It takes a tenth of the time of
-    `saved.read_saved`, which validates as well."""
+def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
+    """The values of a config.yaml of any version of the project, and whether they had to be
+    translated. It takes a tenth of the time of `saved.read_saved`, which validates as well."""
     try:
         text = plain_file(path, _CONFIG).read_bytes().decode()
         _refuse_more_than_values(text)
         loader = _Loader(text)
         try:
-            config = saved.resolved_values(loader.get_single_data())
+            value = loader.get_single_data()
         finally:
             loader.dispose()
+        today = saved.parse_mapping(value)
+        config = saved.resolved_values(today)
         for key in _READ:
             value_at(config, key)
         json.dumps(config)
@@ -177,7 +180,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is no run's config: {error}") from None
-    return dict(config)
+    return config, today is not value
 
 
 def _refuse_more_than_values(text: str) -> None:

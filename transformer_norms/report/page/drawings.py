@@ -1,7 +1,9 @@
 """Each variant's block, as `explain` draws it."""
 
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
@@ -48,5 +50,6 @@ def _draw(typed: str) -> tuple[str, tuple[str, ...]]:
     from transformer_norms.explain.anatomy import Anatomy
     from transformer_norms.explain.painting import block_svg
 
-    anatomy = Anatomy(compose([typed, "trainer.device=cpu"]))
+    with redirect_stderr(StringIO()):  # the report says once that runs were translated
+        anatomy = Anatomy(compose([typed, "trainer.device=cpu"]))
     return block_svg(anatomy), tuple(anatomy.ends().values())
