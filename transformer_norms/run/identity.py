@@ -10,7 +10,6 @@ from typing import Any
 from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, marked
 from transformer_norms.nodes import Mark, plain
-from transformer_norms.norms import NORMS
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # Neither what is said about a run nor how it is watched, stored or started changes its result.
@@ -95,6 +94,8 @@ def _in_a_name(placement: str) -> str:
 
 def code(config: Config) -> dict[str, str]:
     """SHA-256 of each source file that this training runs: path in the package -> hash."""
+    from transformer_norms.norms import NORMS  # imports torch, which a reader of hashes needs not
+
     package = Path(__file__).parents[1]
     used = {_file_of_norm(norm.type) for norm in (config.norm, *config.norms.values())}
     unused = {_file_of_norm(name) for name in NORMS} - used
@@ -112,6 +113,8 @@ def code(config: Config) -> dict[str, str]:
 
 
 def _file_of_norm(name: str) -> str:
+    from transformer_norms.norms import NORMS
+
     return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"
 
 
