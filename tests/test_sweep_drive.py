@@ -357,6 +357,27 @@ def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
     assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
 
 
+def test_equations_are_swept_and_called_by_themselves(capsys):
+    named = write_sweep(
+        "baseline: {placement.equation: x + f(norm(x))}\n"
+        'vary: {placement.equation: [x + f(norm(x)), "norm(x + f(x))", '
+        '"x + f(norm(x), mid=norm)"]}\n'
+    )
+    typed = "placement.equation=x + f(norm(x), mid=norm),norm(x + f(x))"
+    answer, code, err = sweep(capsys, *named, typed)
+    assert (answer["finished"], code) == (2, 0), err
+    assert "placement.equation=x + f(norm(x), mid=norm) is the baseline" in err
+    names = ["x + f(norm(x), mid=norm)", "norm(x + f(x))"]
+    for name in names:
+        assert f"{name} s0: finished" in err
+    record = read_record(Path("runs/mine/sweep-mine.json"))
+    assert [run.variant["placement.equation"] for run in record.runs] == names
+    table = Path("runs/mine/table.md").read_text()
+    assert all(name in table for name in names)
+    configs = [Path("runs/mine", run.folder, "config.yaml").read_text() for run in record.runs]
+    assert all(f"equation: {name}\n" in config for name, config in zip(names, configs, strict=True))
+
+
 def test_a_run_of_a_sweep_cannot_be_continued_and_says_what_to_do(capsys):
     from transformer_norms import ConfigError, compose, train
 

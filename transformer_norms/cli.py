@@ -111,6 +111,7 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _run_sweep(overrides: Sequence[str]) -> int:
+    overrides = [quote_equations(text) for text in overrides]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydras(text for text in overrides if text.startswith("hydra/"))
     else:
@@ -118,9 +119,7 @@ def _run_sweep(overrides: Sequence[str]) -> int:
 
         plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
         os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
-    return _run_hydra(
-        ["-m", *map(quote_equations, overrides), *search_path(_plugins_folder(overrides))]
-    )
+    return _run_hydra(["-m", *overrides, *search_path(_plugins_folder(overrides))])
 
 
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
