@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from run_folders import config_of, make_record, make_run, planned
 
 from transformer_norms.tracking.folders import ReportView, RunView, draw_probes
@@ -91,24 +90,14 @@ def test_the_choices_stand_beside_the_whole_config(tmp_path: Path) -> None:
     assert (shown["config"]["commit"], len(shown["config"]["identity"])) == ("c" * 40, 16)
 
 
-def test_a_long_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: Path) -> None:
-    start = "norm(x + f(norm(x), q=norm, k=norm, v=norm, mid=norm, head_norm=norm"
-    equations = [start + end for end in ("))", ", ctx=norm))")]
-    shown = []
-    for equation in equations:
-        config = config_of(["placement=pre"])
-        config["choices"]["placement"] = equation
-        config["placement"]["equation"] = equation
-        config["seed"] = len(shown)
-        study = tmp_path / str(len(shown))
-        folder = make_run(study, config_of(["placement=pre"], len(shown)), 2.0)
-        held = {**config.pop("chosen"), "resolved": config}
-        (folder / "config.yaml").write_text(yaml.safe_dump(held))
-        shown.append(fields(folder))
+def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: Path) -> None:
+    start = "x + norm(f(norm(x), q=norm, k=norm, v=norm, head_norm=norm, ctx=norm"
+    equations = [f"{start}))", f"{start}, mid=norm))"]
+    shown = [fields(typed(tmp_path, [f"placement.equation={text}"])) for text in equations]
     assert [one["config"]["choices"]["placement"] for one in shown] == equations
-    tags = [tag for one in shown for tag in one["tags"] if tag.startswith("placement=")]
+    tags = [tag for one in shown for tag in one["tags"] if tag.startswith("placement=x + norm(f(")]
     assert len(set(tags)) == 2
-    assert all(1 <= len(tag) <= 64 for tag in tags)
+    assert all(len(tag) <= 64 for one in shown for tag in one["tags"])
 
 
 def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path: Path) -> None:
