@@ -1,6 +1,7 @@
 """Every placement computes the equation that its YAML states, with whichever norm."""
 
 import math
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -131,7 +132,7 @@ def scope_of(config, block, name, i, norm):
         if name == "mlp":
             return written_out.mlp(layer.f, x, **inside)
         scale = how["attention_scale"]
-        scale = layer.f.scale.gain if isinstance(scale, dict) else number(scale, values)
+        scale = layer.f.scale.gain if isinstance(scale, Mapping) else number(scale, values)
         return written_out.attention(
             layer.f,
             x,
