@@ -102,7 +102,7 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
     beta = facts(explained(placement="deepnorm"), "Initialization")[1, "mlp up"][2]
     gain = float(re.search(r"\((.*)\)", beta)[1])
     assert gain == pytest.approx((8 * DEPTH) ** -0.25, rel=1e-3)
-    config = OmegaConf.create(combined("model=tiny", placement="pre", init="depth_scaled"))
+    config = combined("model=tiny", placement="pre", init="depth_scaled")
     model = build_model(config, VOCABULARY)
     said = facts(explain(config, VOCABULARY, set()), "Initialization")[1, "mlp down"][2]
     for block, number in zip(model.blocks, re.findall(r"([\d.]+) \(", said), strict=True):
@@ -144,15 +144,27 @@ def test_norms_are_decayed_where_that_is_typed():
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_norm_of_the_built_model_is_listed_with_its_parameters(placement):
+    chosen = {"placement": placement, **VARIED}
+    check_norms(built(**chosen), explained(**chosen).anatomy)
+
+
+@pytest.mark.parametrize("share", ["head", "per_head", "full", "l2"])
+def test_norms_on_queries_and_few_keys_are_listed_with_their_parameters(share):
+    typed, chosen = "model.kv_heads=1", {"qk_norm": share}
+    check_norms(built(typed, **chosen), explained(typed, **chosen).anatomy)
+
+
+def check_norms(model, anatomy):
     listed = {}
-    for norm, block in explained(placement=placement, **VARIED).anatomy.norms():
+    for norm, block in anatomy.norms():
         name = norm.module if block is None else f"blocks.{block}.{norm.module}"
-        listed[name] = norm.count * norm.parameters
+        listed[name] = norm.count, norm.count * norm.parameters
     there = {}
-    for name, module in built(placement=placement, **VARIED).named_modules():
+    for name, module in model.named_modules():
         if isinstance(module, KINDS):
             site = re.sub(r"\.(norm|heads\.\d+)(?=\.|$)", "", name)
-            there[site] = there.get(site, 0) + sum(p.numel() for p in module.parameters())
+            count, parameters = there.get(site, (0, 0))
+            there[site] = count + 1, parameters + sum(p.numel() for p in module.parameters())
     assert listed == there
 
 
@@ -248,7 +260,8 @@ TYPED = {
     "start": ({"equation": "0.5 * x + f(norm(x)) / sqrt(l) + 0.1 * start - x0"}, "start"),
     "sites": (
         {
-            "equation": "norm(x + gamma * f(0.3 * norm(x), q=s * norm@full, mid=layernorm))",
+            "equation": "norm(x + gamma * f(0.3 * norm(x), q=s * norm@full, v=norm@per_head, "
+            "mid=layernorm))",
             "learned": {"gamma": {**LEARNED, "learn": "vector"}, "s": LEARNED},
         },
         "gamma",
@@ -273,12 +286,14 @@ TYPED = {
 @pytest.mark.parametrize("name", TYPED)
 def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     placement, said = TYPED[name]
-    config = combined(*TINY)
+    config = combined(*TINY, "model.kv_heads=1")
     config = changed(config, "placement", Values({"source": "nobody", **placement}))
     norm = to_dict(OmegaConf.load(option_files("norm")["layernorm"]))
     config = changed(config, "norms.layernorm", Values(norm))
     explanation = explain(config, VOCABULARY, set())
-    check_factors(undrawn(config, VOCABULARY), explanation.anatomy)
+    model = undrawn(config, VOCABULARY)
+    check_factors(model, explanation.anatomy)
+    check_norms(model, explanation.anatomy)
     text = explanation_text(explanation)
     assert said in text.partition("Drawing")[0]
     assert max(map(len, text.splitlines())) <= 80
@@ -333,6 +348,7 @@ def check_drawing(layout):
     grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
     reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
                "┤": "udl", "┬": "dlr", "┴": "ulr", "┼": "udlr"}  # fmt: skip
+    assert not re.search("◄(?!─)|►(?!⊕)|(?<!⊕)◄", drawn)
     steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
     for (x, y), sign in grid.items():
         for way in reaches.get(sign, ""):
