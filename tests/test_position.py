@@ -109,8 +109,8 @@ def test_a_saved_run_takes_them_up_again_and_changes_them(tmp_path):
     typed = ["architecture.bias=[query,key]", "architecture.rope_base=[100,0,50]"]
     (tmp_path / "config.yaml").write_text(to_yaml(compose([*SMALL, *typed])))
     again = compose([f"config={tmp_path}/config.yaml"])
-    assert again.architecture.bias == ["query", "key"]
-    assert again.architecture.rope_base == [100.0, 0.0, 50.0]
+    assert again.architecture.bias == ("query", "key")
+    assert again.architecture.rope_base == (100.0, 0.0, 50.0)
     changed = [f"config={tmp_path}/config.yaml", "architecture.bias=true"]
     changed = compose([*changed, "architecture.rope_base='10*l'"])
     assert (changed.architecture.bias, changed.architecture.rope_base) == (True, "10*l")
