@@ -138,7 +138,7 @@ def test_a_yaml_has_a_source_all_arguments_of_its_class_and_no_parameter_beside_
     parameters = list(inspect.signature(owner).parameters.values())
     assert set(arguments(name)) == {parameter.name for parameter in parameters} - {"width"}
     assert all(parameter.default is parameter.empty for parameter in parameters)
-    assert check("norm", arguments(name), owner, ("width",)) == arguments(name)
+    assert check("norm", arguments(name), owner, supplied=["width"]) == arguments(name)
     assert spec["source"]
     names = {n.id for n in ast.walk(ast.parse(spec["formula"])) if isinstance(n, ast.Name)}
     numbers = {key for key, value in arguments(name).items() if isinstance(value, float)}
