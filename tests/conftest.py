@@ -21,7 +21,7 @@ BUDGETS = {
     "catalogue": (
         135,
         "block_equations capped catalogue equation fingerprints formula initialization mlp norms "
-        "parity placement planted_bugs position presets theory",
+        "parity placement planted position presets theory typed",
     ),
     "training": (
         65,

@@ -39,7 +39,10 @@ def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
 def model_of(**choices):
     """A float64 model whose norms have the same random parameters everywhere, as far as they go,
     and whose coefficients and biases are random."""
-    model = build_model(config_of(**choices), vocab_size=11)
+    return randomize(build_model(config_of(**choices), vocab_size=11))
+
+
+def randomize(model):
     torch.manual_seed(3)
     for module in model.modules():
         if type(module) in NORMS.values():
@@ -99,7 +102,7 @@ def learned(spec, parameter, values):
 
 # Where the block holds what is learned: the plan says what a name multiplies.
 HELD = {
-    "a": lambda layer: layer.skip,
+    "a": lambda layer: getattr(layer.skip, "skip", layer.skip),
     "b": lambda layer: layer.branch,
     "start": lambda layer: layer.skip.start,
     "x0": lambda layer: layer.skip.x0,
@@ -117,10 +120,11 @@ def scope_of(config, block, name, i, norm):
     layer, how = getattr(block, name), config.architecture
     scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
     scope |= {share: share for share in ("head", "per_head", "full")}
+    scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
     for slot, of in plan.names.items():
         spec, module = config.placement.learned[of], HELD[slot](layer)
         if slot == "a" and plan.names.get("b") == of:
-            assert layer.skip.gain is layer.branch.gain
+            assert module.gain is layer.branch.gain
         scope[of] = learned(spec, module.gain, values)
     stand_in = Norm(norm_of("rmsnorm") if config.qkv == "rmsnorm" else norm)
 

@@ -374,6 +374,11 @@ class Reader:
         return " ".join((ast.get_source_segment(self.text, part) or ast.unparse(part)).split())
 
 
+def canonical(text: str) -> str:
+    """An equation without what changes nothing: blanks, and brackets that only group."""
+    return ast.unparse(ast.parse(text.strip(), mode="eval"))
+
+
 def name_of(node: ast.AST) -> str:
     """What is called, or nothing."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

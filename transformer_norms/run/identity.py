@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, marked
+from transformer_norms.model.equation import canonical
 from transformer_norms.nodes import Mark, plain
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
@@ -36,7 +37,17 @@ def part(config: Resolved) -> dict[str, Any]:
     values: dict[str, Any] = plain(config)
     for key in _ASIDE:
         _drop(values, key.split("."))
+    placement = values["placement"]
+    for held in (placement, *placement.get("where", [])):
+        held["equation"] = _canonical(held["equation"])
     return values
+
+
+def _canonical(equation: str | dict[str, str]) -> Any:
+    """An equation as its content, not its spelling: `x+f(x)` is `x + f(x)`."""
+    if isinstance(equation, str):
+        return canonical(equation)
+    return {part: canonical(text) for part, text in equation.items()}
 
 
 def _drop(node: dict[str, Any], key: list[str]) -> None:
