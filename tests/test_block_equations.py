@@ -64,7 +64,7 @@ def shake(norm):
 
 def norm_of(name):
     """The run's norm at any width: tests/test_norms.py compares each with its formula."""
-    spec = config_of(norm=name)["norm"]
+    spec = config_of(norm=name).norm
     own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
     make = cache(lambda width: shake(NORMS[spec["type"]](width, **own).double()))
     return (lambda x: x) if name == "none" else (lambda x: make(x.shape[-1])(x))
@@ -135,15 +135,15 @@ def scope_of(config, block, name, i, norm):
         inside |= {k: stand_in @ v.share for k, v in of_heads.items()}
         if name == "mlp":
             return written_out.mlp(layer.f, x, **inside)
-        scale = how["attention_scale"]
+        scale = how.attention_scale
         scale = layer.f.scale.gain if isinstance(scale, Mapping) else number(scale, values)
         return written_out.attention(
             layer.f,
             x,
             heads=HEADS,
-            order=how["qk_norm_order"],
+            order=how.qk_norm_order,
             scale=scale,
-            cap=None if how["attention_cap"] == "none" else how["attention_cap"],
+            cap=None if how.attention_cap == "none" else how.attention_cap,
             **inside,
         )
 

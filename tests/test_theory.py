@@ -86,7 +86,7 @@ def streams_of(model):
 @pytest.mark.parametrize("placement", options("placement"))
 def test_the_gradient_of_every_block_is_that_of_differences(placement):
     """Along random directions; by night along every one."""
-    scheduled = combined(*GRADIENTS, placement=placement)["placement"].get("where")
+    scheduled = combined(*GRADIENTS, placement=placement).placement.get("where")
     for i in (0, 3) if scheduled else (2,):
         assert block_gradient_is_right(placement, i, fast_mode=True)
 
