@@ -208,11 +208,10 @@ def compose_normless(file: Path, model: Transformer, plugins: str = "none") -> C
     the placement names a norm, which would stay.
     """
     own = [f"config={file}", f"plugins={plugins}"]
-    before = compose(own)
-    roles = biased(before.architecture.bias)
+    roles = biased(model.config.architecture.bias)
     if any(getattr(norm, "bias", None) is not None for _, norm in _norms(model)):
         roles |= {role for readers in READERS.values() for role in readers}
-    if not MLPS[before.mlp.type].gated:
+    if not MLPS[model.config.mlp.type].gated:
         roles -= {"gate"}
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]

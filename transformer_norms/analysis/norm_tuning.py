@@ -176,7 +176,7 @@ class Subject:
             self.timetable = Timetable(places(self.model), start, gap)
         except ValueError as error:
             raise ConfigError(f"{folder}: {error}") from None
-        before = compose([f"config={file}", f"plugins={plugins}"])
+        before = self.model.config
         defaults = [*DEFAULTS, f"optimizer.lr={before.optimizer.lr * RATE:g}", *FIXED]
         kept = [text for text in defaults if text.partition("=")[0] not in keys]
         self.config = compose([f"config={file}", *kept, *typed])
