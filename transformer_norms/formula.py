@@ -26,7 +26,7 @@ OF_NUMBERS: Functions = {"sqrt": (1, math.sqrt), "log": (1, math.log), "abs": (1
 
 class Formula:
     """A value as a function of named values: numbers such as N (blocks), R = 2N, i, l = i + 1, d,
-    dh, m, or, with `functions` of them, the tokens and parameters of a norm.
+    dh, m, H (heads), L (context), or, with `functions` of them, the tokens of a norm.
 
     Numbers, names, + - * / % ** ( ), the functions, and the comparisons < <= == !=. Anything else
     is a ValueError, at parsing.

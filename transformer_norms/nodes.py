@@ -1,7 +1,7 @@
 """The nodes of a config: read-only values that are read as attributes, whatever room declares them.
 
 A node whose keys are known is a dataclass, `@node class Sizes: width: Size`. A node whose keys a
-registered class decides is a `Values`. Two marks say more of a field than its type does.
+registered class decides is a `Values`. A `Mark` in a field's annotation says what its type cannot.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ Class = TypeVar("Class", bound=type)
 
 class Mark(Enum):
     """AUTO: what is chosen may be `auto`, and stands for what the config resolves it to.
-    ASIDE: the field changes no result, and is no part of a run's identity.
+    ASIDE: the field changes no result beyond its last digits, and is no part of the identity.
     COMMAND: the field is about one command, and is not taken over from a saved run.
     DERIVED: the field follows from what is chosen, and cannot be chosen itself.
     EACH: the field holds several nodes by name, of the class that its annotation names."""

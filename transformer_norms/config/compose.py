@@ -1,7 +1,7 @@
 """The config door: from what was typed to one validated config, or to one line that says why not.
 
-compose(["norm=rmsnorm", "placement=pre"]) is all there is to know for a user. Nothing behind this
-door knows Hydra.
+A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. This package, the sweep's plugins
+and the command line are all that know Hydra.
 """
 
 import copy

@@ -1,5 +1,7 @@
-"""The second tier of the config door: registered classes' settings checked against their
-signatures, every auto replaced by what it means.
+"""Checks the settings of registered classes against their signatures, and replaces every `auto`.
+
+Sizes become numbers in model/settings.py. A formula becomes a number when its block is built,
+threads and replicas when the run starts.
 
 Typed wins over preset (both stand in the values already), preset over placement, placement over
 norm, norm over none.

@@ -1,4 +1,4 @@
-"""The config of a run: one frozen tree, and the one home of each key's type and range.
+"""The config of a run: one frozen tree, put together from the nodes that the rooms declare.
 
 Nodes are declared in the rooms that use them. Nothing here imports torch, so a wrong key, type or
 range is answered at once; the settings of a registered class are checked against its signature
@@ -59,8 +59,10 @@ class About:
 
 @node
 class Config(ModelConfig):
-    """What `compose` returns: every value resolved. `chosen` has the same keys as they were chosen,
-    auto included; `choices` the name that each axis came to; `warnings` a sentence each."""
+    """The config that `compose` returns. Every value is resolved, except trainer.threads,
+    trainer.replicas and tracking.mode, which depend on the machine. `chosen` has the same keys as
+    they were chosen, auto included, `choices` the name that each axis came to, `warnings` one
+    sentence each."""
 
     choices: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
     about: Annotated[About, Mark.ASIDE]

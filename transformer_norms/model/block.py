@@ -1,6 +1,7 @@
 """Read this file first: the block, for every placement that is one stream in series.
 
-Below it stand the two that are not: sub-layers side by side, and two streams.
+`ParallelBlock` and `DualBlock` below compute the other two forms: sub-layers side by side, and two
+streams.
 """
 
 from collections.abc import Callable
@@ -15,11 +16,11 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class SubLayer(nn.Module):
-    """y = post(a * x + b * out(f(pre(x))))      f is the attention or the mlp
+    """y = post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))      f is attention or mlp
 
     Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
-    the sites inside f, and of the coefficients a (`skip`) and b (`branch`). A skip may also add
-    earlier streams: `start`, as it entered the block, and `x0`, the embedded tokens.
+    the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
+    the stream as it entered the block, `x0` the embedded tokens. Dropout acts before b.
     """
 
     def __init__(

@@ -25,16 +25,17 @@ SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a 
 def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Callable[..., Any]:
     """`1` · `(2*N)**0.25` · `{learn: scalar | vector | head, init: FORMULA}`  ->  x times that.
 
-    A learned number may be kept at another size than it is used at (`stored`: FORMULA, which
-    divides its effective learning rate by init / stored), be used through a `function` (absolute,
-    square), and be one for both sub-layers (`share: block`).
+    Returns a function that multiplies x by the coefficient. A learned one may be kept at another
+    size (`stored`: FORMULA): it is then multiplied by init / stored where it is used, and so is
+    its effective learning rate. It may be used through a `function` (absolute, square), and be one
+    for both sub-layers of a block (`share: block`).
     """
     if isinstance(spec, Mapping):
         _check(spec, shapes)
         init = Formula(spec["init"])(values)
         stored = Formula(spec["stored"])(values) if "stored" in spec else init
         if stored == 0 and init != 0:
-            raise ValueError("stored is 0, from which nothing but 0 follows")
+            raise ValueError("stored is 0, so the coefficient would stay 0")
         factor = 1.0 if stored == init else init / stored
         return Learned(shapes[spec["learn"]], stored, factor, spec.get("function", "same"))
     value = Formula(spec)(values)

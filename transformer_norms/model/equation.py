@@ -25,7 +25,7 @@ from transformer_norms.model.sites import (
 )
 from transformer_norms.names import hint, unknown
 
-BLOCK = "the block computes post(a * x + b * out(f(pre(x)))) + start + x0, each with its factor"
+BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
 _NUMBERS = frozenset("N R l i d dh m H L".split())
 _FUNCTIONS = ("sqrt", "log")
 # Names that no learned coefficient can have.
@@ -47,8 +47,8 @@ class Term:
 
 
 class Reader:
-    """Reads one equation for the sub-layer `kind`. `kinds` are the sub-layers that the equation
-    holds for, and `learned` are the learned coefficients that it may name."""
+    """Reads the equation of one sub-layer, `kind`. `kinds` lists all sub-layers that share the
+    equation. `learned` has the learned coefficients that it may use."""
 
     def __init__(
         self, text: Any, learned: Mapping[str, Any], kind: str, kinds: Collection[str] = ()
@@ -59,7 +59,7 @@ class Reader:
         self.adds: dict[str, Coefficient] = {}
         self.names: dict[str, str] = {}
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
-            raise ValueError(f"{str(text)[:60]!r} is no equation, such as x + f(norm(x))")
+            raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
         self.text = text.strip()
         try:
             self.tree = ast.parse(self.text, mode="eval").body
@@ -69,9 +69,9 @@ class Reader:
 
     # ------------------------------------------------------------------- the three kinds of block
 
-    def serial(self) -> SubLayerPlan:
+    def read_serial(self) -> SubLayerPlan:
         """`norm(a * x + b * norm(f(norm(x))) + start)`: one stream."""
-        self.count_sub_layers("f")
+        self.check_sub_layers("f")
         terms = list(self.terms(self.tree))
         whole = terms[0].stream
         if len(terms) == 1 and self.is_norm(whole) and not self.is_branch(whole):
@@ -83,14 +83,14 @@ class Reader:
         self.read_skip(streams["x"], branch)
         for name in EARLIER:
             if streams[name]:
-                self.adds[name] = self.scale(name, streams[name])
+                self.adds[name] = self.read_scale(name, streams[name])
         self.read_branch(branch.stream, "x")
         return self.plan()
 
-    def parallel(self) -> SubLayerPlan:
-        """`x + attention(h := norm(x)) + mlp(h)`: what this kind holds; of the kind `block`, the
-        norm that both sub-layers read."""
-        self.count_sub_layers("attention", "mlp")
+    def read_parallel(self) -> SubLayerPlan:
+        """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
+        `block` stands for the norm that both sub-layers read."""
+        self.check_sub_layers("attention", "mlp")
         shared, reads = self.read_shared()
         if self.kind == "block":
             self.sites |= {} if shared is None else {"pre": shared}
@@ -104,30 +104,30 @@ class Reader:
                     self.refuse("side by side the block computes x + attention(x) + mlp(x)")
             elif [name_of(call) for call in calls] == [self.kind]:
                 if not term.plain:
-                    self.coefficients["b"] = self.scale("b", [term])
+                    self.coefficients["b"] = self.read_scale("b", [term])
                 self.read_branch(term.stream, reads)
         if skips == 0:
             self.refuse("x is missing; side by side the block computes x + attention(x) + mlp(x)")
         return self.plan()
 
-    def dual(self, r: Any, end: Any) -> tuple[SubLayerPlan, Site]:
-        """`norm(x + f(x))` for x, `r + f(x)` for r, `x + norm(r)` at the end: the plan, and the
-        norm at the end. Both streams get the same branch."""
-        plan = self.serial()
+    def read_dual(self, r: Any, end: Any) -> tuple[SubLayerPlan, Site]:
+        """Reads the equations of two streams, `norm(x + f(x))` for x, `r + f(x)` and `x + norm(r)`:
+        returns the plan of the sub-layer, and the norm before the head."""
+        plan = self.read_serial()
         if plan.adds or "a" in plan.coefficients:
-            self.refuse("of two streams, x is post(x + b * out(f(pre(x))))")
+            self.refuse("with two streams, x is post(x + b * out(f(pre(x))))")
         branch = next(term for term in self.all_terms() if self.sub_layers(term.stream))
         sum_of_r = Reader(r, self.learned, self.kind)
-        terms = [shown(term) for term in sum_of_r.terms(sum_of_r.tree)]
-        if terms != ["r", shown(branch)]:
-            sum_of_r.refuse(f"of two streams, r is r + {shown(branch)}, the branch that x has")
+        terms = [text_of(term) for term in sum_of_r.terms(sum_of_r.tree)]
+        if terms != ["r", text_of(branch)]:
+            sum_of_r.refuse(f"with two streams, r is r + {text_of(branch)}: the branch of x")
         ending = Reader(end, self.learned, self.kind)
         x, *rest = ending.terms(ending.tree)
         site = Site("none")
         stream = rest[0].stream if rest else x.stream
         if ending.is_norm(stream):
             site, stream = ending.norm_at("final", stream)
-        if [shown(x), ast.unparse(stream)] != ["x", "r"] or len(rest) > 1 or not rest[0].plain:
+        if [text_of(x), ast.unparse(stream)] != ["x", "r"] or len(rest) > 1 or not rest[0].plain:
             ending.refuse("two streams end as x + norm(r)")
         return plan, site
 
@@ -154,18 +154,18 @@ class Reader:
                 inverse = ast.BinOp(ast.Constant(1), ast.Div(), divisor)
                 yield from self.terms(stream, sign, (*factors, inverse))
             case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
-                self.check_names(left)
-                self.check_names(right)
-                self.refuse("a stream is multiplied or divided by numbers alone", node)
+                self.check_name(left)
+                self.check_name(right)
+                self.refuse("a stream can be multiplied or divided by numbers only", node)
             case ast.Name() | ast.Call() if not self.is_scalar(node):
                 yield Term(sign, factors, node)
             case _ if self.is_scalar(node):
-                self.refuse("a number stands alone; it can multiply a stream", node)
+                self.refuse("a number cannot be a term; write it as a factor, as 2 * x", node)
             case _:
-                self.refuse(f"it is no term of a sum; {BLOCK}", node)
+                self.refuse(f"this is not a term of a sum; {BLOCK}", node)
 
     def all_terms(self) -> Iterator[Term]:
-        """The terms of the sum inside the norm at post, if there is one."""
+        """The terms of the sum: inside the norm at post if there is one."""
         tree = self.tree
         if "post" in self.sites:
             (outer,) = self.terms(tree)
@@ -176,19 +176,20 @@ class Reader:
         """Which stream a term is of: x, start, x0, or the branch f."""
         if self.sub_layers(term.stream):
             return "f"
-        self.check_names(term.stream)
+        self.check_name(term.stream)
         if not (isinstance(term.stream, ast.Name) and term.stream.id in known):
-            self.refuse("the skip can have a factor, and no norm or function", term.stream)
+            self.refuse("the skip can have a factor, but no norm and no function", term.stream)
         return term.stream.id
 
-    def check_names(self, node: ast.expr) -> None:
-        """A name alone is a stream, a number or a learned coefficient."""
+    def check_name(self, node: ast.expr) -> None:
+        """Refuses a name that is no stream, number or learned coefficient."""
         known = ["x", *EARLIER, *self.learned, *sorted(_NUMBERS)]
         if isinstance(node, ast.Name) and node.id not in known:
-            self.refuse(f"{unknown('name', node.id, known)}; learned names what is learned", node)
+            why = unknown("name", node.id, known)
+            self.refuse(f"{why}; placement.learned declares what is learned", node)
 
     def is_scalar(self, node: ast.AST) -> bool:
-        """Whether it is made of numbers, their names and learned coefficients alone."""
+        """Returns whether the node is made of numbers, their names and learned coefficients."""
         match node:
             case ast.Constant(value=value):
                 return type(value) in (int, float)
@@ -207,29 +208,29 @@ class Reader:
     # ------------------------------------------------------------------------------- coefficients
 
     def read_skip(self, skip: list[Term], branch: Term) -> None:
-        """a and b; a is 1 - b where the skip is x - b * x or (1 - b) * x and b is learned."""
-        b = self.scale("b", [branch])
+        """Reads a and b. A skip x - b * x or (1 - b) * x with a learned b is kept as 1 - b."""
+        b = self.read_scale("b", [branch])
         rest = f"1 - {self.names.get('b', '')}"
-        written = " ".join(shown(Term(term.sign, term.factors, ast.Name("x"))) for term in skip)
-        if rest != "1 - " and written in (f"x -{rest[4:]} * x", f"{rest} * x"):
+        skip_text = " ".join(text_of(Term(term.sign, term.factors, ast.Name("x"))) for term in skip)
+        if rest != "1 - " and skip_text in (f"x -{rest[4:]} * x", f"{rest} * x"):
             a: Coefficient = REST_OF_B
         else:
-            a = self.scale("a", skip)
+            a = self.read_scale("a", skip)
         values = {"a": a, "b": b}
         self.coefficients |= {key: value for key, value in values.items() if value != 1}
 
-    def scale(self, slot: str, terms: list[Term]) -> Coefficient:
-        """What multiplies a stream, summed over its terms. A learned coefficient is noted under
-        `slot`."""
+    def read_scale(self, slot: str, terms: list[Term]) -> Coefficient:
+        """Returns the factor of a stream, summed over its terms. Keeps the name of a learned
+        coefficient under `slot`."""
         factors = [factor for term in terms for factor in term.factors]
         learned = [name for factor in factors for name in names_in(factor) if name in self.learned]
         if learned:
             alone = len(factors) == len(terms) == 1 and terms[0].sign == 1
             if not (alone and isinstance(factors[0], ast.Name)):
                 self.refuse(
-                    f"'{learned[0]}' is learned and stands alone before a stream, as "
-                    f"{learned[0]} * x, or makes a convex residual, x + b * (f(x) - x); a number "
-                    "beside it belongs into its init",
+                    f"'{learned[0]}' is learned: write it alone before a stream, as "
+                    f"{learned[0]} * x, or in a convex residual, x + b * (f(x) - x); a constant "
+                    "factor goes into its init",
                     factors[0],
                 )
             self.names[slot] = learned[0]
@@ -246,12 +247,12 @@ class Reader:
     def read_post(self, whole: Term) -> list[Term]:
         """The norm around the whole sum; the sum's terms."""
         site, inner = self.norm_at("post", whole.stream)
-        scale = 1 if whole.plain else self.scale("post.scale", [whole])
+        scale = 1 if whole.plain else self.read_scale("post.scale", [whole])
         self.sites["post"] = Site(site.norm, site.share, scale)
         return list(self.terms(inner))
 
     def read_branch(self, node: ast.expr, reads: str) -> None:
-        """out(f(pre(x), q=norm, ...)), or out(attention(h)) where h is what both read."""
+        """Reads out(f(pre(x), q=norm, ...)), or out(attention(h)) where h is the shared input."""
         if self.is_norm(node):
             self.sites["out"], node = self.norm_at("out", node)
         if not (isinstance(node, ast.Call) and self.is_sub_layer(node)):
@@ -275,7 +276,7 @@ class Reader:
         if more or ast.unparse(inner) != reads:
             self.refuse(f"the sub-layer reads {reads} or a norm of it, as f(norm({reads}))", node)
         if site.norm != "none" or not term.plain:
-            scale = 1 if term.plain else self.scale("pre.scale", [term])
+            scale = 1 if term.plain else self.read_scale("pre.scale", [term])
             self.sites["pre"] = Site(site.norm, site.share, scale)
 
     def read_shared(self) -> tuple[Site | None, str]:
@@ -291,7 +292,8 @@ class Reader:
         return site, named[0].target.id
 
     def read_inside(self, call: ast.Call, name: str, node: ast.expr) -> None:
-        """A norm or a scale inside f. One equation for both sub-layers may name sites of either."""
+        """Reads a norm or a scale inside f. An equation of both sub-layers may name the sites of
+        either."""
         known = [site for kind in self.kinds for site in (*INSIDE[kind], *SCALES[kind])]
         if name not in known:
             where = "" if len(self.kinds) > 1 else f" of {self.kind}"
@@ -302,20 +304,20 @@ class Reader:
         if name in SCALES[self.kind]:
             if not self.is_scalar(node):
                 self.refuse(f"{name} is a number, a formula or a learned coefficient", node)
-            self.coefficients[name] = self.scale(name, [Term(1, (node,), call)])
+            self.coefficients[name] = self.read_scale(name, [Term(1, (node,), call)])
         if name in INSIDE[self.kind]:
             factor, norm = factor_and_norm(node)
             if factor is None:
                 self.sites[name] = self.site(name, norm)
             elif self.is_scalar(factor):
                 site, term = self.site(name, norm), Term(1, (factor,), norm)
-                scale = self.scale(f"{name}.scale", [term])
+                scale = self.read_scale(f"{name}.scale", [term])
                 self.sites[name] = Site(site.norm, site.share, scale)
             else:
                 self.refuse(f"{name} holds a norm, or a coefficient times a norm", node)
 
     def norm_at(self, name: str, call: ast.expr) -> tuple[Site, ast.expr]:
-        """The norm that a call names, and what it is given."""
+        """Returns the norm that a call names, and the argument of the call."""
         assert isinstance(call, ast.Call)
         if len(call.args) != 1 or call.keywords:
             self.refuse("a norm takes one stream, as norm(x)", call)
@@ -331,14 +333,16 @@ class Reader:
             if share not in SHARES:
                 self.refuse(unknown("share", share, SHARES), node)
             if name not in (*HEAD_SITES, "head_norm"):
-                self.refuse(f"'@' is for norms of heads; {name} is no site of heads", node)
+                self.refuse(
+                    f"'@' is only for q, k, v and head_norm; {name} does not hold heads", node
+                )
             node = norm
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
-            self.refuse(f"{name} holds a norm: write norm or a norm's name", node)
+            self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
         return Site(node.id, share)
 
     def is_norm(self, node: ast.AST) -> bool:
-        """Whether it is a norm of a stream; whether there is a norm of that name is asked later."""
+        """Returns whether the node is a norm of a stream. Its name is checked later."""
         return isinstance(node, ast.Call) and not (self.is_scalar(node) or self.is_sub_layer(node))
 
     # --------------------------------------------------------------------------------- sub-layers
@@ -347,7 +351,7 @@ class Reader:
         return name_of(node) in ("f", *INSIDE)
 
     def is_branch(self, node: ast.expr) -> bool:
-        """Whether it is f(x) in norms alone: the norm around it is `out`, without a skip."""
+        """Returns whether the node is f(x) inside norms only: its norm is `out`, without a skip."""
         while self.is_norm(node):
             node = argument_of(node)
         return self.is_sub_layer(node)
@@ -355,12 +359,12 @@ class Reader:
     def sub_layers(self, node: ast.AST) -> list[ast.AST]:
         return [part for part in ast.walk(node) if self.is_sub_layer(part)]
 
-    def count_sub_layers(self, *wanted: str) -> None:
+    def check_sub_layers(self, *wanted: str) -> None:
         """Each wanted sub-layer stands once in the equation, and no other does."""
         names = [name_of(call) for call in self.sub_layers(self.tree)]
         if sorted(names) != sorted(wanted):
             each = " and ".join(f"{name}(x)" for name in wanted)
-            self.refuse(f"{each} must stand in it once; {BLOCK}")
+            self.refuse(f"the equation must contain {each} exactly once; {BLOCK}")
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -380,7 +384,7 @@ def canonical(text: str) -> str:
 
 
 def name_of(node: ast.AST) -> str:
-    """What is called, or nothing."""
+    """Returns the name of the called function, or an empty text."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     return node.func.id if called else ""  # type: ignore[attr-defined]
 
@@ -391,7 +395,7 @@ def argument_of(call: ast.expr) -> ast.expr:
 
 
 def factor_and_norm(node: ast.expr) -> tuple[ast.expr | None, ast.expr]:
-    """`s * norm@full`, which Python reads as `(s * norm) @ full`, taken apart."""
+    """Splits `s * norm@full` into factor and norm. Python parses it as `(s * norm) @ full`."""
     match node:
         case ast.BinOp(left=factor, op=ast.Mult(), right=norm):
             return factor, norm
@@ -404,8 +408,8 @@ def names_in(node: ast.AST) -> list[str]:
     return [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
 
 
-def shown(term: Term) -> str:
-    """`-b * x`"""
+def text_of(term: Term) -> str:
+    """Returns a term's text, such as `-b * x`."""
     factors = [ast.unparse(factor) for factor in term.factors]
     return ("-" if term.sign < 0 else "") + " * ".join([*factors, ast.unparse(term.stream)])
 

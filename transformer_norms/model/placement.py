@@ -1,4 +1,4 @@
-"""A placement: the equation of its YAML, read into what each block holds."""
+"""A placement: its equations, read into a plan for each block."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ PARTS = {"serial": SUB_LAYERS, "parallel": ("block",), "dual": ("x", "r", "end")
 
 
 def qk_site(word: str) -> Site:
-    """What `qk_norm=word` puts at q and at k."""
+    """Returns the norm that `qk_norm=word` puts on q and k."""
     return Site("l2norm") if word == "l2" else Site("norm", word)
 
 
@@ -34,9 +34,10 @@ class Placement:
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
     formulas may name. What stands inside f is an argument of it: f(x, q=norm). `where` holds
-    equations for some blocks: the first entry whose `blocks`, a condition on i, l and N, is true.
+    equations for some blocks: of its entries the first counts whose condition `blocks`, on i, l
+    and N, is true.
 
-    `brings` are choices that go with the placement where neither the user nor a preset chose.
+    `brings` are choices that hold unless the user or a preset made them.
     `unverified` says what could not be read in the paper or its code.
     """
 
@@ -102,7 +103,9 @@ class Placement:
     def _entry(self, number: int, entry: Any) -> "_Entry":
         key = f"where[{number}]"
         if not isinstance(entry, Mapping) or "blocks" not in entry or "equation" not in entry:
-            raise ValueError(f"{key}: blocks and equation are wanted, as blocks: i == 0")
+            raise ValueError(
+                f"{key}: blocks and equation are wanted, as {{blocks: i == 0, equation: x + f(x)}}"
+            )
         for name in entry:
             if name not in ("blocks", "equation"):
                 raise ValueError(f"{key}: {unknown('key', name, ('blocks', 'equation'))}")
@@ -136,15 +139,15 @@ class _Entry:
         try:
             if topology == "parallel":
                 for kind in ("block", *SUB_LAYERS):
-                    plans[kind] = Reader(text["block"], learned, kind).parallel()
+                    plans[kind] = Reader(text["block"], learned, kind).read_parallel()
             elif topology == "dual":
                 for kind in SUB_LAYERS:
                     reader = Reader(text["x"], learned, kind, SUB_LAYERS)
-                    plans[kind], end = reader.dual(text["r"], text["end"])
+                    plans[kind], end = reader.read_dual(text["r"], text["end"])
             else:
                 kinds = SUB_LAYERS if isinstance(equation, str) else ()
                 for kind, part in text.items():
-                    plans[kind] = Reader(part, learned, kind, kinds).serial()
+                    plans[kind] = Reader(part, learned, kind, kinds).read_serial()
             for kind, plan in plans.items():
                 _check(kind, plan)
         except ValueError as error:
@@ -155,7 +158,7 @@ class _Entry:
 def _check_learned(learned: Mapping[str, Any]) -> None:
     for name, spec in learned.items():
         if not str(name).isidentifier() or name in RESERVED:
-            raise ValueError(f"learned.{name}: it is the name of something else; choose another")
+            raise ValueError(f"learned.{name}: the name is taken; choose another")
         if not isinstance(spec, Mapping) or not {"learn", "init"} <= spec.keys():
             raise ValueError(
                 f"learned.{name}: learn and init are wanted, as {{learn: scalar, init: 0}}"
@@ -179,9 +182,9 @@ def topology_of(key: str, equation: Any) -> str:
 
 
 def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str, str]:
-    """The equation's text for each part of its topology; some blocks may have fewer."""
+    """The equation's text for each part of its topology. An entry of `where` may lack parts."""
     if topology_of(key, equation) != topology:
-        raise ValueError(f"{key}: all blocks of a model are joined in one way, here {topology}")
+        raise ValueError(f"{key}: all blocks of a model have one form, here {topology}")
     if not isinstance(equation, Mapping):
         return dict.fromkeys(PARTS[topology], equation)
     for part in PARTS[topology]:
@@ -191,9 +194,9 @@ def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str
 
 
 def _check(kind: str, plan: SubLayerPlan) -> None:
-    """Two contradictions that can be computed and that no paper means."""
+    """Refuses two combinations that can be computed but contradict themselves."""
     if plan.site("pre").scale != 1 and "out" in plan.sites:
-        raise ValueError(f"the factor on {kind}'s pre has no effect beside a norm at out")
+        raise ValueError(f"a factor on the pre of {kind} has no effect beside a norm at out")
     subln = [name for name in ("ctx", "mid") if name in plan.sites]
     if subln and "post" in plan.sites and plan.coefficient("a") != 1:
         raise ValueError(

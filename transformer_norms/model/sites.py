@@ -19,8 +19,8 @@ Coefficient = Any  # a number, the text of a formula, or the mapping of what is 
 
 @dataclass(frozen=True)
 class Site:
-    """The norm at a site: `norm` is the run's norm, any other word a norm's file. `share` says
-    whether it acts head by head, and `scale` is a coefficient that multiplies its output."""
+    """The norm at a site. `norm` means the run's norm; another word is the name of a norm's file.
+    `share` says whether it acts head by head. `scale` is a coefficient on its output."""
 
     norm: str
     share: str = "head"
@@ -29,11 +29,11 @@ class Site:
 
 @dataclass(frozen=True)
 class SubLayerPlan:
-    """What one sub-layer of one block holds: norms by site, and coefficients.
+    """The plan of one sub-layer of one block: norms by site, and coefficients.
 
     `coefficients` are a (skip), b (branch), head_scale and hidden_scale, where they are not 1.
-    `adds` are the coefficients of the earlier streams that the skip adds. `names` are the names of
-    learned coefficients by what they multiply: one name is one parameter.
+    `adds` maps start and x0 to their factors in the skip. `names` maps what is multiplied (a, b,
+    q.scale) to the name of its learned coefficient; equal names share one parameter.
     """
 
     sites: Mapping[str, Site] = field(default_factory=dict)

@@ -13,10 +13,13 @@ from transformer_norms.model.equation import canonical
 from transformer_norms.nodes import Mark, plain
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
-# Neither what is said about a run nor how it is watched, stored or started changes its result.
+# The keys that change no result beyond its last digits: their annotations carry Mark.ASIDE, in the
+# settings of their rooms, model/placement.py and config/tree.py.
 _ASIDE = tuple(marked(Mark.ASIDE))
-# The rooms that training imports. What stands beside the rooms starts and shows it.
+# The rooms that training imports, and the helpers that compute or hold its values. What else stands
+# beside the rooms starts a run and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
+_HELPERS = ("formula.py", "kinds.py", "nodes.py", "registry.py")
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
@@ -116,6 +119,7 @@ def code(config: Config) -> dict[str, str]:
         for file in sorted((package / room).rglob("*.py"))
         if (name := file.relative_to(package).as_posix()) not in unused
     }
+    files |= {name: package / name for name in _HELPERS}
     folder = plugins.check(config.plugins)
     return {
         name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
