@@ -19,7 +19,7 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-# What may be called: the number of its arguments, and the function.
+# The functions that may be called: name -> (number of arguments, function).
 Functions = Mapping[str, tuple[int, Callable[..., Any]]]
 OF_NUMBERS: Functions = {"sqrt": (1, math.sqrt), "log": (1, math.log), "abs": (1, abs)}
 
@@ -102,7 +102,7 @@ def _names(tree: ast.AST) -> frozenset[str]:
 
 
 def formula_values(sizes: Any) -> dict[str, float]:
-    """What formulas in YAML may name, besides i and l of a block, from a config's `model`."""
+    """Returns the numbers that formulas in YAML may name, besides i and l of a block."""
     return {
         "N": sizes.depth,
         "R": 2 * sizes.depth,

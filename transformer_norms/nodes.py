@@ -30,7 +30,7 @@ class Mark(Enum):
 
 
 def marks_of(kind: Any) -> tuple[Any, ...]:
-    """What an annotation says besides its type."""
+    """Returns the marks of an annotation."""
     return tuple(getattr(kind, "__metadata__", ()))
 
 

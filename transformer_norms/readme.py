@@ -80,7 +80,7 @@ def _equations(of: Definition) -> list[str]:
 
 
 def _companions(of: Definition) -> str:
-    """What the equation does not say: learned numbers, and what the placement brings along."""
+    """Returns what the equation does not say: learned numbers, and what the placement brings."""
     said = [f"{key}: {_said(spec)}" for key, spec in of.get("learned", {}).items()]
     said += [f"{key}={_said(value)}" for key, value in of.get("brings", {}).items()]
     if "weight_constraint" in of:

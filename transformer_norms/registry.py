@@ -28,7 +28,7 @@ class Registry(dict[str, Any]):
         return register
 
     def maker(self, node: Mapping[str, Any]) -> partial[Any]:
-        """What the node's `type` names, given those of the node's values that it has arguments for.
+        """Returns what the node's `type` names, given the node's values that it has arguments for.
         The rest of a node is what its file says besides."""
         thing = self[node["type"]]
         own = node.keys() & inspect.signature(thing).parameters.keys() - {"type"}

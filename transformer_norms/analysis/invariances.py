@@ -1,4 +1,4 @@
-"""What each norm, as built here, is invariant to: measured, not quoted."""
+"""Measures what each norm, as built here, is invariant to."""
 
 import sys
 from argparse import Namespace

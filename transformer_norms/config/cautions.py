@@ -1,4 +1,4 @@
-"""What is strange about a config, in a sentence each. What the user typed is permission: it trains,
+"""Warnings: what is strange about a config, one sentence each. Whatever the user types is trained,
 and the record, `explain` and the report say so."""
 
 from collections.abc import Collection, Iterator, Mapping
@@ -52,7 +52,7 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
 
 
 def _ignored(config: Config, placement: Placement) -> Iterator[str]:
-    """What was chosen and changes nothing."""
+    """Yields the choices that change nothing."""
     depth, norm = config.model.depth, config.choices["norm"]
     named = {site.norm for _, site in placement.sites()} | {config.embed, config.final_norm}
     if "norm" not in named and config.qk_norm in ("none", "l2") and norm != "none":
@@ -88,7 +88,8 @@ def _heads(config: Config, placement: Placement) -> Iterator[str]:
 def _unlike_the_paper(
     config: Config, placement: Placement, typed: Collection[str]
 ) -> Iterator[str]:
-    """What differs from what a norm or a placement goes with; but not where a preset chose both."""
+    """Yields the choices that differ from those that a norm or a placement brings, unless a preset
+    made both."""
     choices = config.choices
     here = {
         **{key: choices[key] for key in ("embed", "final_norm", "qk_norm", "init")},

@@ -29,7 +29,7 @@ ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> the content
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen, before it is checked: the content of every node, the name chosen on each
+    """The choices before they are checked: the content of every node, the name chosen on each
     axis, and how the file of another name is read."""
 
     values: dict[str, Any]
@@ -43,7 +43,7 @@ class Choices:
 
 
 def compose(overrides: Iterable[str] = ()) -> Config:
-    """What `python train.py OVERRIDES` would run: validated, every auto resolved, read-only.
+    """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
     `config=FILE` starts from a saved run instead of the defaults. Raises ConfigError, one line.
     """
@@ -234,7 +234,7 @@ def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
 
 
 def search_path(folder: Path | None) -> list[str]:
-    """What is to be typed for Hydra to find the options in a folder of plugins."""
+    """Returns the override by which Hydra finds the options of a folder of plugins."""
     if folder is None or not (folder / "configs").is_dir():
         return []
     quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")

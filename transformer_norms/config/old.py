@@ -18,7 +18,7 @@ from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.names import AXES_OF_A_RUN, option_files
 
 SAID = "is of an earlier form, and was translated"
-# What a file without these keys means: they are younger than it.
+# The value of keys that are younger than a file without them.
 _YOUNGER: dict[str, Any] = {
     "trainer.probe_every": 0,
     "trainer.activation_checkpointing": False,

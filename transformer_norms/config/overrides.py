@@ -1,4 +1,4 @@
-"""What was typed: `norm=rmsnorm optimizer.lr=1e-3`, parsed by Hydra's own parser, looked at, and
+"""Typed overrides such as `norm=rmsnorm optimizer.lr=1e-3`: parsed by Hydra's parser, checked, and
 put in its place.
 """
 

@@ -51,7 +51,7 @@ REGISTRIES: dict[str, tuple[Registry, tuple[str, ...]]] = {
     "schedule": (SCHEDULES, ("step", "steps")),
     "tracking": (TRACKING, ()),
 }
-# What architecture.* means where it is auto and nothing brings another value.
+# The value of architecture.* where it is auto and nothing brings another one.
 USUAL: Nodes = {
     "tied": True,
     "embed_scale": "none",
@@ -60,7 +60,7 @@ USUAL: Nodes = {
     "qk_norm_order": "before",
     "attention_cap": "none",
 }
-# What may go with a norm or a placement, where neither the user nor a preset chose.
+# The keys that a norm or a placement may bring.
 BRINGS = ["embed", "final_norm", "qk_norm", "init", *USUAL]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
@@ -130,7 +130,7 @@ def check_registered(
 
 
 def _brings(norm: Nodes, placement: Placement) -> Nodes:
-    """What the norm and the placement bring; the placement's wins."""
+    """Returns what the norm and the placement bring. The placement wins."""
     of_norm = norm.get("brings", {})
     if not isinstance(of_norm, Mapping):
         raise ConfigError(f"norm.brings: {of_norm!r} is not allowed; it is a group of keys")

@@ -35,7 +35,7 @@ class Saved:
     resolved: dict[str, Any]
 
     def content(self, axis: str, name: str) -> dict[str, Any] | None:
-        """What the file of that name held when the run was composed, where the run used it."""
+        """Returns the content that an option's file had for this run, if the run used it."""
         if axis == "init":
             same = self.resolved["choices"].get("init") == name
             return dict(self.resolved["init"]) if same else None
@@ -57,7 +57,7 @@ def to_yaml(config: Config) -> str:
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
-    """What config.yaml holds."""
+    """Returns the text of config.yaml."""
     resolved = plain(config)
     chosen = resolved.pop("chosen")
     return {**chosen, "resolved": resolved}
@@ -76,7 +76,7 @@ def is_old(file: Path) -> bool:
 
 
 def resolved_values(value: Any) -> dict[str, Any]:
-    """What a config.yaml of any version says came of its choices; the choices under `chosen`."""
+    """Returns the resolved values of a config.yaml of any version; `chosen` has its choices."""
     chosen = dict(parse_mapping(value))
     resolved = chosen.pop("resolved")
     return {**resolved, "chosen": chosen}

@@ -123,7 +123,7 @@ def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
 
 
 def chosen_value(chosen: Any, key: str) -> Any:
-    """What was chosen for a dotted key or an axis, auto included; KeyError where there is none."""
+    """Returns the value chosen for a dotted key or an axis, auto included. Raises KeyError."""
     return value_at(chosen["choices"] if key in chosen["choices"] else chosen, key)
 
 

@@ -1,4 +1,4 @@
-"""What a config makes: equations, drawing, norms, numbers, and who chose what."""
+"""Explains a config: equations, drawing, norms, numbers, and who chose what."""
 
 import argparse
 import sys

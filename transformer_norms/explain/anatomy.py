@@ -72,7 +72,7 @@ class Block:
 
 
 class Anatomy:
-    """What a composed config says of each block and of the two ends of the model."""
+    """The content of each block and of the two ends of the model, read from a composed config."""
 
     def __init__(self, config: Any, vocab_size: int = 256) -> None:
         self.config, self.placement = config, Placement(**config.placement)

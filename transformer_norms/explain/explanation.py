@@ -100,7 +100,7 @@ def equations(anatomy: Anatomy) -> Section:
 
 
 def _beside_the_equation(anatomy: Anatomy, attention: SubLayer) -> Iterator[str]:
-    """What other keys put inside attention: norms on q and k, a norm in another's place, a cap."""
+    """Yields what other keys put inside attention: norms on q and k, a stand-in norm, a cap."""
     config, norms = anatomy.config, attention.norms
     if config.qk_norm != "none" and "q" in norms:
         norm = norms["q"].name + ("" if norms["q"].share == "head" else f"@{norms['q'].share}")

@@ -17,7 +17,7 @@ from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
 
-# What a choice's `type` names; its docstring begins with what it is.
+# The registry of each axis: a choice's `type` names a class whose docstring is shown.
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
     "norm": NORMS,
     "position": POSITIONS,

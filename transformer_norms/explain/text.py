@@ -28,7 +28,7 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def difference_text(one: Explanation, two: Explanation) -> str:
-    """What differs between two explanations: where, then what the first (A) and second (B) say."""
+    """Returns where two explanations differ, with the words of the first (A) and the second (B)."""
     lines: list[str] = []
     for first, second in zip(one.sections, two.sections, strict=True):
         changes = _changes(first, second)

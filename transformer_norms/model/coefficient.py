@@ -76,7 +76,7 @@ class Learned(nn.Module):
         self.factor, self.function = factor, FUNCTIONS[function]
 
     def used(self) -> Tensor:
-        """What x is multiplied by."""
+        """Returns the factor of x."""
         return self.function(self.gain if self.factor == 1 else self.factor * self.gain)
 
     def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:

@@ -1,4 +1,4 @@
-"""What holds the weights themselves, at the start and after every optimizer step."""
+"""Constraints on the weights, applied at the start and after every optimizer step."""
 
 from collections.abc import Callable
 

@@ -22,7 +22,7 @@ ROLES = (
 )  # the names of the modules that hold a drawn weight
 
 
-# Those that may have a bias. `true` gives one to all but the head.
+# The roles that may have a bias. `true` gives one to all but the head.
 BIASED = "query key value output up gate down head".split()
 
 
@@ -77,13 +77,13 @@ class InitRule:
                 weight.copy_(z * self.deviation(name, module, values))
 
     def formula(self, name: str) -> Formula:
-        """That of a module, by the last part of its name."""
+        """Returns the formula of a module, by the last part of its name."""
         return self.std.get(name.rpartition(".")[2], self.std["default"])
 
     def deviation(
         self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
     ) -> float:
-        """What a module's weight, N(0, 1), is multiplied by."""
+        """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
         return self.formula(name)({**values, **_block(name), **_fans(module)})
 
 

@@ -67,7 +67,7 @@ class Placement:
 
     @property
     def whole(self) -> SubLayerPlan:
-        """What the block holds besides its sub-layers: the norm that both of them read."""
+        """The plan of the block itself: the norm that both sub-layers read."""
         return self.usual.plans.get("block", SubLayerPlan())
 
     def plans(self, i: int, depth: int) -> Plans:

@@ -1,4 +1,4 @@
-"""What a model is built from: the settings of its config, their types and ranges. No torch here."""
+"""The settings that a model is built from, with their types and ranges. No torch here."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -84,7 +84,7 @@ class Architecture:
 
 @node
 class NormFile:
-    """What the file of a norm says besides the settings of its class."""
+    """The keys of a norm's file besides the settings of its class."""
 
     formula: Annotated[Text, Mark.ASIDE] = ""
     source: Annotated[Text, Mark.ASIDE] = ""
@@ -93,7 +93,7 @@ class NormFile:
 
 @node
 class MLPFile:
-    """What the file of an mlp says besides the settings of its class."""
+    """The keys of an mlp's file besides the settings of its class."""
 
     activation: Text
 

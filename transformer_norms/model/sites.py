@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# What may stand inside f, as an argument of it: sites hold a norm, scales a coefficient.
+# The arguments that f may have in an equation: sites hold a norm, scales a coefficient.
 INSIDE = {"attention": ("q", "k", "v", "head_norm", "ctx"), "mlp": ("mid",)}
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")

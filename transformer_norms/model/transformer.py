@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         return self.logits(self.states(tokens, cache))
 
     def states(self, tokens: Tokens, cache: Sequence[Cache] | None = None) -> States:
-        """What the head reads."""
+        """Returns the states that the head reads."""
         start, time = cache[0].length if cache else 0, tokens.shape[1]
         if start + time > self.context:
             raise ValueError(f"{start + time} tokens are more than the context of {self.context}")

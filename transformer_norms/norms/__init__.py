@@ -22,12 +22,12 @@ from transformer_norms.registry import Registry
 T = TypeVar("T")
 
 NORMS = Registry("norm")
-# What a norm's YAML says besides the arguments of its class. `formula` is compared with the class.
+# Keys of a norm's YAML that are no arguments of its class. `formula` is compared with the class.
 NOT_ARGUMENTS = ("type", "formula", "source", "brings")
 
 
 def nothing(x: T, *_: Any) -> T:
-    """What stands in an empty site: x itself. A function, so absent from the module tree."""
+    """x itself: an empty site. It is a function, so it is absent from the module tree."""
     return x
 
 

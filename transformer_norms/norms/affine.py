@@ -18,8 +18,9 @@ def wide(x: Tensor) -> Tensor:
 
 
 class Affine(nn.Module):
-    """What LayerNorm, RMSNorm and PRMSNorm share: a `gain` of ones, or an `offset` of zeros whose
-    gain is 1 + offset, so that weight decay draws it to 1 and not to 0, or neither; and a bias.
+    """The parameters of LayerNorm, RMSNorm and PRMSNorm: a `gain` of ones, or an `offset` of zeros
+    whose gain is 1 + offset, so that weight decay draws the gain to 1 and not to 0, or neither; and
+    a bias.
     """
 
     gain: nn.Parameter | None
@@ -34,7 +35,7 @@ class Affine(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
 
     def gain_and_bias(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Those to use, in the dtype of the arithmetic, whatever dtype they are kept in."""
+        """Returns the gain and the bias in the dtype of the arithmetic."""
         gain, offset, bias = (
             None if kept is None else kept.to(dtype) for kept in (self.gain, self.offset, self.bias)
         )

@@ -1,4 +1,4 @@
-"""What a gradient that is written out still owes: that it can be differentiated again."""
+"""Differentiates a gradient that is written out once more."""
 
 from collections.abc import Callable
 

@@ -74,7 +74,7 @@ def _outcomes(variant: Variant, loss: str) -> Outcomes:
 
 # --------------------------------------------------------------------------------- fair comparisons
 
-# What two runs must share for their losses to be compared: key or group of keys -> what it is.
+# Two runs must share these for their losses to be compared: key or group of keys -> its name.
 _SHARED = {
     "tokenizer": "tokenizer",
     "data.split": "split",

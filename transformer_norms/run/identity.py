@@ -1,4 +1,4 @@
-"""What makes a run that run: the hash of its config, and fingerprints of its data and code."""
+"""The identity of a run: the hash of its config, and the hashes of its data and its code."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a run ran on and with, for its record."""
+"""The machine, the versions and the commit of a run, for its record."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What a command means before anything is written: which text, which run, which folder."""
+"""The plan of a run before anything is written: its corpus, its identity, its folder."""
 
 from contextlib import suppress
 from pathlib import Path

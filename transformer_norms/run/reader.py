@@ -100,7 +100,7 @@ class SavedRun:
         return loss
 
     def typed(self, key: str) -> Any:
-        """What was chosen for a key or on an axis: `auto` where it follows from other choices."""
+        """Returns the value chosen for a key or an axis: `auto` where other choices decide."""
         return chosen_value(self.config["chosen"], key)
 
     def choice(self, axis: str) -> str | None:

@@ -82,7 +82,7 @@ class Run:
         torch.set_num_threads(self.threads)
         tokens = self.plan.tokens()
         model = build_model(config, tokens.vocab_size)
-        # What has begun goes on as it began.
+        # A resumed run keeps its number of replicas.
         self.replicas = (before and before.replicas) or replica_count(
             config.trainer,
             model,
@@ -229,7 +229,7 @@ class Run:
             say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
 
     def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
-        """What is evaluated on; how far that is, is shown as `what`."""
+        """Returns a function that yields evaluation windows and shows its progress as `what`."""
         keys = self.config.trainer
         size = keys.batch_size // keys.accumulation
         limit = self.config.data.val_tokens

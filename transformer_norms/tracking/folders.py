@@ -1,4 +1,4 @@
-"""What W&B shows of a run folder and of a study's report, under which words."""
+"""The content of a run folder and of a study's report, as W&B shows it."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class RunView(View):
         super().__init__(folder.parent, folder.name, files, mode)
 
     def fields(self) -> dict[str, Any]:
-        """What one groups by stands above the run's own keys: `choices.norm`, `variant`, ..."""
+        """Keys for grouping (`choices.norm`, `variant`, ...) stand above the run's own keys."""
         run = SavedRun(self.folder)
         planned, record = _planned(run) or (None, None)
         stage = planned.stage if planned else "train"

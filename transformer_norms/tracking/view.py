@@ -119,7 +119,7 @@ class View(ABC):
             rows = self.new_rows(anew=True) or ()
         for row in rows:
             for key in row.keys() - self._hidden:
-                # By their names: where two patterns match a key, W&B takes either.
+                # Keys are named in full: where two patterns match a key, W&B takes either.
                 if key.startswith(f"{PREFIX}/"):
                     self._run.define_metric(key, step_metric="tokens", hidden=True)
                     self._hidden.add(key)

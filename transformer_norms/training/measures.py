@@ -1,4 +1,4 @@
-"""What is measured inside a model while it trains: the names of the keys, and what they mean.
+"""The measures taken inside a model while it trains: the names of the keys, and their meaning.
 
 A row of metrics.jsonl has them as `probe/MEASURE/BLOCK`, or `probe/MEASURE/PART/BLOCK` where a
 block has several: `probe/stream_rms/3`, `probe/gradient_norm/attention.query/3`. Blocks count from

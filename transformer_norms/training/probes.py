@@ -154,7 +154,7 @@ def _rms(x: Tensor) -> Tensor:
     return x.double().square().mean().sqrt()
 
 
-# What the branch of a sub-layer is added to, from the sub-layer, what it reads, and what the block
+# The stream that a branch is added to, from the sub-layer, what it reads, and what the block
 # was given: its stream and the embedded tokens.
 ADDED_TO: dict[type[nn.Module], Callable[..., Tensor]] = {
     SerialBlock: lambda sub_layer, x, start, x0: sub_layer.skip(x, start, x0),

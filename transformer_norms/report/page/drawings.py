@@ -24,7 +24,7 @@ class Block:
 
 
 def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
-    """Of variants that have a result; those whose drawings are the same share one."""
+    """Returns the drawings of variants that have a result. Equal drawings are shown once."""
     found: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
     for variant in variants:
         for run in variant.ended[:1]:
