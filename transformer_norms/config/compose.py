@@ -6,7 +6,7 @@ and the command line are all that know Hydra.
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +19,11 @@ from yaml import YAMLError
 from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.overrides import Typed, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
-from transformer_norms.config.tree import CHOSEN, Config, check_chosen
+from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
 
 MOST_WORKERS = 1024
-ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> the content of that file
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Typed wins over preset (both stand in the values already), preset over placement
 norm, norm over none.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
@@ -15,7 +15,14 @@ import torch
 
 from transformer_norms.config.cautions import cautions
 from transformer_norms.config.formulas import check_formulas
-from transformer_norms.config.tree import CHOSEN, TRACKING, Config, base_of, owner_of
+from transformer_norms.config.tree import (
+    CHOSEN,
+    TRACKING,
+    Config,
+    ReadOption,
+    base_of,
+    owner_of,
+)
 from transformer_norms.config.validation import build, check
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
@@ -35,7 +42,6 @@ from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
 
-ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> what that file holds
 Nodes = dict[str, Any]
 
 # Where a node's `type` is looked up, and what the builder adds to the node's settings.

@@ -6,7 +6,7 @@ after torch's import (resolution.py).
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from inspect import Parameter, Signature, isclass
 from typing import Annotated, Any, Literal
@@ -32,6 +32,7 @@ def _folder_name(text: str) -> str:
 
 Study = Annotated[Text, AfterValidator(_folder_name)]
 
+ReadOption = Callable[[str, str], dict[str, Any]]  # (axis, name) -> the content of that file
 TRACKING = Registry("tracking")
 
 

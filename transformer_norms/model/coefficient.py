@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Function] = {
     "square": torch.square,
 }
 OPTIONAL = {"stored": "", "function": "same", "share": "sub_layer"}
-SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
+PARAMETER_SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
 
 
 def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Calla
 
 
 def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
-    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS), "share": SHARES}
+    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS), "share": PARAMETER_SHARES}
     unknown = sorted(set(spec) - {"learn", "init", *OPTIONAL})
     if unknown or not {"learn", "init"} <= set(spec):
         raise ValueError(

@@ -68,7 +68,7 @@ def train(
 
 
 class Run:
-    """A plan carried out, or gone on with, in its folder."""
+    """Trains a plan in its folder, from the start or from a checkpoint."""
 
     def __init__(self, plan: Plan, weights_only: bool = False) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
@@ -76,29 +76,15 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
         """Trains to the end or to a signal."""
-        config, before = self.config, read_summary(self.folder)
-        threads = (before and before.threads) or config.trainer.threads
-        self.threads = machine.cores() if threads == "auto" else threads
-        torch.set_num_threads(self.threads)
-        tokens = self.plan.tokens()
-        model = build_model(config, tokens.vocab_size)
-        # A resumed run keeps its number of replicas.
-        self.replicas = (before and before.replicas) or replica_count(
-            config.trainer,
-            model,
-            self.threads,
-            OPTIMIZERS[config.optimizer.type],
-        )
+        model, tokens = self._build()
         parameters = sum(p.numel() for p in model.parameters())
-        seen = lookahead_warnings(model, tokens.vocab_size)
-        self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         data = Data(
             identity=self.plan.data_identity, fingerprint=tokens.fingerprint, **tokens.facts
         )
-        say(_introduced(data, parameters))
+        say(_introduction(data, parameters))
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
-            preflight(self.folder, int((config.trainer.keep + 1) * parameters * 12 * 1.1))
+            preflight(self.folder, int((self.config.trainer.keep + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
         with hold_run(self.folder):
             known = read_summary(self.folder)
@@ -109,17 +95,38 @@ class Run:
             self._write_first(tokens, summary)
             with Live(stays=True) as live:
                 record = self._record(tokens, summary, live, follow)
-                try:
-                    return self._train(model, tokens, record, stopping, live)
-                except (Preempted, StorageError):
-                    raise
-                except Exception:
-                    error = traceback.format_exc()
-                    record.summary = replace(record.summary, status="failed", error=error)
-                    record.summary.write(self.folder)
-                    raise
-                finally:
-                    torch.set_num_threads(self.threads)
+                return self._train_or_fail(model, tokens, record, stopping, live)
+
+    def _build(self) -> tuple[Transformer, Tokens]:
+        """Builds the model and opens the tokens. A resumed run keeps its threads and replicas."""
+        config, before = self.config, read_summary(self.folder)
+        threads = (before and before.threads) or config.trainer.threads
+        self.threads = machine.cores() if threads == "auto" else threads
+        torch.set_num_threads(self.threads)
+        tokens = self.plan.tokens()
+        model = build_model(config, tokens.vocab_size)
+        self.replicas = (before and before.replicas) or replica_count(
+            config.trainer, model, self.threads, OPTIMIZERS[config.optimizer.type]
+        )
+        looks_ahead = lookahead_warnings(model, tokens.vocab_size)
+        self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
+        return model, tokens
+
+    def _train_or_fail(
+        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
+    ) -> Summary:
+        """Trains; an unexpected error is written into the summary before it is raised."""
+        try:
+            return self._train(model, tokens, record, stopping, live)
+        except (Preempted, StorageError):
+            raise
+        except Exception:
+            error = traceback.format_exc()
+            record.summary = replace(record.summary, status="failed", error=error)
+            record.summary.write(self.folder)
+            raise
+        finally:
+            torch.set_num_threads(self.threads)
 
     def _summary(self, before: Summary | None, data: Data, parameters: int) -> Summary:
         """The summary of a run that begins, or that goes on from `before`."""
@@ -225,7 +232,7 @@ class Run:
     def _draw(self, summary: Summary) -> None:
         try:
             draw_curve(self.folder, summary)
-        except Exception as error:  # a picture that fails takes no result with it
+        except Exception as error:  # a failed figure must not fail the run
             say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
 
     def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
@@ -235,14 +242,14 @@ class Run:
         limit = self.config.data.val_tokens
         total = min(limit, len(tokens) - 1)
 
-        def shown() -> Iterator[Batch]:
+        def progressing() -> Iterator[Batch]:
             done = 0
             for window in windows(tokens, self.config.model.context, limit, size):
                 live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
                 yield window
                 done += window[:, 1:].numel()
 
-        return shown
+        return progressing
 
     def _restore(self, trainer: Trainer, record: Record) -> None:
         """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
@@ -264,7 +271,7 @@ def _standing(trainer: Trainer, val_loss: float | None) -> str:
     return f"loss {trainer.last_loss:.3f}{validated}  {rate:,.0f} tokens/s"
 
 
-def _introduced(data: Data, parameters: int) -> str:
+def _introduction(data: Data, parameters: int) -> str:
     """The sizes of the model and its text, and the losses to compare with."""
     lines = ", ".join(f"{name} {value:.3f}" for name, value in data.reference_lines().items())
     floor = "" if data.floor is None else f" ({data.floor:.5f} nats per byte)"
