@@ -46,8 +46,8 @@ BUGS = """
 - brings: {embed: norm}
 + brings: {embed: none}
 # deepnorm's N counts sub-layers | formula.py | fingerprints
-- "N": sizes["depth"]
-+ "N": 2 * sizes["depth"]
+- "N": sizes.depth
++ "N": 2 * sizes.depth
 # deepnorm's beta shrinks q and k as well | init/deepnorm.yaml | initialization
 -   default: sqrt(2/(fan_in + fan_out))
 +   default: (8*N)**-0.25 * sqrt(2/(fan_in + fan_out))
@@ -105,7 +105,7 @@ BUGS = """
 # the attention sees the next token | model/attention.py | parity
 - mask, causal = None, self.causal and time == known
 + mask, causal = torch.ones(time, known, dtype=torch.bool).tril(known - time + 1), False
-# logits are divided by sqrt(d) | config/saved.py | parity
+# logits are divided by sqrt(d) | config/resolution.py | parity
 - "attention_scale": "1/sqrt(dh)"
 + "attention_scale": "1/sqrt(d)"
 # under a cap the logits are not divided by sqrt(dh) | model/attention.py | block_equations

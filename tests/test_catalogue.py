@@ -236,6 +236,7 @@ BAD = [
         {"where": [{"blocks": "i == 0", "equation": "x + attention(x) + mlp(x)"}]},
         "one form, here s",
     ),
+    ({"where": [{"blocks": "q == 0", "equation": "x + f(x)"}]}, "where[0].blocks: there is no nam"),
     ({"learned": {"b": SCALAR}}, "learned.b: no equation names it"),
     ({"learned": {"x": SCALAR}}, "learned.x: the name is taken"),
     (

@@ -52,8 +52,12 @@ def violations(source: str) -> list[str]:
         if isinstance(node, ast.ImportFrom) and node.module in NEVER_OF:
             bad_names = [a.name for a in node.names if a.name in NEVER_OF[node.module]]
             found += [f"{node.lineno}: {node.module}.{name}" for name in bad_names]
-        if isinstance(node, ast.keyword) and (node.arg, _value(node)) in KEYWORDS:
-            found.append(f"{node.value.lineno}: {node.arg}={_value(node)}")
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            loads = getattr(node.func, "attr", getattr(node.func, "id", "")).endswith("load")
+            if (keyword.arg, _value(keyword)) in KEYWORDS and (
+                keyword.arg != "weights_only" or loads  # a summary has a field of that name
+            ):
+                found.append(f"{keyword.value.lineno}: {keyword.arg}={_value(keyword)}")
     return found
 
 

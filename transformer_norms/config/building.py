@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch.optim import Optimizer
+
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import formula_values
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
@@ -83,11 +85,12 @@ def build_trainer(
             block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
     if settings.activation_checkpointing:
         model.through = recompute
+    optimizers = OPTIMIZERS.maker(config.optimizer)(model)
     return Trainer(
         model,
         batches,
         validation,
-        OPTIMIZERS.maker(config.optimizer)(model),
+        [optimizers] if isinstance(optimizers, Optimizer) else optimizers,
         SCHEDULES.maker(config.schedule),
         settings,
         criterion=LOSSES.maker(config.loss)(),

@@ -102,8 +102,10 @@ def _with_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
         placement = {key: values["placement"][key] for key in own}
         named = set(re.findall(r"\w+", str([placement["equation"], placement.get("where")])))
         learned = values["placement"].get("learned", {})
-        if kept := {name: spec for name, spec in learned.items() if name in named}:
-            placement["learned"] = kept
+        if isinstance(learned, dict):  # else it is refused where the placement is read
+            learned = {name: spec for name, spec in learned.items() if name in named}
+        if learned:
+            placement["learned"] = learned
         values["placement"], axes["placement"] = placement, equation_text(placement["equation"])
     return replace(choices, values=values, axes=axes)
 

@@ -72,6 +72,8 @@ def parse_one(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(quote_equations(text))
     except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
+        if key != EQUATION and (key == "placement" or nearest(key, [EQUATION])):
+            raise ConfigError(f"{text}: cannot be read; an equation is {EQUATION}=...") from None
         raise ConfigError(
             f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "
             f"quotes that the shell leaves, \"{key}='VALUE'\""

@@ -198,6 +198,10 @@ def _read_norm(where: str, name: Any, option: ReadOption) -> Nodes:
     try:
         norm = option(axis, name)
     except ConfigError as error:
+        if where.startswith("placement."):
+            known = ["norm", *options("norm")]
+            line = f"placement.equation: {unknown('norm', name, known)}"
+            raise ConfigError(line) from None
         line = str(error).replace(f"norm={name}", f"{where}={name}", 1)
         raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
     norm = check_registered(f"norms.{name}", "norm", norm)

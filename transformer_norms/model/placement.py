@@ -152,7 +152,19 @@ class _Entry:
                 _check(kind, plan)
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
-        return cls(Formula(1 if blocks is None else blocks), text, plans, end)
+        return cls(_condition(key, 1 if blocks is None else blocks), text, plans, end)
+
+
+def _condition(key: str, blocks: str | float) -> Formula:
+    """The condition of an entry of `where`, on i, l and N."""
+    key = f"{key.removesuffix('.equation')}.blocks"
+    try:
+        condition = Formula(blocks)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    for name in sorted(condition.names - {"i", "l", "N"}):
+        raise ValueError(f"{key}: {unknown('name', name, ('i', 'l', 'N'))}")
+    return condition
 
 
 def _check_learned(learned: Mapping[str, Any]) -> None:

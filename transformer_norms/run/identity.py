@@ -68,7 +68,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old, new = flat(before), flat(now)
     for key in sorted({*old, *new} - {"trainer.steps"}):
         if old.get(key) != new.get(key):
-            return f"{key} is {old.get(key)} there and {new.get(key)} here"
+            there, here = (flat.get(key, "not set") for flat in (old, new))
+            return f"{key} is {there} there and {here} here"
     return ""
 
 

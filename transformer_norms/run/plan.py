@@ -83,7 +83,10 @@ class Plan:
             identity.identified(self.config, self.data_identity),
         )
         if difference:
-            raise ConfigError(f"continue_from: only trainer.steps may differ; {difference}")
+            raise ConfigError(
+                f"continue_from: only trainer.steps may differ; {difference} "
+                f"(config={shown(folder)}/config.yaml beside it takes that run's settings)"
+            )
         changed = identity.differing(summary.data.identity, self.data_identity)
         if changed:
             raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changed)})")
