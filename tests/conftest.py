@@ -59,7 +59,6 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "area(name): has no meaning any more; see BUDGETS")
     config.addinivalue_line("markers", "draws: its runs draw their curve.svg, which takes long")
 
 

@@ -1,6 +1,5 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
-import pytest
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
 from transformer_norms.report.findings import confounds, findings
@@ -8,8 +7,6 @@ from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import unusual_runs
 from transformer_norms.report.verdict import answer
 from transformer_norms.run.sweep_record import Tuned
-
-pytestmark = pytest.mark.area("trust")
 
 
 def test_a_better_variant_is_the_lead(tmp_path):

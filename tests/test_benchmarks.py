@@ -20,8 +20,6 @@ from peers import peers
 from products import recorded
 from torch.utils.flop_counter import FlopCounterMode
 
-pytestmark = pytest.mark.area("speed")
-
 TINY = "1-32-8-2-17"
 ONE_THREAD = "trainer.threads=1"
 QUICK = ["--sizes", TINY, "--rounds", "5", "--seconds", "0.01", ONE_THREAD]

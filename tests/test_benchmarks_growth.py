@@ -14,7 +14,6 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 
 pytestmark = [
-    pytest.mark.area("speed"),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 MIB = 2**20

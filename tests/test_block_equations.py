@@ -20,8 +20,6 @@ from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.training.causality import logits_under_noise, lookahead
 
-pytestmark = pytest.mark.area("catalogue")
-
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
 SMALL = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
 SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.area("trust")
-
 PAGE = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>a page</title>{head}</head>
 <body><p id="said">before</p>{body}
 <script>document.getElementById("said").textContent = "after"</script></body></html>"""

@@ -13,8 +13,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import distinct_norms
 
-pytestmark = pytest.mark.area("catalogue")
-
 TINY = ("model=tiny", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
 TINY += ("trainer.batch_size=2", "trainer.steps=10", "trainer.probe_every=0")
 VOCABULARY = 11

@@ -15,8 +15,6 @@ from transformer_norms.run import checkpoint
 from transformer_norms.run.checkpoint import NonFiniteError
 from transformer_norms.verified import DamagedError, build_folder, seal_manifest
 
-pytestmark = pytest.mark.area("trust")
-
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 PAGE = 4096
 

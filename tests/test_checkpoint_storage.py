@@ -18,8 +18,6 @@ from transformer_norms.errors import StorageError
 from transformer_norms.files import MetricsFile, read_metrics
 from transformer_norms.run import checkpoint
 
-pytestmark = pytest.mark.area("trust")
-
 
 def save(folder: Path, step: int, size: int = 1000) -> Path:
     content = {"model": {"weight": torch.ones(size)}, "optimizer": {"average": torch.ones(size)}}

@@ -97,7 +97,6 @@ def weights(folder):
     return (newest / "model.safetensors").read_bytes(), newest.name
 
 
-@pytest.mark.area("trust")
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(start):
     Path("mine").mkdir()
     Path("mine/pause.py").write_text(PAUSE)

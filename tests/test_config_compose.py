@@ -83,7 +83,6 @@ def cached(overrides: tuple) -> Choices:
 # Composition
 
 
-@pytest.mark.area("catalogue")
 def test_every_option_composes():
     # Several axes at a time: the n-th option of each, or its first where it has fewer.
     several = {axis: options(axis) for axis in AXES if axis not in ("preset", "sweep", "launcher")}
@@ -102,7 +101,6 @@ def test_every_yaml_belongs_to_an_axis():
     assert found == {*known, Path("train.yaml")}
 
 
-@pytest.mark.area("catalogue")
 def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, norms):
     presets = options("preset")
     for i, preset in enumerate(presets):
@@ -111,7 +109,6 @@ def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, no
 
 
 @pytest.mark.nightly
-@pytest.mark.area("catalogue")
 def test_every_preset_composes_with_every_norm(files, norms):
     for preset in options("preset"):
         for norm in norms.values():
@@ -119,7 +116,6 @@ def test_every_preset_composes_with_every_norm(files, norms):
 
 
 @pytest.mark.nightly
-@pytest.mark.area("catalogue")
 def test_every_norm_composes_with_every_placement_and_every_final_norm(default, files, norms):
     for placement in files["placement"].values():
         for norm, final in itertools.product(norms.values(), FINALS):

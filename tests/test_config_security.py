@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.area("trust")
-
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*(ROOT / "transformer_norms").rglob("*.py"), *ROOT.glob("hydra_plugins/**/*.py")])
 FILES.append(ROOT / "train.py")

@@ -16,8 +16,6 @@ from claims import Part, _finding
 
 from transformer_norms.report.statistics import Outcomes, compare
 
-pytestmark = pytest.mark.area("scale")
-
 HERE = Path(__file__).parents[1] / "experiments"
 STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
 READMES = sorted(HERE.glob("*/README.md"))

@@ -20,8 +20,6 @@ from transformer_norms.model.block import SubLayer
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.norms.rmsnorm import RMSNorm
 
-pytestmark = pytest.mark.area("catalogue")
-
 WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
 SIZES = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
 SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]

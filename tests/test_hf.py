@@ -9,7 +9,7 @@ from transformer_norms.hf import from_hf, to_hf
 from transformer_norms.hf.conversion import BY_NAME
 from transformer_norms.hf.weights import their_tensors
 
-pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 VOCABULARY, CONTEXT = 37, 12
 NAMED = {"vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 2}
 SIZES = {**NAMED, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}

@@ -16,7 +16,7 @@ from transformer_norms.hf.tokenizer_json import END, fast_tokenizer, splits, unc
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.sample import generate
 
-pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 TEXT = "the cat sat on the mat and the dog sat on the log, 1234 times; é漢字!\n\n" * 60
 STRANGE = [
     "the cat  sat\ton the mat's\r\n\n  log 1234567",

@@ -14,7 +14,7 @@ from transformer_norms.hf.facts import facts_of
 from transformer_norms.hf.families import FAMILIES
 from transformer_norms.model.settings import ModelConfig
 
-pytestmark = [pytest.mark.area("catalogue"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value_heads": 2}
 OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}

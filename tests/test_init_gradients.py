@@ -23,8 +23,6 @@ from transformer_norms.analysis.init_measures import (
 )
 from transformer_norms.config.building import build_model
 
-pytestmark = pytest.mark.area("scale")
-
 DEEPEST = 16
 SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
 

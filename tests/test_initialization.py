@@ -78,7 +78,6 @@ RULES = {
 }
 
 
-@pytest.mark.area("catalogue")
 @pytest.mark.parametrize("rule", sorted(set(options("init")) - {"auto"}))
 def test_a_rule_gives_each_role_the_deviation_of_its_paper(rule):
     config = combined(*WIDE, f"init={rule}", "position=learned", "mlp=swiglu")

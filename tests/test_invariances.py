@@ -17,8 +17,6 @@ from transformer_norms.analysis.invariances import files, main, number, terminal
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files
 
-pytestmark = pytest.mark.area("scale")
-
 KEYS = [law.key for law in LAWS]
 
 # Ba et al. 2016, Table 1, and Zhang & Sennrich 2019, Table 1, have the columns

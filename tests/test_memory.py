@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_norms.training import loss as loss_module
 
-pytestmark = pytest.mark.area("speed")
 VOCABULARY, TOKENS = 31, 4 * 16
 
 

@@ -26,8 +26,6 @@ from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.norms.stated import check_formula
 
-pytestmark = pytest.mark.area("catalogue")
-
 SPECS = {
     file.stem: to_dict(OmegaConf.load(file))
     for file in sorted((folder_of_configs() / "norm").rglob("*.yaml"))

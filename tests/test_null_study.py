@@ -11,8 +11,6 @@ from scipy import stats
 
 from transformer_norms.report.statistics import compare, detectable
 
-pytestmark = pytest.mark.area("sweeps")
-
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 OURS = {"base": 0.0069, "sd": 0.0157, "rho": 0.45}  # experiments/noise: pre, sandwich, their pairs
 CLAIMS = {"better", "worse"}

@@ -19,7 +19,6 @@ from transformer_norms.names import option_files
 from transformer_norms.report import write_report
 from transformer_norms.sample import main as sample
 
-pytestmark = pytest.mark.area("config")
 FIXTURES = Path(__file__).parent / "fixtures"
 PLAIN = Path("runs/old/rmsnorm-pre-tiny-stories-s0-0ff36506")
 PREEMPTED = Path("runs/old/rmsnorm-pre-tiny-stories-s3-4e635474")

@@ -7,8 +7,6 @@ from combinations import combined
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
 
-pytestmark = pytest.mark.area("catalogue")
-
 STEPS, VOCAB = 300, 11
 SIZES = ["model=tiny", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
 SIZES += ["schedule.warmup=20", f"trainer.steps={STEPS}", "trainer.probe_every=0"]

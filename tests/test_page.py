@@ -24,8 +24,6 @@ from transformer_norms.report.page.charts import probe_data
 from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.verdict import answer
 
-pytestmark = pytest.mark.area("trust")
-
 
 class Words(HTMLParser):
     """The text that a reader sees, and the data of the charts."""

@@ -9,8 +9,6 @@ from run_folders import make_study
 from transformer_norms.report import write_report
 from transformer_norms.training.measures import Place, key_of
 
-pytestmark = pytest.mark.area("trust")
-
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):

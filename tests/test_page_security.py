@@ -10,8 +10,6 @@ from page_walk import MARK, Page, spelled
 
 from transformer_norms.report import write_report, writing
 
-pytestmark = pytest.mark.area("trust")
-
 UNSEEN = "\0\x1b\x9b\ufeff\u200b\u2028\u2029\u202e\u2066\ufffd"  # what controls, hides, reverses
 PAPERS = {"arxiv.org", "doi.org", "openreview.net", "aclanthology.org"}
 # Attributes whose value is an address.

@@ -14,7 +14,6 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-catalogue = pytest.mark.area("catalogue")
 SIZES = {
     "width": there.WIDTH,
     "depth": there.DEPTH,
@@ -177,7 +176,6 @@ TRANSFORMERS = {
 }
 
 
-@catalogue
 @pytest.mark.parametrize("case", TRANSFORMERS)
 def test_transformers_has_the_same_model(case):
     table, name, config, ours = TRANSFORMERS[case]
@@ -185,7 +183,6 @@ def test_transformers_has_the_same_model(case):
     compare_with(table, f"{ours} {tied}", there.transformers_model, name, **config)
 
 
-@catalogue
 @pytest.mark.parametrize(
     ("placement", "config"),
     [
@@ -250,7 +247,6 @@ X_TABLES = {
 }
 
 
-@catalogue
 @pytest.mark.parametrize("case", X_TRANSFORMERS)
 def test_x_transformers_has_the_same_decoder(case):
     ours, config = X_TRANSFORMERS[case]
@@ -263,7 +259,6 @@ def test_x_transformers_has_the_same_decoder(case):
     )
 
 
-@catalogue
 def test_normformer_is_made_of_the_parts_of_x_transformers():
     """Its head scale stands before W_o, as in the paper; fairseq's stands after."""
 
@@ -279,7 +274,6 @@ def test_normformer_is_made_of_the_parts_of_x_transformers():
     compare_with(tables.X_NORMFORMER, f"{ours} architecture.embed_scale=none", build)
 
 
-@catalogue
 @pytest.mark.parametrize("placement", papers.ALL)
 def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
     """Where no package can be held against it, or the official code is not what the paper says."""

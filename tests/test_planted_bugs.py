@@ -7,8 +7,6 @@ from pathlib import Path
 import planted_bugs
 import pytest
 
-pytestmark = pytest.mark.area("catalogue")
-
 
 def test_every_planted_bug_has_its_place():
     """Its text stands there once, in code that has been changed since, too."""

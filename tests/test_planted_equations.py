@@ -15,7 +15,6 @@ from transformer_norms.config.compose import options
 from transformer_norms.model.placement import Placement
 from transformer_norms.nodes import plain
 
-pytestmark = pytest.mark.area("catalogue")
 PLACEMENTS = options("placement")
 NORMS = ("norm", "l2norm")
 

@@ -15,7 +15,6 @@ from transformer_norms.hf.facts import facts_of
 from transformer_norms.names import folder_of_configs, option_files
 from transformer_norms.nodes import plain
 
-pytestmark = pytest.mark.area("catalogue")
 PRESETS = [name for name in options("preset") if name != "none"]
 VOCABULARY = 37
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 8}

@@ -16,8 +16,6 @@ from transformer_norms.training import probes
 from transformer_norms.training.measures import MEASURES, key_of, place_of
 from transformer_norms.training.probes import SEQUENCES
 
-pytestmark = pytest.mark.area("scale")
-
 WIDTH, HEADS, DEPTH, TIME, VOCAB = 12, 2, 2, 6, 17
 SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
 SIZES += [f"model.context={TIME}", "trainer.batch_size=4", "trainer.clip=0.01"]

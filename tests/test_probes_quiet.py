@@ -10,8 +10,6 @@ import torch
 from test_probes import trainer_of
 from torch import nn
 
-pytestmark = pytest.mark.area("scale")
-
 QUIET = {
     "dropout": (["model.dropout=0.3"], {}),
     "batchnorm": (["model.dropout=0.1"], {"norm": "batchnorm", "placement": "post"}),

@@ -16,7 +16,6 @@ from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import Replicas, replica_count, rows_independent
 
-pytestmark = pytest.mark.area("speed")
 VOCABULARY = 31
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
 # start, norms of each head, attention written out, blocks computed again.
@@ -273,7 +272,6 @@ def test_a_replica_has_the_models_buffers():
     assert one.data_ptr() == other.data_ptr()
 
 
-@pytest.mark.area("scale")
 def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
     alike = ["trainer.threads=2", "model.dropout=0"]
     two = "trainer.replicas=2"

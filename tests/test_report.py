@@ -33,8 +33,6 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):

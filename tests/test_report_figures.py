@@ -23,8 +23,6 @@ from transformer_norms.report.figures import line_style, spread_apart
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Curve, loss_range
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):

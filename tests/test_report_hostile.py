@@ -18,8 +18,6 @@ from run_folders import (
 from transformer_norms.report.__main__ import main
 from transformer_norms.text_tables import escape_latex, escape_markdown, spreadsheet_cell
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):

@@ -21,8 +21,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.report import write_report
 from transformer_norms.report.__main__ import main
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):

@@ -22,8 +22,6 @@ from run_folders import (
 
 from transformer_norms.errors import ConfigError
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):

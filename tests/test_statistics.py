@@ -23,8 +23,6 @@ from transformer_norms.report.statistics import (
 )
 from transformer_norms.report.tuning import sensitivity
 
-pytestmark = pytest.mark.area("sweeps")
-
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 
 

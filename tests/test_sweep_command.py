@@ -16,8 +16,6 @@ import pytest
 from transformer_norms import compose, train
 from transformer_norms.run.machine import cores
 
-pytestmark = pytest.mark.area("sweeps")
-
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=tiny", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]

@@ -23,8 +23,6 @@ from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job
 from transformer_norms.training.stopping import Stopping
 
-pytestmark = pytest.mark.area("sweeps")
-
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=tiny", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
 SHORT += [

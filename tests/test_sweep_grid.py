@@ -6,8 +6,6 @@ from transformer_norms.run.summary import Data, Summary
 from transformer_norms.run.sweep_record import Tuned
 from transformer_norms.sweep.grid import best_point, new_points, widen
 
-pytestmark = pytest.mark.area("sweeps")
-
 LR = "optimizer.lr"
 GRID = {LR: [1e-3, 2e-3, 4e-3]}
 

@@ -14,8 +14,6 @@ from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.planning import Jobs
 from transformer_norms.sweep.question import common_settings, read_request
 
-pytestmark = pytest.mark.area("sweeps")
-
 READY = [name for name in options("sweep") if name != "none"]
 BASE = "question: Which?\nbaseline: {placement: pre}\nvary: {placement: [pre, post]}\n"
 TUNED = BASE + "tune: {optimizer.lr: [1e-3, 4e-3], seed: [100]}\nseeds: [0, 1]\n"

@@ -19,8 +19,6 @@ from transformer_norms.config.compose import options
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.names import distinct_norms
 
-pytestmark = pytest.mark.area("catalogue")
-
 BOTH = ("attention", "mlp")
 DRAWN = "embedding query key value output up down".split()
 

@@ -98,7 +98,6 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
 
 
 @pytest.mark.nightly
-@pytest.mark.area("catalogue")
 @pytest.mark.parametrize("placement", options("placement"))
 def test_compiled_every_placement_is_the_same_function(placement):
     """In float64, where 20 steps of an optimizer leave rounding small."""

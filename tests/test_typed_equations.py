@@ -16,8 +16,6 @@ from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.painting import block_svg
 from transformer_norms.explain.text import explanation_text
 
-pytestmark = pytest.mark.area("catalogue")
-
 VECTOR = {"learn": "vector", "init": 0.9}
 EQUATIONS = [
     ("x + 0.5 * f(norm(x))", {}),

@@ -8,8 +8,6 @@ from losses import BASE, NOISE, outcomes, said
 from transformer_norms.report.statistics import Comparison, Outcomes
 from transformer_norms.report.verdict import comparison_sentence
 
-pytestmark = pytest.mark.area("sweeps")
-
 
 def test_the_words_are_those_of_their_numbers():
     base = outcomes([3.00, 3.02, 2.99, 3.01, 3.03])

@@ -8,8 +8,6 @@ from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
-pytestmark = pytest.mark.area("trust")
-
 
 def watched(study, monkeypatch, *lasts):
     """What a watch of a study with one run under way writes, and how often it waits, where that
