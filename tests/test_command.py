@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pausing import PAUSE
 
+from transformer_norms import cli
 from transformer_norms.run.folder import hold_run
 
 ROOT = Path(__file__).parents[1]
@@ -19,22 +21,6 @@ SHORT += ["tracking=none", "trainer.threads=1", "trainer.checkpoint_every=5", "s
 
 
 CEILING = 600  # seconds, for a machine that is busy with other things
-
-# A plugin: while the file `pause` names the step just logged, training stands still.
-PAUSE = """
-import time
-from pathlib import Path
-from transformer_norms.files import MetricsFile
-
-append = MetricsFile.append
-
-def append_and_pause(self, row):
-    append(self, row)
-    while Path("pause").read_text() == str(row["step"]):
-        time.sleep(0.01)
-
-MetricsFile.append = append_and_pause
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +34,8 @@ def start():
     """Starts commands, and kills those that a failing test leaves behind."""
     started = []
 
-    def start_command(*arguments):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    def start_command(*arguments, **environment):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "train.py"), *SHORT, *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -69,9 +55,18 @@ def ended(process):
     return process.returncode, json.loads(out.splitlines()[-1]) if out else None, err
 
 
-def pause_at(step):
-    Path("new").write_text(str(step))
-    Path("new").rename("pause")  # at once, since a process may be reading it
+@pytest.fixture
+def run_here(capsys, monkeypatch):
+    """Runs a command in this process: its exit code, its JSON line and what a person reads."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it for a sweep
+
+    def run(*arguments):
+        code = cli.main([*arguments[:1], *SHORT, *arguments[1:]])
+        out, err = capsys.readouterr()
+        return code, json.loads(out.splitlines()[-1]) if out else None, err
+
+    return run
 
 
 def wait_for_step(step, process):
@@ -97,43 +92,38 @@ def weights(folder):
     return (newest / "model.safetensors").read_bytes(), newest.name
 
 
-def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(start):
+def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(start, run_here):
     Path("mine").mkdir()
     Path("mine/pause.py").write_text(PAUSE)
     typed = ["trainer.steps=40", "trainer.log_every=1", "trainer.eval_every=10", "plugins=mine"]
-    pause_at(8)
-    stopped = start("study=rough", *typed)
+    stopped = start("study=rough", *typed, PAUSE="8")
     folder = wait_for_step(8, stopped)
     stopped.send_signal(signal.SIGTERM)
-    pause_at("nowhere")
     code, answer, _ = ended(stopped)
     assert (code, answer["status"], answer["run"]) == (75, "preempted", str(folder))
-    at = answer["steps"]
-    assert weights(folder)[1] == f"step-{at:08d}"
+    assert (answer["steps"], weights(folder)[1]) == (8, "step-00000008")
     with hold_run(folder):
-        code, _, err = ended(start("study=rough", *typed))
+        code, _, err = run_here("study=rough", *typed)
     assert code == 75
     assert f"{folder} is being trained by process {stopped.pid}" in err
 
-    pause_at(at + 12)
-    killed = start("study=rough", *typed)
-    wait_for_step(at + 12, killed)
+    killed = start("study=rough", *typed, PAUSE="23")
+    wait_for_step(23, killed)
     killed.kill()
     killed.communicate()
-    pause_at("nowhere")
 
-    calm = start("study=calm", *typed)
-    code, answer, _ = ended(start("study=rough", *typed))
+    code, answer, err = run_here("study=rough", *typed)
     assert (code, answer["status"], answer["steps"]) == (0, "finished", 40)
-    code, expected, _ = ended(calm)
+    assert "goes on from step 20" in err
+    code, expected, _ = run_here("study=calm", *typed)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])
     assert weights(answer["run"]) == weights(expected["run"])
     assert not list(Path(answer["run"], "checkpoints").glob(".tmp-*"))
 
 
-def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(start):
-    code, answer, err = ended(start("-m", "norm=layernorm,rmsnorm", "trainer.steps=6"))
+def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(run_here):
+    code, answer, err = run_here("-m", "norm=layernorm,rmsnorm", "trainer.steps=6")
     assert code == 0, err
     assert answer == {
         "study": "main", "runs": 2, "finished": 2, "diverged": 0, "failed": 0, "missing": 0,
