@@ -367,7 +367,7 @@ def test_equations_are_swept_and_called_by_themselves(capsys):
     assert "placement.equation=x + f(norm(x), mid=norm) is the baseline" in err
     names = ["x + f(norm(x), mid=norm)", "norm(x + f(x))"]
     for name in names:
-        assert f"{name} s0: finished" in err
+        assert f"  {name} s0: finished" in err
     record = read_record(Path("runs/mine/sweep-mine.json"))
     assert [run.variant["placement.equation"] for run in record.runs] == names
     table = Path("runs/mine/table.md").read_text()
