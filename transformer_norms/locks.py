@@ -50,11 +50,20 @@ def hold_lock(path: Path, describe_holder: Callable[[], str]) -> Lock:
     return lock
 
 
-def wait_for_lock(path: Path, poll: Callable[[], object] = lambda: None) -> Lock:
-    """Locks `path` for a `with`; calls `poll` some times a second until it is free."""
-    while (lock := take_lock(path)) is None:
+def wait_for_lock(
+    path: Path,
+    poll: Callable[[], object] = lambda: None,
+    announce: Callable[[], object] = lambda: None,
+) -> Lock:
+    """Locks `path` for a `with`. If it is locked, calls `announce` once, and `poll` some times a
+    second until it is free."""
+    lock = take_lock(path)
+    if lock is None:
+        announce()
+    while lock is None:
         poll()
         time.sleep(_LOOK_EVERY)
+        lock = take_lock(path)
     return lock
 
 

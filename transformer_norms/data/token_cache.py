@@ -65,10 +65,11 @@ def open_or_build(
     if folder.is_dir():
         with suppress(DamagedError):
             return open_entry(folder)
-    lock = _lock_file(root, key)
-    if is_locked(lock):
+
+    def announce() -> None:
         say("data: another process is preparing the same tokens; waiting for it")
-    with wait_for_lock(lock, poll):
+
+    with wait_for_lock(_lock_file(root, key), poll, announce):
         if folder.is_dir():  # another process may have built it meanwhile
             try:
                 return open_entry(folder)
