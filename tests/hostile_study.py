@@ -143,7 +143,9 @@ def _rewrite(run, config, found, loss, valid=False):
         config["architecture"][word] = word
         config["placement"]["equation"] = {"attention": word, word: word}
         config["study"] = word
-    (run / "config.yaml").write_text(yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False))
+    resolved = {key: value for key, value in config.items() if key != "chosen"}
+    held = {**config["chosen"], "resolved": resolved}
+    (run / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     edit(run, choices=config["choices"])
     rows = [
         {

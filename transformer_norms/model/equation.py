@@ -379,8 +379,12 @@ class Reader:
 
 
 def canonical(text: str) -> str:
-    """An equation without what changes nothing: blanks, and brackets that only group."""
-    return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    """An equation without what changes nothing: blanks, and brackets that only group. A text that
+    is no equation, as in a damaged folder, stays as it is."""
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
 
 
 def name_of(node: ast.AST) -> str:

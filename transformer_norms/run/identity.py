@@ -10,6 +10,7 @@ from typing import Any
 from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, marked
 from transformer_norms.model.equation import canonical
+from transformer_norms.model.placement import PARTS
 from transformer_norms.nodes import Mark, plain
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
@@ -20,6 +21,7 @@ _ASIDE = tuple(marked(Mark.ASIDE))
 # beside the rooms starts a run and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "nodes.py", "registry.py")
+_PARTS = {part for parts in PARTS.values() for part in parts}  # of an equation
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
@@ -40,17 +42,24 @@ def part(config: Resolved) -> dict[str, Any]:
     values: dict[str, Any] = plain(config)
     for key in _ASIDE:
         _drop(values, key.split("."))
-    placement = values["placement"]
-    for held in (placement, *placement.get("where", [])):
-        held["equation"] = _canonical(held["equation"])
+    values["placement"] = _canonical(values["placement"])
     return values
 
 
-def _canonical(equation: str | dict[str, str]) -> Any:
-    """An equation as its content, not its spelling: `x+f(x)` is `x + f(x)`."""
-    if isinstance(equation, str):
-        return canonical(equation)
-    return {part: canonical(text) for part, text in equation.items()}
+def _canonical(value: Any) -> Any:
+    """The equations of a placement as their content, not their spelling: `x+f(x)` is `x + f(x)`."""
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: canonical(item)
+        if key in ("equation", *_PARTS) and isinstance(item, str)
+        else _canonical(item)
+        if key in ("equation", "where")
+        else item
+        for key, item in value.items()
+    }
 
 
 def _drop(node: dict[str, Any], key: list[str]) -> None:
