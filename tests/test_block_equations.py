@@ -91,7 +91,7 @@ def number(text, values):
 
 
 def learned(spec, parameter, values):
-    """What a learned coefficient multiplies by, from its YAML and its parameter."""
+    """Returns the factor of a learned coefficient, from its YAML and its parameter."""
     stored = spec.get("stored", spec["init"])
     factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
     shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}

@@ -169,7 +169,7 @@ def _of(fragment, found):
 
 
 SCALAR = {"learn": "scalar", "init": 1}
-# What stands in a placement file | what is said of it. `equation` is x + f(norm(x)) unless given.
+# A placement file | the refusal. `equation` is x + f(norm(x)) unless it is given.
 BAD = [
     (
         {"equation": "x + norm(norm(f(x)))"},

@@ -164,7 +164,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     code, answer, err = drive_here(capsys, launcher, *small)
     launcher.close()
     assert (code, answer["finished"], answer["runs"]) == (0, 2, 2), err
-    # What a worker of two had begun goes on with its share of the cores.
+    # A run that a worker of two began goes on with its share of the cores.
     assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
     for norm in ("rmsnorm", "layernorm"):
         train(compose([*SHORT, f"norm={norm}", "trainer.steps=40", "trainer.log_every=1",
