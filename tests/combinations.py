@@ -6,8 +6,8 @@ from functools import cache
 
 from transformer_norms.config.compose import choose, complete, compose
 from transformer_norms.config.overrides import Typed, parse
+from transformer_norms.kinds import Values
 from transformer_norms.names import distinct_norms, options
-from transformer_norms.nodes import Values
 
 
 @cache

@@ -4,7 +4,7 @@
 PAUSE = """
 import os, time
 from pathlib import Path
-from transformer_norms.files import MetricsFile
+from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.training.stopping import Stopping
 
 append, handle, signals = MetricsFile.append, Stopping._handle, []

@@ -10,7 +10,7 @@ import yaml
 
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import chosen_value
-from transformer_norms.nodes import plain
+from transformer_norms.kinds import plain
 from transformer_norms.report import write_report, writing
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned

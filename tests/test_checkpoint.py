@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from transformer_norms.errors import NoUsableCheckpoint
+from transformer_norms.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.checkpoint import NonFiniteError
-from transformer_norms.verified import DamagedError, build_folder, seal_manifest
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 PAGE = 4096

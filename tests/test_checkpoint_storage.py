@@ -15,8 +15,8 @@ import torch
 
 from transformer_norms import files
 from transformer_norms.errors import StorageError
-from transformer_norms.files import MetricsFile, read_metrics
 from transformer_norms.run import checkpoint
+from transformer_norms.run.metrics import MetricsFile, read_metrics
 
 
 def save(folder: Path, step: int, size: int = 1000) -> Path:

@@ -16,8 +16,8 @@ from transformer_norms.config.overrides import parse, to_dict
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config, marked
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Mark, Values, plain
 from transformer_norms.names import AXES, folder_of_configs, option_files, options
-from transformer_norms.nodes import Mark, Values, plain
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run

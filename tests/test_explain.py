@@ -18,9 +18,9 @@ from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.layout import kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines
 from transformer_norms.explain.text import difference_text, explanation_text
+from transformer_norms.kinds import Values
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import AXES_OF_A_RUN, option_files, options
-from transformer_norms.nodes import Values
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2

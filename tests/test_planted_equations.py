@@ -12,8 +12,8 @@ import test_fingerprints as fingerprints
 from combinations import changed
 
 from transformer_norms.config.compose import options
+from transformer_norms.kinds import plain
 from transformer_norms.model.placement import Placement
-from transformer_norms.nodes import plain
 
 PLACEMENTS = options("placement")
 NORMS = ("norm", "l2norm")

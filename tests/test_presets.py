@@ -12,8 +12,8 @@ from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import facts_of
+from transformer_norms.kinds import plain
 from transformer_norms.names import folder_of_configs, option_files
-from transformer_norms.nodes import plain
 
 PRESETS = [name for name in options("preset") if name != "none"]
 VOCABULARY = 37

@@ -14,6 +14,7 @@ import pytest
 from run_folders import config_of, edit, make_run
 
 from transformer_norms import files
+from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 from transformer_norms.tracking.mirror import Mirror, resolve_mode
@@ -39,9 +40,9 @@ def row(step: int) -> dict[str, Any]:
     return values
 
 
-def begin(study: Path, steps: range) -> tuple[Path, files.MetricsFile]:
+def begin(study: Path, steps: range) -> tuple[Path, MetricsFile]:
     folder = make_run(study, config_of(), status="running", rows=0)
-    metrics = files.MetricsFile(folder / "metrics.jsonl")
+    metrics = MetricsFile(folder / "metrics.jsonl")
     for step in steps:
         metrics.append(row(step))
     return folder, metrics
@@ -61,7 +62,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Returns the rows that W&B shall have: null stands for a number that was not finite."""
     return [
         {key: value for key, value in row.items() if value is not None and key != "nonfinite"}
-        for row in files.read_metrics(folder / "metrics.jsonl")
+        for row in read_metrics(folder / "metrics.jsonl")
     ]
 
 

@@ -6,14 +6,14 @@ import pytest
 from run_folders import config_of, make_run
 from wandb_stand_in import StandIn, end, metrics, run, stand_in, study, write
 
-from transformer_norms import files
+from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking.__main__ import main, sync
 from transformer_norms.tracking.folders import view_of
 from transformer_norms.tracking.view import View
 
 
 def test_live_late_and_repaired_views_show_the_same(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     live = view_of(run, "offline")
     for start in range(1, 21, 5):
@@ -41,7 +41,7 @@ def test_live_late_and_repaired_views_show_the_same(
 
 
 def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     live = view_of(run, "offline")
     write(metrics, range(1, 21))
@@ -59,7 +59,7 @@ def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
 
 
 def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     write(metrics, range(1, 11))
     end(run, "preempted")
@@ -75,7 +75,7 @@ def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(
 
 
 def test_a_torn_line_waits_until_it_is_whole(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     view = view_of(run, "offline")
     with metrics.path.open("ab", buffering=0) as file:
@@ -87,7 +87,7 @@ def test_a_torn_line_waits_until_it_is_whole(
 
 
 def test_rows_of_one_step_are_one_step_and_null_is_left_out(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     metrics.append({"step": 1, "tokens": 5, "train/loss": float("nan")})
     metrics.append({"step": 1, "tokens": 5, "val/loss": 2.0})
@@ -96,18 +96,18 @@ def test_rows_of_one_step_are_one_step_and_null_is_left_out(
 
 
 def test_a_run_that_has_no_rows_yet_waits_for_them(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     metrics.path.unlink()
     view = view_of(run, "offline")
     assert not view.update()
-    write(files.MetricsFile(metrics.path), range(1, 4))
+    write(MetricsFile(metrics.path), range(1, 4))
     assert view.update(last=True)
     assert [*stand_in.rows()] == [1, 2, 3]
 
 
 def test_a_process_that_mirrors_keeps_others_away(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(metrics, range(1, 11))
     live = view_of(run, "offline")
@@ -119,7 +119,7 @@ def test_a_process_that_mirrors_keeps_others_away(
 
 
 def test_a_live_view_waits_for_the_curve_of_a_result(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     write(metrics, range(1, 4))
     end(run)
@@ -132,7 +132,7 @@ def test_a_live_view_waits_for_the_curve_of_a_result(
 
 
 def test_without_a_network_online_becomes_offline_with_one_line_that_tells_no_secret(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile,
+    run: Path, stand_in: StandIn, metrics: MetricsFile,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WANDB_API_KEY", "no network")
@@ -150,7 +150,7 @@ def test_without_a_network_online_becomes_offline_with_one_line_that_tells_no_se
 
 
 def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile, monkeypatch: pytest.MonkeyPatch
+    run: Path, stand_in: StandIn, metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in.reachable = True
     write(metrics, range(1, 3))
@@ -166,7 +166,7 @@ def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
 
 
 def test_what_was_mirrored_offline_is_written_anew_online_and_then_stays(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(metrics, range(1, 11))
     assert sync([run], "offline") == 0
@@ -185,7 +185,7 @@ def test_what_was_mirrored_offline_is_written_anew_online_and_then_stays(
 
 
 def test_a_broken_run_is_told_and_the_others_are_mirrored(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile, capsys: pytest.CaptureFixture[str]
+    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(metrics, range(1, 11))
     broken = make_run(run.parent, config_of(seed=1), 2.0, rows=0)
@@ -203,7 +203,7 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("diverged", 0), ("failed", 1)])
 def test_how_a_run_ended_is_how_it_ends_in_wandb(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile, status: str, code: int
+    run: Path, stand_in: StandIn, metrics: MetricsFile, status: str, code: int
 ) -> None:
     write(metrics, range(1, 3))
     end(run, status)
@@ -212,7 +212,7 @@ def test_how_a_run_ended_is_how_it_ends_in_wandb(
 
 
 def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(
-    run: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     metrics.append({"step": 1, "tokens": 8, "probe/gradient_norm/mlp.up/0": 2.0, "lr": 0.1})
     view_of(run, "offline").update(last=True)
@@ -222,7 +222,7 @@ def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(
 
 
 def test_a_report_is_shown_once_and_again_when_it_has_changed(
-    run: Path, study: Path, stand_in: StandIn, metrics: files.MetricsFile
+    run: Path, study: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
     write(metrics, range(1, 3))
     assert sync([study], "offline") == 0

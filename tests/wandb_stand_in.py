@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from run_folders import config_of, edit, make_run
 
-from transformer_norms import files
+from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking import view
 from transformer_norms.tracking.view import View
 
@@ -96,11 +96,11 @@ def run(study: Path) -> Path:
 
 
 @pytest.fixture
-def metrics(run: Path) -> files.MetricsFile:
-    return files.MetricsFile(run / "metrics.jsonl")
+def metrics(run: Path) -> MetricsFile:
+    return MetricsFile(run / "metrics.jsonl")
 
 
-def write(metrics: files.MetricsFile, steps: range) -> None:
+def write(metrics: MetricsFile, steps: range) -> None:
     for step in steps:
         metrics.append({"step": step, "tokens": step, "train/loss": 1 / step})
 

@@ -10,8 +10,8 @@ from io import StringIO
 from pathlib import Path
 
 from transformer_norms.cli import main
-from transformer_norms.files import read_metrics
 from transformer_norms.progress import say
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
 
 # A story's words recur, so a small vocabulary of whole words lets a short run reach coherence.

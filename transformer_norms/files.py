@@ -3,12 +3,11 @@
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -143,90 +142,3 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-class MetricsFile:
-    """`metrics.jsonl`: one JSON object a line, appended at once, never NaN or Infinity."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with storage(path):
-            # Unbuffered: a kept buffer would be written again after a full disk had refused it.
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        _, torn = _split(path.read_bytes())
-        if torn:
-            self._file.truncate(path.stat().st_size - len(torn))
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Writes null for a non-finite number, and lists its key under `nonfinite`."""
-        assert "step" in row, "truncate_after could not place this row"
-        finite_row: dict[str, Any] = {}
-        bad = []
-        for key, value in row.items():
-            finite_row[key] = finite(value)
-            if finite_row[key] != value:
-                bad.append(key)
-        if bad:
-            finite_row["nonfinite"] = bad
-        line = (json.dumps(finite_row, allow_nan=False) + "\n").encode()
-        start = os.fstat(self._file.fileno()).st_size
-        with storage(self.path, len(line)):
-            try:
-                written = 0
-                while written < len(line):
-                    written += self._file.write(line[written:]) or 0
-            except OSError:
-                # Half a line would swallow the next one.
-                self._file.truncate(start)
-                raise
-
-    def sync(self) -> None:
-        with storage(self.path):
-            os.fsync(self._file.fileno())
-
-    def truncate_after(self, step: int) -> None:
-        """Keeps the rows whose step is at most `step`, byte for byte."""
-        lines, _ = _split(self.path.read_bytes())
-        kept = [line for line in lines if parse_json(line, str(self.path))["step"] <= step]
-        if len(kept) == len(lines):
-            return
-        write_bytes(self.path, b"".join(kept))
-        self._file.close()
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Returns the rows of a metrics file. `warn` hears of a torn last line, which is left out.
-
-    Raises ValueError for any other bad line.
-    """
-    lines, torn = _split(path.read_bytes())
-    if torn and warn:
-        warn(f"{path}: the last line is torn and is left out ({len(torn)} bytes)")
-    rows = [parse_json(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} line {number}: not an object")
-    return rows
-
-
-def _split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Returns the whole lines, each with its newline, and what a killed writer left after them."""
-    *lines, torn = data.split(b"\n")
-    return [line + b"\n" for line in lines], torn
-
-
-def finite(value: Any) -> Any:
-    """Returns `value` with null for each non-finite number in it, as JSON needs it."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(finite(item) for item in value)
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return value

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from transformer_norms.errors import Busy
-
 _LOOK_EVERY = 0.1  # seconds
 
 
@@ -40,14 +38,6 @@ def take_lock(path: Path) -> Lock | None:
         os.close(descriptor)
         raise
     return Lock(descriptor)
-
-
-def hold_lock(path: Path, describe_holder: Callable[[], str]) -> Lock:
-    """Locks `path` for a `with`; raises Busy with the given description if it is locked."""
-    lock = take_lock(path)
-    if lock is None:
-        raise Busy(describe_holder())
-    return lock
 
 
 def wait_for_lock(

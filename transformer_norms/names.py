@@ -1,8 +1,12 @@
-"""The names that there are, and what to say of one that there is not."""
+"""The names that a config says: the classes and YAML files behind them, and what to say of a name
+that there is not."""
 
 import difflib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -11,6 +15,35 @@ AXES_OF_A_RUN = (
     "schedule tracking"
 ).split()
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
+
+
+class Registry(dict[str, Any]):
+    """One kind of choice: norms, optimizers, corpora. A decorator: `@NORMS("rmsnorm")`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __call__(self, name: str, **facts: Any) -> Callable[[Any], Any]:
+        """Registers a thing under `name`. `facts` become its attributes: what others must know of
+        it before they call it."""
+
+        def register(thing: Any) -> Any:
+            if name in self and self[name] is not thing:
+                raise ValueError(f"{self.kind} '{name}' is taken by {self[name].__module__}")
+            for fact, value in facts.items():
+                setattr(thing, fact, value)
+            self[name] = thing
+            return thing
+
+        return register
+
+    def maker(self, node: Mapping[str, Any]) -> partial[Any]:
+        """Returns what the node's `type` names, given the node's values that it has arguments for.
+        The rest of a node is what its file says besides."""
+        thing = self[node["type"]]
+        own = node.keys() & inspect.signature(thing).parameters.keys() - {"type"}
+        return partial(thing, **{key: value for key, value in node.items() if key in own})
 
 
 def folder_of_configs() -> Path:
@@ -33,12 +66,12 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
 def distinct_norms(folder: Path | None = None) -> list[str]:
     """The options of norm=, without those that differ from one of a shorter name in eps and its
     source alone. `folder` is one of plugins."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
-        held = yaml.safe_load(file.read_text(encoding="utf-8"))
-        kept = {key: value for key, value in held.items() if key not in ("eps", "source")}
-        found.setdefault(str(kept), name)
-    return sorted(found.values())
+        norm = yaml.safe_load(file.read_text(encoding="utf-8"))
+        function = {key: value for key, value in norm.items() if key not in ("eps", "source")}
+        names.setdefault(str(function), name)
+    return sorted(names.values())
 
 
 def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:

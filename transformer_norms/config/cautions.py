@@ -6,10 +6,10 @@ from typing import Any
 
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula, formula_values
+from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
-from transformer_norms.nodes import value_at
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
 

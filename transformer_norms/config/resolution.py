@@ -26,6 +26,7 @@ from transformer_norms.config.tree import (
 from transformer_norms.config.validation import build, check
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -33,11 +34,9 @@ from transformer_norms.model.placement import Placement, qk_site
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.model.settings import resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES, SHARES
-from transformer_norms.names import options, unknown
-from transformer_norms.nodes import Values, freeze, value_at
+from transformer_norms.names import Registry, options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
-from transformer_norms.registry import Registry
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES

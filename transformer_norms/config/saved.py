@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from transformer_norms.config import old
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
-from transformer_norms.nodes import Mark, plain
 
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

@@ -15,10 +15,9 @@ from pydantic import AfterValidator
 
 from transformer_norms.config.validation import check, parameters
 from transformer_norms.data.settings import DataSettings
-from transformer_norms.kinds import Flag, Text
+from transformer_norms.kinds import Flag, Mark, Text, Values, marks_of, node, value_at
 from transformer_norms.model.settings import ModelConfig
-from transformer_norms.nodes import Mark, Values, marks_of, node, value_at
-from transformer_norms.registry import Registry
+from transformer_norms.names import Registry
 from transformer_norms.training.settings import TrainerSettings
 
 

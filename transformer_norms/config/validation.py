@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Auto
+from transformer_norms.kinds import Auto, Mark, marks_of, plain
 from transformer_norms.names import nearest, unknown
-from transformer_norms.nodes import Mark, marks_of, plain
 
 Built = TypeVar("Built")
 Owner = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_norms.errors import InputError
 from transformer_norms.files import sha256
 from transformer_norms.kinds import Text, Texts
-from transformer_norms.registry import Registry
+from transformer_norms.names import Registry
 
 CORPORA = Registry("corpus")
 

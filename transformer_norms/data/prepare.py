@@ -19,8 +19,8 @@ from transformer_norms.data.token_cache import (
 )
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
+from transformer_norms.manifest import Draft
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.verified import Draft
 
 
 @runtime_checkable

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import OpenShare, Positive, Seed
-from transformer_norms.nodes import Mark, node
+from transformer_norms.kinds import Mark, OpenShare, Positive, Seed, node
 
 
 @node

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from transformer_norms.errors import InputError
+from transformer_norms.names import Registry
 from transformer_norms.progress import Say
-from transformer_norms.registry import Registry
 
 SPLITS = Registry("split")
 FEWEST_DOCUMENTS = 100

@@ -16,8 +16,8 @@ import numpy as np
 
 from transformer_norms.files import sha256, storage
 from transformer_norms.locks import is_locked, wait_for_lock
+from transformer_norms.manifest import DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.progress import Say
-from transformer_norms.verified import DamagedError, Draft, build_folder, verify_folder
 
 SCHEMA = 2
 PARTS = ("train", "val", "test")

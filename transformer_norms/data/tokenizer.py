@@ -18,8 +18,8 @@ from pydantic import Field
 
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Integer
+from transformer_norms.names import Registry
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.registry import Registry
 
 TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1

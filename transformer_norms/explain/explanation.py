@@ -15,10 +15,10 @@ from transformer_norms.config.building import undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
+from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
-from transformer_norms.nodes import plain, value_at
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.optimizer import decay_by_group, groups
 

@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula, formula_values
+from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.names import option_files
-from transformer_norms.nodes import plain
 
 Facts = dict[str, Any]
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from transformer_norms.model.capped import capped_attention
 from transformer_norms.model.initialization import Linear
+from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
-from transformer_norms.registry import Registry
 
 ATTENTIONS = Registry("attention")
 Stream = Float[Tensor, "batch time width"]

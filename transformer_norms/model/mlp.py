@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from transformer_norms.model.initialization import Linear
+from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
-from transformer_norms.registry import Registry
 
 MLPS = Registry("mlp")
 ACTIVATIONS = Registry("activation")

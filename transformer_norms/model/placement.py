@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
-from transformer_norms.kinds import Text
+from transformer_norms.kinds import Mark, Text
 from transformer_norms.model.equation import RESERVED, Reader
 from transformer_norms.model.sites import INSIDE, Site, SubLayerPlan
 from transformer_norms.names import unknown
-from transformer_norms.nodes import Mark
 
 Plans = Mapping[str, SubLayerPlan]
 SUB_LAYERS = tuple(INSIDE)

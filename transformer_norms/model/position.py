@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.initialization import Embedding
+from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
-from transformer_norms.registry import Registry
 
 POSITIONS = Registry("position")
 Stream = Float[Tensor, "batch time width"]

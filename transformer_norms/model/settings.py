@@ -6,9 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import Flag, Nothing, Number, Positive, Seed, Size, Text
+from transformer_norms.kinds import (
+    Flag,
+    Mark,
+    Nothing,
+    Number,
+    Positive,
+    Seed,
+    Size,
+    Text,
+    Values,
+    node,
+)
 from transformer_norms.model.placement import Placement
-from transformer_norms.nodes import Mark, Values, node
 
 # The names of modules, as initialization.BIASED has them.
 Biased = Literal["query", "key", "value", "output", "up", "gate", "down", "head"]

@@ -17,7 +17,7 @@ import importlib
 import pkgutil
 from typing import Any, TypeVar
 
-from transformer_norms.registry import Registry
+from transformer_norms.names import Registry
 
 T = TypeVar("T")
 

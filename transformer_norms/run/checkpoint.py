@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.files import parse_json, remove_leftovers, storage
-from transformer_norms.verified import (
+from transformer_norms.manifest import (
     MANIFEST,
     DamagedError,
     build_folder,

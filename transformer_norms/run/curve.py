@@ -4,7 +4,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import read_metrics, write_bytes
+from transformer_norms.files import write_bytes
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary
 
 TRAIN, VALIDATION, LINE = "#9db4c8", "#0b4f8a", "#666666"  # dark enough for print in grey

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import ConfigError
-from transformer_norms.locks import Lock, hold_lock
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.locks import Lock, take_lock
 from transformer_norms.run.identity import differing
 from transformer_norms.run.summary import read_summary
 
@@ -94,14 +94,13 @@ def hold_run(folder: Path) -> Lock:
 
     The lock is on the folder itself, so it leaves no file behind.
     """
-
-    def describe_holder() -> str:
+    lock = take_lock(folder)
+    if lock is None:
         summary = read_summary(folder)
         holder = summary.process if summary else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
-        return f"{shown(folder)} is being trained by {who}"
-
-    return hold_lock(folder, describe_holder)
+        raise Busy(f"{shown(folder)} is being trained by {who}")
+    return lock
 
 
 def this_process() -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, marked
+from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
 from transformer_norms.model.placement import PARTS
-from transformer_norms.nodes import Mark, plain
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits: their annotations carry Mark.ASIDE, in the
@@ -20,7 +20,7 @@ _ASIDE = tuple(marked(Mark.ASIDE))
 # The rooms that training imports, and the helpers that compute or hold its values. What else stands
 # beside the rooms starts a run and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
-_HELPERS = ("formula.py", "kinds.py", "nodes.py", "registry.py")
+_HELPERS = ("formula.py", "kinds.py", "names.py")
 _PARTS = {part for parts in PARTS.values() for part in parts}  # of an equation
 
 

@@ -17,10 +17,11 @@ from omegaconf._utils import get_yaml_loader
 from transformer_norms.config import saved
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import plain_file, read_json, read_metrics
-from transformer_norms.nodes import value_at
+from transformer_norms.files import plain_file, read_json
+from transformer_norms.kinds import value_at
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
 
 Row = dict[str, Any]

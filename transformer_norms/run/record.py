@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import MetricsFile, read_metrics
 from transformer_norms.run import checkpoint
+from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.summary import LARGEST, Summary
 from transformer_norms.training.trainer import Trainer
 

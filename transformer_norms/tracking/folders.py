@@ -13,8 +13,8 @@ from typing import Any
 import wandb
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_metrics
 from transformer_norms.run.identity import digest
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import read_summary
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record

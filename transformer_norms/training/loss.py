@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.registry import Registry
+from transformer_norms.names import Registry
 
 LOSSES = Registry("loss")
 Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap

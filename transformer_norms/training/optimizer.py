@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
 from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
-from transformer_norms.registry import Registry
 
 OPTIMIZERS = Registry("optimizer")
 Betas = Annotated[tuple[Momentum, ...], Field(min_length=2, max_length=2)]

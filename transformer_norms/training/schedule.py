@@ -8,7 +8,7 @@ such argument.
 import math
 
 from transformer_norms.kinds import Count, OpenShare, Share
-from transformer_norms.registry import Registry
+from transformer_norms.names import Registry
 
 SCHEDULES = Registry("schedule")
 

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import Auto, Count, Flag, Nonnegative, Positive
-from transformer_norms.nodes import Mark, node
+from transformer_norms.kinds import Auto, Count, Flag, Mark, Nonnegative, Positive, node
 
 
 @node

@@ -1,4 +1,4 @@
-"""Folders that are verified before they are trusted: checkpoints, and tokens in the cache.
+"""Folders with a manifest, by which they are verified before they are trusted: checkpoints, tokens.
 
 A folder is built under a temporary name and renamed when it is complete. Its manifest is written
 last. The manifest holds the size and the SHA-256 of each file, and a seal: its own SHA-256.
@@ -129,20 +129,21 @@ def read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
     try:
         manifest = parse_json(data, str(file))
         body = {key: value for key, value in manifest.items() if key != "sha256"}
-        whole = data == seal_manifest(body)
+        intact = data == seal_manifest(body)
     except (ValueError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise DamagedError(f"{file} is not as it was written")
     if manifest.get("schema") != schema:
         raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {schema}")
-    if not _well_formed(manifest, names):
+    if not _lists_files(manifest, names):
         raise DamagedError(f"{file} lacks what a manifest says")
     return manifest
 
 
-def _well_formed(manifest: Mapping[str, Any], names: str) -> bool:
-    """A seal proves that the bytes are whole. It does not prove who wrote them."""
+def _lists_files(manifest: Mapping[str, Any], names: str) -> bool:
+    """Whether the manifest has the form that its readers rely on. A seal proves that the bytes are
+    intact. It does not prove who wrote them."""
     files, dropped = manifest.get("files"), manifest.get("dropped", [])
     return (
         isinstance(files, dict)

@@ -1,0 +1,92 @@
+"""metrics.jsonl: a JSON object for each row of measurements, appended while a run trains."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.files import parse_json, storage, write_bytes
+
+
+class MetricsFile:
+    """Appends rows at once. Its file never holds NaN, Infinity or half a line between two."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storage(path):
+            # Unbuffered: a kept buffer would be written again after a full disk had refused it.
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        _, torn = _split(path.read_bytes())
+        if torn:
+            self._file.truncate(path.stat().st_size - len(torn))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Writes null for a number that is not finite, and lists its key under `nonfinite`."""
+        assert "step" in row, "truncate_after could not place this row"
+        line: dict[str, Any] = {key: _finite(value) for key, value in row.items()}
+        if bad := [key for key, value in row.items() if line[key] != value]:
+            line["nonfinite"] = bad
+        self._write((json.dumps(line, allow_nan=False) + "\n").encode())
+
+    def _write(self, line: bytes) -> None:
+        start = os.fstat(self._file.fileno()).st_size
+        with storage(self.path, len(line)):
+            try:
+                written = 0
+                while written < len(line):
+                    written += self._file.write(line[written:]) or 0
+            except OSError:
+                # Half a line would swallow the next one.
+                self._file.truncate(start)
+                raise
+
+    def sync(self) -> None:
+        with storage(self.path):
+            os.fsync(self._file.fileno())
+
+    def truncate_after(self, step: int) -> None:
+        """Keeps the rows whose step is at most `step`, byte for byte."""
+        lines, _ = _split(self.path.read_bytes())
+        earlier = [line for line in lines if parse_json(line, str(self.path))["step"] <= step]
+        if len(earlier) == len(lines):
+            return
+        write_bytes(self.path, b"".join(earlier))
+        self._file.close()
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Returns the rows of a metrics file. `warn` hears of a torn last line, which is left out.
+
+    Raises ValueError for any other bad line.
+    """
+    lines, torn = _split(path.read_bytes())
+    if torn and warn:
+        warn(f"{path}: the last line is torn and is left out ({len(torn)} bytes)")
+    rows = [parse_json(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} line {number}: not an object")
+    return rows
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """Returns the complete lines, each with its newline, and what a killed writer left behind."""
+    *lines, torn = data.split(b"\n")
+    return [line + b"\n" for line in lines], torn
+
+
+def _finite(value: Any) -> Any:
+    """Returns `value` with None for each number in it that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_finite, value))
+    return [_finite(item) for item in value] if isinstance(value, list) else value
