@@ -9,8 +9,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from transformer_norms.report.findings import Findings, confounds
-from transformer_norms.report.statistics import Comparison, compare
-from transformer_norms.report.verdict import difference_and_interval
+from transformer_norms.report.verdict import Comparison, compare, difference_and_interval
 from transformer_norms.text_tables import escape_markdown
 
 ENOUGH = 5  # seeds; with fewer a study screens

@@ -23,10 +23,10 @@ from transformer_norms.analysis.init_measures import measure_variants, read_sett
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.files import read_json
 from transformer_norms.report import write_report
+from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.table import table
-from transformer_norms.report.tuning import Table, audit_table
-from transformer_norms.report.verdict import sentence
+from transformer_norms.report.table import Table, table
+from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.text_tables import escape_markdown, markdown_table
 
 HERE = Path(__file__).parent

@@ -2,10 +2,10 @@
 
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
+from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import confounds, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import unusual_runs
-from transformer_norms.report.verdict import answer
 from transformer_norms.run.sweep_record import Tuned
 
 
@@ -15,7 +15,7 @@ def test_a_better_variant_is_the_lead(tmp_path):
     found = findings(read_study([tmp_path]))
     said = answer(found)
     assert said.lead.startswith("sandwich is better than pre by 0.02")
-    assert [(g.verdict, [v.name for v, _ in g.said]) for g in said.groups][0] == (
+    assert [(g.verdict, [v.name for v, _ in g.members]) for g in said.groups][0] == (
         "better", ["sandwich"]
     )  # fmt: skip
     assert "Each variant is compared with its baseline, and not with the others." in said.notes
@@ -106,7 +106,7 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
     lost_study(tmp_path, "pre", "post", "peri")
     said = answer(findings(read_study([tmp_path])))
     (lost,) = [group for group in said.groups if group.verdict == "diverged"]
-    assert [(v.name, by) for v, by in lost.said] == [("post", "at every value tried")]
+    assert [(v.name, by) for v, by in lost.members] == [("post", "at every value tried")]
     assert [group.verdict for group in said.groups] == ["diverged", "identical"]
 
 

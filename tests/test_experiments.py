@@ -14,7 +14,8 @@ import results
 import yaml
 from claims import Part, _finding
 
-from transformer_norms.report.statistics import Outcomes, compare
+from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.verdict import compare
 
 HERE = Path(__file__).parents[1] / "experiments"
 STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))

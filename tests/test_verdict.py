@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import BASE, NOISE, outcomes, said
 
-from transformer_norms.report.statistics import Comparison, Outcomes
-from transformer_norms.report.verdict import comparison_sentence
+from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.verdict import Comparison, comparison_sentence
 
 
 def test_the_words_are_those_of_their_numbers():

@@ -24,7 +24,7 @@ from transformer_norms.report.study import (
     mean_curve,
     shown_loss,
 )
-from transformer_norms.report.tuning import Audit, audits
+from transformer_norms.report.tuning_audit import Audit, audits
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import printable
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.statistics import Comparison, Outcomes, compare
+from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.report.verdict import Comparison, compare
 from transformer_norms.run.reader import SavedRun
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}

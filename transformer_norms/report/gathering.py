@@ -1,7 +1,7 @@
 """From folders to a study: by the records of sweeps or, without a record, by what differs."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from transformer_norms.run.sweep_record import (
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
 _CHOICES += ["embed", "final_norm", "qk_norm"]
-_HASH = "identity"
 
 
 def read_study(
@@ -40,20 +39,20 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
-    there = _Folders(folders[0] if folders[0].is_dir() else folders[0].parent, tell=tell)
+    named = _Folders(folders[0] if folders[0].is_dir() else folders[0].parent, tell)
     for folder in folders:
         try:
-            there.add(folder.resolve(), str(folder))
+            named.add(folder.resolve(), str(folder))
         except OSError as error:
             raise ConfigError(f"{folder}: {error.strerror}") from None
-    study = _recorded(there, baseline, effect) if there.records else _unrecorded(there, baseline)
+    if named.records:
+        study = _planned_study(named, baseline, effect)
+    else:
+        study = _unplanned_study(named, baseline)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
     return study if effect is None else replace(study, effect=effect)
-
-
-# --------------------------------------------------------------------------------------- folders
 
 
 @dataclass
@@ -61,33 +60,32 @@ class _Folders:
     """The runs and the sweeps in the named folders; `home` is the first folder."""
 
     home: Path
+    tell: Tell
     records: dict[Path, SweepRecord] = field(default_factory=dict)
     runs: dict[Path, SavedRun] = field(default_factory=dict)
-    tell: Tell = tell_nobody
     expected: int = 0  # runs, as far as is known
 
-    def add(self, folder: Path, typed: str) -> None:
-        if not folder.is_dir():
-            if not _is_record(folder):
-                raise ConfigError(
-                    f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json"
-                )
-            self.records[folder] = read_record(folder)
-            self.expected += len(self.records[folder].runs)
-            return
-        inside = [folder]
-        if not (folder / "summary.json").exists():
-            inside = sorted(path for path in folder.iterdir() if path.is_dir())
-            for path in sorted(filter(_is_record, folder.iterdir())):
-                self.records[path] = read_record(path)
-        self.expected += len(inside)
-        runs = [self.run(path) for path in inside]
-        if not any(runs) and not any(path.parent == folder for path in self.records):
-            studies = [path.name for path in inside if any(path.glob("*/summary.json"))]
+    def add(self, path: Path, typed: str) -> None:
+        """Reads what a folder or file holds. `typed` is its name on the command line."""
+        if _is_record(path) and not path.is_dir():
+            records, places = [path], []
+        elif (path / "summary.json").exists():
+            records, places = [], [path]
+        elif path.is_dir():
+            records = sorted(filter(_is_record, path.iterdir()))
+            places = sorted(inside for inside in path.iterdir() if inside.is_dir())
+        else:
+            raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
+        for file in records:
+            self.records[file] = read_record(file)
+        self.expected += len(places) or sum(len(self.records[file].runs) for file in records)
+        runs = [self.read_run(place) for place in places]
+        if not any(runs) and not records:
+            studies = [place.name for place in places if any(place.glob("*/summary.json"))]
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
             raise ConfigError(f"{typed}: there is no run in it{hint}")
 
-    def run(self, folder: Path) -> SavedRun | None:
+    def read_run(self, folder: Path) -> SavedRun | None:
         """The run in `folder`, read once; None if no run has begun there."""
         if folder not in self.runs:
             if folder.is_symlink():
@@ -98,7 +96,7 @@ class _Folders:
             self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
         return self.runs[folder]
 
-    def left_out(self, axes: Sequence[str], counted: Sequence[SavedRun]) -> list[StudyRun]:
+    def left_out(self, axes: Sequence[str], counted: Sequence[SavedRun | None]) -> list[StudyRun]:
         """The runs that do not count, with their values on the axes."""
         newest = newest_attempts(self.runs.values())
         return [
@@ -106,7 +104,7 @@ class _Folders:
                 run.folder,
                 run,
                 "unplanned" if run in newest else "superseded",
-                {key: run.value(key) for key in axes if run.has(key)},
+                _values(run, axes),
                 {},
                 run.seed,
             )
@@ -122,85 +120,91 @@ def _is_record(path: Path) -> bool:
 # ------------------------------------------------------------------------- the record of a sweep
 
 
-def _recorded(there: _Folders, baseline: Values | None, effect: float | None) -> Study:
-    """Raises ConfigError if there are sweeps that asked different things."""
-    first, *more = there.records.items()
-    for path, record in more:
-        for name in ("axes", "baseline", "tune", "effect"):
-            overruled = {"baseline": baseline, "effect": effect}.get(name) is not None
-            before, now = getattr(first[1], name), getattr(record, name)
-            if before != now and not overruled:
-                raise ConfigError(
-                    f"{path.parent}: {first[0].name} and {path.name} differ in {name} "
-                    f"({before} and {now}); name one of the two files"
-                )
-    record = first[1]
+def _planned_study(named: _Folders, baseline: Values | None, effect: float | None) -> Study:
+    """The study that the sweeps' records plan."""
+    record, *_ = records = list(named.records.values())
+    _check_one_question(named.records, baseline, effect)
     if unknown := [key for key in baseline or {} if key not in record.axes]:
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(record.axes)}")
     members: dict[str, StudyRun] = {}
-    for path, one in there.records.items():
-        for planned in one.runs:
-            member = _planned_run(there, path.parent, planned, _stage(planned, one))
+    for path, sweep in named.records.items():
+        for planned in sweep.runs:
+            member = _planned_run(named, path.parent, planned, sweep)
             # Two variants that come to one run both have it.
             key = json.dumps([str(member.folder), member.stage, member.variant])
             members.setdefault(key, member)
     runs = list(members.values())
-    values = [run.variant for run in runs]
-    tuned = [choice for one in there.records.values() for choice in one.tuned]
-    counted = [member.run for member in runs if member.run]
+    tuned = [choice for sweep in records for choice in sweep.tuned]
     return Study(
-        there.home,
+        named.home,
         record.axes,
-        runs + there.left_out(record.axes, counted),
-        _variants(values, runs, record.baseline if baseline is None else baseline, tuned),
+        runs + named.left_out(record.axes, [member.run for member in runs]),
+        _variants(runs, record.baseline if baseline is None else baseline, tuned),
         record.effect,
-        " ".join(dict.fromkeys(one.question for one in there.records.values())),
+        " ".join(dict.fromkeys(sweep.question for sweep in records)),
         record.tune,
     )
 
 
-def _planned_run(there: _Folders, study: Path, planned: PlannedRun, stage: Stage) -> StudyRun:
+def _check_one_question(
+    records: Mapping[Path, SweepRecord], baseline: Values | None, effect: float | None
+) -> None:
+    """Raises ConfigError if there are sweeps that asked different things."""
+    typed = {"baseline": baseline, "effect": effect}
+    (first_path, first), *others = records.items()
+    for path, record in others:
+        for name in ("axes", "baseline", "tune", "effect"):
+            before, now = getattr(first, name), getattr(record, name)
+            if before != now and typed.get(name) is None:
+                raise ConfigError(
+                    f"{path.parent}: {first_path.name} and {path.name} differ in {name} "
+                    f"({before} and {now}); name one of the two files"
+                )
+
+
+def _planned_run(
+    named: _Folders, study: Path, planned: PlannedRun, record: SweepRecord
+) -> StudyRun:
+    """A planned run, whether or not it has begun. A result at values that are no longer the best
+    does not count: a wider grid has been tried since."""
     folder = planned.newest(study)
-    run = there.run(folder)
+    run = named.read_run(folder)
     if run and run.summary.identity != planned.identity:
         raise ConfigError(
             f"{folder}: its identity is {run.summary.identity}, and the sweep planned "
             f"{planned.identity} there"
         )
+    stage: Stage = planned.stage
+    best = [choice.best for choice in record.tuned if choice.variant == planned.variant]
+    if stage == "result" and planned.tuned and best and planned.tuned not in best:
+        stage = "superseded"
     return StudyRun(folder, run, stage, planned.variant, planned.tuned, planned.seed)
 
 
-def _stage(planned: PlannedRun, record: SweepRecord) -> Stage:
-    """A result at values that are no longer the best does not count: a wider grid has been tried
-    since."""
-    chosen = [choice.best for choice in record.tuned if choice.variant == planned.variant]
-    late = planned.stage == "result" and planned.tuned and chosen and planned.tuned not in chosen
-    return "superseded" if late else planned.stage
-
-
 def _variants(
-    every: Iterable[Values], runs: Sequence[StudyRun], baseline: Values, tuned: Sequence[Tuned]
+    runs: Sequence[StudyRun], baseline: Values, tuned: Sequence[Tuned] = ()
 ) -> list[Variant]:
-    """Each different one of `every`, by its name, with its baseline."""
+    """The variants of the runs, in order, each with its name and its baseline."""
     distinct: list[Values] = []
-    for values in every:
-        if values not in distinct:
-            distinct.append(values)
-    short = [label(values) for values in distinct]
+    for run in runs:
+        if run.variant not in distinct:
+            distinct.append(run.variant)
+    labels = [label(values) for values in distinct]
     names = [
-        # Whole keys where the short ones would be two variants' name.
-        name if short.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
-        for name, values in zip(short, distinct, strict=True)
+        # Whole keys if the short ones would name two variants alike.
+        name if labels.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
+        for name, values in zip(labels, distinct, strict=True)
     ]
     variants = []
     for name, values in zip(names, distinct, strict=True):
         against = baseline_of(values, baseline, distinct) if baseline else None
+        own = [run for run in runs if run.variant == values]
         variants.append(
             Variant(
                 name,
                 values,
-                [run for run in runs if run.variant == values and run.stage == "result"],
-                [run for run in runs if run.variant == values and run.stage == "tune"],
+                [run for run in own if run.stage == "result"],
+                [run for run in own if run.stage == "tune"],
                 None if against is None else names[distinct.index(against)],
                 next((choice for choice in tuned if choice.variant == values), None),
             )
@@ -211,9 +215,9 @@ def _variants(
 # ------------------------------------------------------------------------------ without a record
 
 
-def _unrecorded(there: _Folders, baseline: Values | None) -> Study:
+def _unplanned_study(named: _Folders, baseline: Values | None) -> Study:
     """Whoever typed the runs planned them: a run that has not ended is missing."""
-    counted = newest_attempts(there.runs.values())
+    counted = newest_attempts(named.runs.values())
     groups = group_by_variant(counted, list(baseline or {}))
     members = [
         StudyRun(run.folder, run, "result", values, {}, run.seed)
@@ -221,28 +225,28 @@ def _unrecorded(there: _Folders, baseline: Values | None) -> Study:
         for run in sorted(runs, key=lambda run: run.seed)
     ]
     axes = list(dict.fromkeys(key for values, _ in groups for key in values))
-    variants = _variants([values for values, _ in groups], members, baseline or {}, [])
+    variants = _variants(members, baseline or {})
     variants.sort(key=lambda variant: variant.compared)  # baselines first
-    return Study(there.home, axes, members + there.left_out(axes, counted), variants)
+    return Study(named.home, axes, members + named.left_out(axes, counted), variants)
 
 
 def group_by_variant(
     runs: Sequence[SavedRun], asked: Sequence[str]
 ) -> list[tuple[Values, list[SavedRun]]]:
-    """Each variant's values and its runs: those that differ in nothing but their seed. The values
-    are those of the choices that differ between variants, of the keys that tell apart what no
-    choice does, and of the keys `asked` about."""
+    """Each variant's values and its runs, which differ in nothing but their seed. The values are
+    those of the choices that differ between variants, of the keys that tell apart the variants
+    whose choices are the same, and of the keys `asked` about."""
     alike: dict[str, list[SavedRun]] = {}
     for run in runs:
         alike.setdefault(json.dumps(run.settings, sort_keys=True), []).append(run)
     firsts = [members[0] for members in alike.values()]
-    axes = [key for key in _CHOICES if len({_typed(run, key) for run in firsts}) > 1]
+    axes = [key for key in _CHOICES if len({str(run.typed(key)) for run in firsts}) > 1]
     axes += [key for key in asked if key not in axes]
     axes += [key for key in _distinguishing_keys(firsts, axes) if key not in axes]
     groups = [(_values(members[0], axes), members) for members in alike.values()]
     for values, members in groups:
         if sum(values == others for others, _ in groups) > 1:
-            values[_HASH] = members[0].summary.identity[:8]
+            values["identity"] = members[0].summary.identity[:8]
     return groups
 
 
@@ -251,26 +255,21 @@ def _values(run: SavedRun, keys: Sequence[str]) -> Values:
     return {key: run.value(key) for key in keys if run.has(key)}
 
 
-def _typed(run: SavedRun, key: str) -> str:
-    """The choice as typed: `auto` for a choice that follows from another."""
-    return str(run.typed(key))
-
-
 def _distinguishing_keys(runs: Sequence[SavedRun], axes: Sequence[str]) -> list[str]:
     """The dotted keys that differ among runs whose `axes` are the same."""
     same: dict[str, list[SavedRun]] = {}
     for run in runs:
         same.setdefault(json.dumps(_values(run, axes)), []).append(run)
-    keys: dict[str, None] = {}
-    for members in same.values():
-        for key in sorted({key for run in members for key in run.settings}):
-            if len({_setting(run, key) for run in members}) > 1:
-                keys[key] = None
-    return list(keys)
+    return [
+        key
+        for members in same.values()
+        for key in sorted({key for run in members for key in run.settings})
+        if len({_setting(run, key) for run in members}) > 1
+    ]
 
 
 def _setting(run: SavedRun, key: str) -> str:
-    """The typed word of a key that may be `auto`: its derived value tells nothing of its own."""
+    """The typed word of a key that may be `auto`: its derived value follows from other choices."""
     value: Any = run.settings.get(key)
     with suppress(KeyError, TypeError, AttributeError):  # a norm that follows from another choice
         value = run.typed(key)

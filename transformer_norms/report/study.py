@@ -1,6 +1,6 @@
 """A study: the runs that a sweep planned, or that lie in folders, by variant, and their curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -37,6 +37,11 @@ class StudyRun:
         return self.run is not None and self.run.ended
 
 
+def ended_runs(members: Iterable[StudyRun]) -> list[SavedRun]:
+    """The runs that finished or diverged."""
+    return [member.run for member in members if member.run and member.run.ended]
+
+
 @dataclass(frozen=True)
 class Variant:
     """`baseline` is the name of the variant to compare with: the variant's own name if it is a
@@ -61,7 +66,7 @@ class Variant:
     @property
     def ended(self) -> list[SavedRun]:
         """The runs that have a result."""
-        return [member.run for member in self.results if member.run and member.ended]
+        return ended_runs(self.results)
 
 
 @dataclass(frozen=True)

@@ -1,78 +1,89 @@
 """The table of variants as words and numbers, and the notes that have to stand beside it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, isinf, isnan
 
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.statistics import smallest_found
-from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.report.tuning import Table, number
+from transformer_norms.report.statistics import detectable
+from transformer_norms.report.study import Study, Variant, ended_runs
+from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import narrow_table
 
+Table = dict[str, list[str]]  # heading -> a cell for each variant
+_COLUMNS = (
+    "variant tuned seeds diverged missing loss median difference interval p sign-flip "
+    "correlation detectable verdict"
+).split()
 _LISTED = 8  # runs named in one line
+_SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
+
+
+def number(value: float | None, digits: int = 4, sign: bool = False) -> str:
+    """Empty for None and NaN; `diverged` for infinity, which is a diverged run's loss."""
+    if value is None or isnan(value):
+        return ""
+    if isinf(value):
+        return "diverged"
+    return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
 def table(findings: Findings) -> Table:
     """The table, without columns that are empty for every variant."""
-    names = (
-        "variant tuned seeds diverged missing loss median difference interval p sign-flip "
-        "correlation detectable verdict"
-    ).split()
     rows = [_row(findings, variant) for variant in findings.study.variants]
-    loss = LOSSES[findings.loss]
-    headings = {"tuned": findings.study.rate or "", "loss": f"{loss}, mean ± sd",
-                "interval": "95 % interval", "p": "p (Holm)"}  # fmt: skip
-    columns = {headings.get(name, name): [row[name] for row in rows] for name in names}
+    headings = {
+        "tuned": findings.study.rate or "",
+        "loss": f"{LOSSES[findings.loss]}, mean ± sd",
+        "interval": "95 % interval",
+        "p": "p (Holm)",
+    }
+    columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in _COLUMNS}
     return {heading: cells for heading, cells in columns.items() if any(cells)}
 
 
 def _row(findings: Findings, variant: Variant) -> dict[str, str]:
-    own, compared = findings.outcomes[variant.name], findings.comparisons.get(variant.name)
+    """The cells of a variant by the names in _COLUMNS, without the cells of a comparison if there
+    is none."""
+    outcomes, comparison = findings.outcomes[variant.name], findings.comparisons.get(variant.name)
     best = variant.tuned.best if variant.tuned else None
     row = {
         "variant": variant.name,
         "tuned": str((best or {}).get(findings.study.rate or "", "")),
-        "seeds": str(len(own.losses)),
-        "diverged": str(own.divergence) if own.diverged else "0",
-        "missing": str(len(own.missing)),
-        "loss": number(own.mean) + ("" if own.sd is None else f" ± {own.sd:.4f}"),
-        "median": number(own.median),
+        "seeds": str(len(outcomes.losses)),
+        "diverged": str(outcomes.divergence) if outcomes.diverged else "0",
+        "missing": str(len(outcomes.missing)),
+        "loss": number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}"),
+        "median": number(outcomes.median),
         "verdict": findings.verdict(variant),
     }
-    names = "difference interval p sign-flip correlation detectable".split()
-    if compared is None:
-        return row | dict.fromkeys(names, "")
-    there = compared.low is not None and compared.high is not None
+    if comparison is None:
+        return row
+    interval = [end for end in (comparison.low, comparison.high) if end is not None]
     return row | {
-        "difference": number(compared.difference, sign=True),
-        "interval": f"{compared.low:+.4f} to {compared.high:+.4f}" if there else "",
-        "p": _probability(compared.p_holm),
-        "sign-flip": _probability(compared.sign_flip),
-        "correlation": number(compared.correlation, digits=2),
-        "detectable": number(compared.detectable),
+        "difference": number(comparison.difference, sign=True),
+        "interval": " to ".join(f"{end:+.4f}" for end in interval),
+        "p": _probability(comparison.p_holm),
+        "sign-flip": _probability(comparison.sign_flip),
+        "correlation": number(comparison.correlation, digits=2),
+        "detectable": number(comparison.detectable),
     }
 
 
 def _probability(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "below 0.001" if value < 0.001 else f"{value:.3f}"
+    return "below 0.001" if value is not None and value < 0.001 else number(value, digits=3)
 
 
 def summary_lines(findings: Findings) -> list[str]:
-    """The table for a terminal: a line a variant, of at most 80 columns. `seeds` are those that
-    have ended, of those planned."""
+    """The table for a terminal: a line for each variant, of at most 80 columns. `seeds` are those
+    that have ended, of those that were planned."""
     lines = [("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")]
     for variant in findings.study.variants:
-        row, own = _row(findings, variant), findings.outcomes[variant.name]
-        diverged = f"diverged in {len(own.diverged)}" if own.diverged else ""
-        seeds = f"{len(own.losses)} of {own.planned}" if own.missing else row["seeds"]
-        lines.append(
-            (row["variant"], seeds, row["loss"], row["difference"], diverged or row["verdict"])
-        )
+        row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
+        diverged = f"diverged in {len(outcomes.diverged)}" if outcomes.diverged else ""
+        seeds = row["seeds"] + (f" of {outcomes.planned}" if outcomes.missing else "")
+        verdict = diverged or row["verdict"]
+        lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
     return narrow_table(lines)
 
 
@@ -81,49 +92,51 @@ def summary_lines(findings: Findings) -> list[str]:
 
 def method_note(findings: Findings) -> str:
     """How the numbers of the table were computed."""
-    count, effect = findings.compared_together, findings.study.effect
-    said = f"Final {LOSSES[findings.loss]} in nats per token."
+    note = f"Final {LOSSES[findings.loss]} in nats per token."
     if any(outcomes.diverged for outcomes in findings.outcomes.values()):
-        said += " A diverged run counts as its initial loss, and as infinity in a median."
+        note += " A diverged run counts as its initial loss, and as infinity in a median."
     if not findings.comparisons:
-        return said
+        return note
     lost = any(compared.verdict == "diverged" for compared in findings.comparisons.values())
     untested = "; where a run diverged, only the difference is given" if lost else ""
     return (
-        f"{said} Differences: mean over the seeds that both have of variant - baseline, with "
+        f"{note} Differences: mean over the seeds that both have of variant - baseline, with "
         f"Student's 95 % interval, each for itself; p: paired t test, after Holm's correction for "
-        f"{count} comparison{'s' * (count != 1)} made together, so that an interval may leave out "
-        f"zero where p is no longer below 0.05; detectable: the true difference that such a "
-        f"comparison finds nine times in ten. Better or worse is said where p is below 0.05 and "
-        f"the difference at least {effect:g}{untested}."
+        f"{plural(findings.compared_together, 'comparison')} made together, so that an interval "
+        "may leave out zero where p is no longer below 0.05; detectable: the true difference that "
+        "such a comparison finds nine times in ten. Better or worse is said where p is below 0.05 "
+        f"and the difference at least {findings.study.effect:g}{untested}."
     )
 
 
 def noise_notes(findings: Findings) -> list[str]:
-    own = [
+    """How much losses vary over seeds, and how small a difference is found in such noise."""
+    deviations = [
         f"{name} {outcomes.sd:.4f}"
         for name, outcomes in findings.outcomes.items()
         if outcomes.sd is not None and not outcomes.diverged
     ]
-    lines = [f"standard deviation over seeds, in nats: {', '.join(own)}"] if own else []
-    for name, compared in findings.comparisons.items():
-        if compared.correlation is not None and compared.sd:
-            found = smallest_found(compared.sd, compared.effect, findings.compared_together)
-            sizes = ", ".join(f"{nats:.4f} with {seeds}" for seeds, nats in found.items())
-            lines.append(
-                f"{name} and its baseline: pairs of one seed correlate at "
-                f"{number(compared.correlation, 2)}, their differences have a standard deviation "
-                f"of {compared.sd:.4f}; such noise lets a true difference be found nine times in "
-                f"ten from {sizes} seeds"
-            )
-    return lines
+    notes = []
+    if deviations:
+        notes.append(f"standard deviation over seeds, in nats: {', '.join(deviations)}")
+    together = findings.compared_together
+    for name, c in findings.comparisons.items():
+        if c.correlation is None or not c.sd:
+            continue
+        sizes = [f"{detectable(c.sd, n, together, c.effect):.4f} with {n}" for n in _SEEDS]
+        notes.append(
+            f"{name} and its baseline: pairs of one seed correlate at {number(c.correlation, 2)}, "
+            f"their differences have a standard deviation of {c.sd:.4f}; such noise lets a true "
+            f"difference be found nine times in ten from {', '.join(sizes)} seeds"
+        )
+    return notes
 
 
 def unusual_runs(findings: Findings) -> list[str]:
     """The runs that finished above their initial loss, or no better than the frequencies of tokens.
     No rule calls them diverged, and yet a mean over them says little."""
     name = LOSSES[findings.loss]
-    above = [
+    notes = [
         f"{variant.name}: {run.folder.name} finished with a {name} of "
         f"{run.final_loss(findings.loss):.4f}, above its initial loss of "
         f"{run.summary.initial_loss:.4f} (validation loss {number(run.summary.val_loss)}); it "
@@ -132,94 +145,78 @@ def unusual_runs(findings: Findings) -> list[str]:
         for run in variant.ended
         if run.finished and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
     ]
-    return above + _stuck(findings.study)
-
-
-def _stuck(study: Study) -> list[str]:
-    """The runs of each variant that finished no better than the frequencies of tokens: the number
-    of results, and the tuned values of trials."""
-    lines = []
-    for variant in study.variants:
+    for variant in findings.study.variants:
         results = [run for run in variant.ended if run.stuck]
-        tried = [trial for trial in variant.trials if trial.run and trial.run.stuck]
-        where = [f"{len(results)} of its {len(variant.ended)} results"] if results else []
-        where += [f"its trial at {label(trial.tuned)} (seed {trial.seed})" for trial in tried]
-        if where:
-            unigram = [*results, *(t.run for t in tried if t.run)][0].summary.data.unigram
-            lines.append(
-                f"{variant.name}: {', '.join(where)} finished no better than the frequencies "
+        trials = [trial for trial in variant.trials if trial.run and trial.run.stuck]
+        parts = [f"{len(results)} of its {len(variant.ended)} results"] if results else []
+        parts += [f"its trial at {label(trial.tuned)} (seed {trial.seed})" for trial in trials]
+        if parts:
+            unigram = [*results, *ended_runs(trials)][0].summary.data.unigram
+            notes.append(
+                f"{variant.name}: {', '.join(parts)} finished no better than the frequencies "
                 f"of tokens alone ({number(unigram)} nats)"
             )
-    return lines
+    return notes
 
 
 def run_warnings(study: Study) -> list[str]:
     """Each warning once, with the variants whose runs have it."""
     ended = [variant for variant in study.variants if variant.ended]
-    warned: dict[str, list[str]] = {}
+    variants_of: dict[str, list[str]] = {}
     for variant in ended:
         for warning in dict.fromkeys(w for run in variant.ended for w in run.summary.warnings):
-            warned.setdefault(warning, []).append(variant.name)
+            variants_of.setdefault(warning, []).append(variant.name)
     return [
         f"{'all' if 1 < len(names) == len(ended) else ', '.join(names)}: {warning}"
-        for warning, names in warned.items()
+        for warning, names in variants_of.items()
     ]
 
 
 def left_out_notes(study: Study) -> list[str]:
     """Each planned run without a result, and the runs that do not count."""
-    lines = []
-    for variant in study.variants:
-        lost = [run for run in (*variant.trials, *variant.results) if not run.ended]
-        lines += [
-            f"missing of {variant.name}: {m.folder.name} ({m.status}, {m.stage})" for m in lost
-        ]
-    beside = [member for member in study.runs if member.stage == "superseded"]
-    for said, members in {
-        "planned by no sweep, and left out": [m for m in study.runs if m.stage == "unplanned"],
-        "at what is no longer the best of the tuning, and left out": [m for m in beside if m.tuned],
-        "a newer attempt counts instead of": [m for m in beside if not m.tuned],
+    notes = [
+        f"missing of {variant.name}: {run.folder.name} ({run.status}, {run.stage})"
+        for variant in study.variants
+        for run in (*variant.trials, *variant.results)
+        if not run.ended
+    ]
+    superseded = [run for run in study.runs if run.stage == "superseded"]
+    for reason, runs in {
+        "planned by no sweep, and left out": [r for r in study.runs if r.stage == "unplanned"],
+        "at what is no longer the best of the tuning, and left out": [
+            run for run in superseded if run.tuned
+        ],
+        "a newer attempt counts instead of": [run for run in superseded if not run.tuned],
     }.items():
-        lines += [f"{said}: {_list_runs(members)}"] if members else []
-    return lines
-
-
-def _list_runs(members: Sequence[StudyRun]) -> str:
-    more = f" and {len(members) - _LISTED} more" if len(members) > _LISTED else ""
-    return ", ".join(member.folder.name for member in members[:_LISTED]) + more
-
-
-_ORIGINS: dict[str, Callable[[SavedRun], str]] = {
-    "commit": lambda run: (
-        f"{run.summary.commit or 'unknown'}{' with changes' if run.summary.dirty else ''}"
-    ),
-    "data": lambda run: f"{run.choice('data')}, tokens {run.summary.data.fingerprint[:16]}",
-    "model": lambda run: (
-        f"depth {run.value('model.depth')}, width {run.value('model.width')}, "
-        f"context {run.value('model.context')}"
-    ),
-    "horizon": lambda run: (
-        f"{run.value('trainer.steps')} steps of {run.value('trainer.batch_size')} sequences"
-    ),
-    "evaluated on": lambda run: f"{run.value('data.val_tokens')} tokens at most",
-    "device": lambda run: ", ".join(
-        [
-            f"{run.summary.device}, threads {run.summary.threads}",
-            *([f"replicas {run.summary.replicas}"] if (run.summary.replicas or 1) > 1 else []),
-            str(run.value("trainer.precision")),
-        ]
-    ),
-    "torch": lambda run: run.summary.versions.get("torch", "unknown"),
-}
+        names = ", ".join(run.folder.name for run in runs[:_LISTED])
+        more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+        notes += [f"{reason}: {names}{more}"] if runs else []
+    return notes
 
 
 def origin_notes(study: Study) -> list[str]:
     """The code, data and machine of the results; if they differ, with the number of runs."""
-    runs = study.results
-    lines = []
-    for name, value in _ORIGINS.items():
-        counts = Counter(map(value, runs)).most_common()
+    origins = [_origin(run) for run in study.results]
+    notes = []
+    for name in origins[0] if origins else ():
+        counts = Counter(origin[name] for origin in origins).most_common()
         several = len(counts) > 1
-        listed = "; ".join(f"{text} ({n} runs)" if several else text for text, n in counts)
-        lines += [f"{name}: {listed}"] if listed else []
-    return [*lines, "run by run: results.csv"]
+        texts = [f"{text} ({count} runs)" if several else text for text, count in counts]
+        notes.append(f"{name}: {'; '.join(texts)}")
+    return [*notes, "run by run: results.csv"]
+
+
+def _origin(run: SavedRun) -> dict[str, str]:
+    summary, value = run.summary, run.value
+    replicas = f", replicas {summary.replicas}" if (summary.replicas or 1) > 1 else ""
+    return {
+        "commit": f"{summary.commit or 'unknown'}{' with changes' if summary.dirty else ''}",
+        "data": f"{run.choice('data')}, tokens {summary.data.fingerprint[:16]}",
+        "model": f"depth {value('model.depth')}, width {value('model.width')}, "
+        f"context {value('model.context')}",
+        "horizon": f"{value('trainer.steps')} steps of {value('trainer.batch_size')} sequences",
+        "evaluated on": f"{value('data.val_tokens')} tokens at most",
+        "device": f"{summary.device}, threads {summary.threads}{replicas}, "
+        f"{value('trainer.precision')}",
+        "torch": summary.versions.get("torch", "unknown"),
+    }

@@ -1,42 +1,133 @@
-"""The findings in sentences: each claims what its numbers carry, and no more.
+"""The verdict on a variant: what the paired losses of two variants allow to be said.
 
-The answer of a study stands before its details: which variants are better, and which it cannot
-tell.
+Seeds make pairs: with one seed, a variant and its baseline see the same batches and start from the
+same weights, so that their difference varies less than either loss.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from transformer_norms.report.findings import Findings
-from transformer_norms.report.statistics import LEVEL, Comparison, Outcomes, Share, Verdict
-from transformer_norms.report.study import Variant
-from transformer_norms.report.tuning import caveats
+from transformer_norms.report.statistics import (
+    LEVEL,
+    Outcomes,
+    correlation,
+    detectable,
+    deviation,
+    half_interval,
+    holm,
+    sign_flip,
+    two_sided,
+    within,
+)
+from transformer_norms.run.sweep_record import EFFECT
+
+Verdict = Literal[
+    "better", "worse", "diverged", "equivalent", "identical", "not distinguishable", "too few seeds"
+]
 
 
-def sentence(findings: Findings, variant: Variant) -> str:
-    """The verdict on a variant, with what makes its tuning unfair, or how its runs ended."""
-    own = findings.outcomes[variant.name]
-    if not variant.results:
-        if variant.lost:
-            return f"{variant.name} diverged at every value tried ({len(variant.trials)} runs)"
-        return f"{variant.name} has no runs planned for its result yet"
-    if not variant.compared:
-        return f"{variant.name}: {_ending(own)}"
-    baseline = findings.study.baseline_of(variant)
-    compared, other = findings.comparisons[variant.name], findings.outcomes[baseline.name]
-    verdict = comparison_sentence(variant.name, baseline.name, compared, own, other)
-    return "; ".join([verdict, *caveats(variant, baseline)])
+@dataclass(frozen=True)
+class Comparison:
+    """A variant against its baseline over the seeds that both have. None: cannot be told.
+
+    Only the difference is known for a single seed, for a pair in which a run diverged (its initial
+    loss stands for the missing one), and for seeds whose differences are all equal: they are no
+    repetitions, and nothing measures the noise.
+    """
+
+    seeds: tuple[int, ...]
+    difference: float | None = None  # mean of variant - baseline: below zero the variant is better
+    low: float | None = None  # of Student's 95 % interval of the difference
+    high: float | None = None
+    sd: float | None = None  # of the differences
+    correlation: float | None = None  # of the pairs, from 3 seeds: how much pairing helps
+    p: float | None = None  # paired t, two-sided
+    p_holm: float | None = None  # over all comparisons made together
+    sign_flip: float | None = None  # exact, two-sided, from 6 to 30 seeds
+    p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
+    detectable: float | None = None  # the smallest true difference found nine times in ten
+    verdict: Verdict = "too few seeds"
+    effect: float = EFFECT  # the smallest difference that is named
 
 
-def _ending(outcomes: Outcomes) -> str:
-    """`mean 2.3000 nats over 3 seeds; diverged in 1 of 3 (1 to 91 %); 1 missing`"""
-    if outcomes.mean is None:
-        return f"no run has ended, {len(outcomes.missing)} missing"
-    count = len(outcomes.losses)
-    words = f"mean {outcomes.mean:.4f} nats over {count} seed{'s' * (count > 1)}"
-    if outcomes.diverged:
-        words += f"; diverged in {outcomes.divergence}"
-    return words + (f"; {len(outcomes.missing)} missing" if outcomes.missing else "")
+def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> dict[str, Comparison]:
+    """Compares each variant, by name, with its baseline: (outcomes, the baseline's outcomes). All
+    are tested together.
+
+    Holm's family are the pairs that have a p, and the pairs that diverged, as if their p were 1.
+    That holds whatever makes runs diverge. Leaving them out would hold only if finishing told
+    nothing of the differences; where a run is lost because its loss is high, the pairs that are
+    left would be a choice of those that agree, and too much would be claimed.
+    """
+    comparisons = {name: _pair_numbers(*sides, effect) for name, sides in pairs.items()}
+    lost = {name: 1.0 for name, sides in pairs.items() if any(side.diverged for side in sides)}
+    different, near = dict(lost), dict(lost)
+    for name, c in comparisons.items():
+        if c.p is not None and c.p_equivalent is not None:
+            different[name], near[name] = c.p, c.p_equivalent
+    p, p_equivalent = holm(different), holm(near)
+    for name, c in comparisons.items():
+        if c.sd and c.p is not None:
+            c = replace(
+                c,
+                p_holm=p[name],
+                p_equivalent=p_equivalent[name],
+                detectable=detectable(c.sd, len(c.seeds), len(p), effect),
+            )
+        comparisons[name] = replace(c, verdict=_verdict(c, *pairs[name]))
+    return comparisons
+
+
+def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
+    """The comparison of one pair, before Holm's correction and the verdict."""
+    seeds = tuple(sorted(variant.losses.keys() & baseline.losses.keys()))
+    ours, theirs = [variant.losses[s] for s in seeds], [baseline.losses[s] for s in seeds]
+    if not seeds or math.inf in ours or math.inf in theirs:
+        return Comparison(seeds, effect=effect)
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = math.fsum(differences) / len(seeds)
+    if len(seeds) == 1 or variant.diverged or baseline.diverged:
+        return Comparison(seeds, mean, effect=effect)
+    sd, freedom = deviation(differences), len(seeds) - 1
+    # A spread that the losses' own rounding can make is none.
+    if max(differences) - min(differences) <= 1e-12 * max(map(abs, ours + theirs)):
+        return Comparison(seeds, mean, sd=sd, effect=effect)
+    error, half = sd / math.sqrt(len(seeds)), half_interval(differences) or 0.0
+    return Comparison(
+        seeds,
+        mean,
+        low=mean - half,
+        high=mean + half,
+        sd=sd,
+        correlation=correlation(ours, theirs),
+        p=two_sided(mean, error, freedom),
+        sign_flip=sign_flip(differences),
+        p_equivalent=within(mean, error, freedom, effect),
+        effect=effect,
+    )
+
+
+def _verdict(c: Comparison, variant: Outcomes, baseline: Outcomes) -> Verdict:
+    """A run that diverged, on either side, outranks all numbers. Better or worse: p after Holm
+    below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
+    tests below 0.05, and the 95 % interval within +-effect."""
+    if variant.diverged or baseline.diverged:
+        return "diverged"
+    if c.p_holm is None or c.p_equivalent is None:
+        return "identical" if c.difference == c.sd == 0 else "too few seeds"
+    assert c.difference is not None
+    assert c.low is not None
+    assert c.high is not None
+    if c.p_holm < LEVEL and abs(c.difference) >= c.effect:
+        return "better" if c.difference < 0 else "worse"
+    if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
+        return "equivalent"
+    return "not distinguishable"
+
+
+# ------------------------------------------------------------------------ the verdict in a sentence
 
 
 def comparison_sentence(
@@ -46,44 +137,47 @@ def comparison_sentence(
     outcomes: Outcomes,
     baseline_outcomes: Outcomes,
 ) -> str:
-    """The verdict on `variant` against `baseline`, in nats per token and without a full stop."""
+    """The verdict on `variant` against `baseline`, in nats per token and without a full stop. It
+    claims what its numbers carry, and no more."""
     match comparison.verdict:
         case "better" | "worse":
-            said = _apart(variant, baseline, comparison)
+            claim = _difference_claim(variant, baseline, comparison)
         case "equivalent":
-            said = _equivalent(variant, baseline, comparison)
+            claim = _equivalence_claim(variant, baseline, comparison)
         case "not distinguishable":
-            said = _not_distinguishable(variant, baseline, comparison)
+            claim = _no_claim(variant, baseline, comparison)
         case "identical":
-            seeds = _count(len(comparison.seeds), "seed")
-            said = f"{variant} has exactly the losses of {baseline} with {seeds}"
+            seeds = plural(len(comparison.seeds), "seed")
+            claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
         case "diverged":
-            said = _diverged(variant, baseline, outcomes.divergence, baseline_outcomes.divergence)
+            shares = [(variant, outcomes.divergence), (baseline, baseline_outcomes.divergence)]
+            # The one that diverged comes first.
+            (first, lost), (second, rest) = shares if outcomes.diverged else reversed(shares)
+            claim = f"{first} diverged in {lost}, {second} in {rest}"
         case "too few seeds":
-            said = _too_few(variant, baseline, comparison)
-    return said + _missing(variant, outcomes) + _missing(baseline, baseline_outcomes)
+            claim = _too_few_seeds(variant, baseline, comparison)
+    return claim + _missing_runs(variant, outcomes) + _missing_runs(baseline, baseline_outcomes)
 
 
-def _apart(variant: str, baseline: str, c: Comparison) -> str:
-    sign = -1 if c.verdict == "better" else 1
-    difference, interval = difference_and_interval(c, sign)
+def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
+    difference, interval = difference_and_interval(c, sign=-1 if c.verdict == "better" else 1)
     return (
         f"{variant} is {c.verdict} than {baseline} by {difference} nats "
         f"({interval}, {_evidence(c)})"
     )
 
 
-def _equivalent(variant: str, baseline: str, c: Comparison) -> str:
+def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_equivalent is not None
     difference, interval = difference_and_interval(c)
     return (
         f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
         f"(difference {difference}, {interval}, {_p(c.p_equivalent)} after Holm, "
-        f"{_count(len(c.seeds), 'seed')})"
+        f"{plural(len(c.seeds), 'seed')})"
     )
 
 
-def _not_distinguishable(variant: str, baseline: str, c: Comparison) -> str:
+def _no_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     assert c.detectable is not None
     difference, interval = difference_and_interval(c)
@@ -93,39 +187,31 @@ def _not_distinguishable(variant: str, baseline: str, c: Comparison) -> str:
             f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
         )
     return (
-        f"{variant} is not distinguishable from {baseline} with {_count(len(c.seeds), 'seed')} "
+        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')} "
         f"(they would find a true difference of {_two_digits(c.detectable)} nine times in ten): "
         f"difference {difference} nats, {interval}, {_p(c.p_holm)} after Holm"
     )
 
 
-def _diverged(variant: str, baseline: str, ours: Share, theirs: Share) -> str:
-    first, second = (variant, ours), (baseline, theirs)
-    if ours.count == 0:
-        first, second = second, first
-    return f"{first[0]} diverged in {first[1]}, {second[0]} in {second[1]}"
-
-
-def _too_few(variant: str, baseline: str, c: Comparison) -> str:
-    said = f"{variant} cannot be compared with {baseline}"
+def _too_few_seeds(variant: str, baseline: str, c: Comparison) -> str:
+    claim = f"{variant} cannot be compared with {baseline}"
     if c.difference is None:
-        return f"{said}: they have no seed in common"
+        return f"{claim}: they have no seed in common"
     difference = _two_digits(c.difference)
     if len(c.seeds) == 1:
-        return f"{said} with 1 seed (difference {difference} nats)"
+        return f"{claim} with 1 seed (difference {difference} nats)"
     return (
-        f"{said}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
+        f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
         "which therefore count as one"
     )
 
 
-def _missing(name: str, outcomes: Outcomes) -> str:
-    missing, planned = len(outcomes.missing), outcomes.planned
+def _missing_runs(name: str, outcomes: Outcomes) -> str:
+    missing = len(outcomes.missing)
     if not missing:
         return ""
-    return (
-        f"; {name}: {missing} of {_count(planned, 'run')} {'is' if missing == 1 else 'are'} missing"
-    )
+    verb = "is" if missing == 1 else "are"
+    return f"; {name}: {missing} of {plural(outcomes.planned, 'run')} {verb} missing"
 
 
 def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
@@ -135,14 +221,16 @@ def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
     assert c.high is not None
     decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
     low, high = sorted((sign * c.low, sign * c.high))
-    shown = [f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)]
-    return shown[0], f"95 % interval {shown[1]} to {shown[2]}"
+    difference, low_text, high_text = (
+        f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)
+    )
+    return difference, f"95 % interval {low_text} to {high_text}"
 
 
 def _evidence(c: Comparison) -> str:
     assert c.p_holm is not None
     exact = "" if c.sign_flip is None else f", sign-flip {_p(c.sign_flip)}"
-    return f"{_p(c.p_holm)} after Holm{exact}, {_count(len(c.seeds), 'seed')}"
+    return f"{_p(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
 
 
 def _p(p: float) -> str:
@@ -155,142 +243,10 @@ def _p(p: float) -> str:
 
 def _two_digits(value: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
-    shown = f"{value:z.{decimals}f}"
-    return shown.rstrip("0").rstrip(".") if decimals else shown
+    text = f"{value:z.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
-def _count(number: int, of: str) -> str:
-    return f"{number} {of}" if number == 1 else f"{number} {of}s"
-
-
-# --------------------------------------------------------------------------------------- the answer
-
-_ORDER: tuple[Verdict, ...] = (
-    "better", "worse", "diverged", "equivalent", "identical", "not distinguishable", "too few seeds"
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Group:
-    """The variants of one verdict, each with its difference in words."""
-
-    verdict: Verdict
-    said: list[tuple[Variant, str]]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """`lead` is the strongest statement that holds; `unfinished` stands before it if runs are
-    missing."""
-
-    lead: str
-    groups: list[Group]
-    notes: list[str]
-    unfinished: str = ""
-
-
-def answer(findings: Findings) -> Answer:
-    """Sorts the variants that have a baseline by verdict. Without a baseline, the lead gives only
-    the number of variants."""
-    compared = findings.compared
-    said = {
-        verdict: [(v, _difference(findings, v)) for v in _ordered(findings, compared, verdict)]
-        for verdict in _ORDER
-    }
-    said["diverged"] += [(v, "at every value tried") for v in _lost(findings)]
-    groups = [Group(verdict, variants) for verdict, variants in said.items() if variants]
-    return Answer(
-        _lead(findings, compared), groups, _notes(findings, groups, compared), _unfinished(findings)
-    )
-
-
-def _lost(findings: Findings) -> list[Variant]:
-    """The variants that diverged wherever they were tuned: that is an answer, too."""
-    return [v for v in findings.study.variants if v.compared and v.lost]
-
-
-def _ordered(findings: Findings, compared: list[Variant], verdict: str) -> list[Variant]:
-    """The variants of a verdict, the lowest difference first."""
-    members = [v for v in compared if findings.comparisons[v.name].verdict == verdict]
-    return sorted(members, key=lambda v: findings.comparisons[v.name].difference or 0)
-
-
-def _difference(findings: Findings, variant: Variant) -> str:
-    compared = findings.comparisons[variant.name]
-    if compared.verdict == "diverged":
-        own = findings.outcomes[variant.name]
-        other = findings.outcomes[variant.baseline or variant.name]
-        if not own.diverged:
-            return f"(not itself; {variant.baseline} in {other.divergence})"
-        return f"in {own.divergence}"
-    if compared.difference is None or compared.verdict == "identical":
-        return ""
-    if compared.low is None:
-        return f"{compared.difference:+.4f}"
-    difference, interval = difference_and_interval(compared)
-    sign = "+" if compared.difference > 0 else ""
-    return f"{sign}{difference} ({interval.removeprefix('95 % interval ')})"
-
-
-def _lead(findings: Findings, compared: list[Variant]) -> str:
-    study = findings.study
-    better = _ordered(findings, compared, "better")
-    if better:
-        return f"{sentence(findings, better[0])}."
-    if not compared:
-        if lost := _lost(findings):
-            return f"{'; '.join(sentence(findings, v) for v in lost)}."
-        ran = [(*variant.results, *variant.trials) for variant in study.variants]
-        count = sum(any(run.ended for run in runs) for runs in ran)
-        return f"{count} variant{'s' * (count != 1)} ran; nothing is compared."
-    baselines = sorted({variant.baseline or "" for variant in compared})
-    of = baselines[0] if len(baselines) == 1 else "its baseline"
-    one = len(compared) == 1
-    said = f"{compared[0].name} is not shown" if one else "No variant is shown"
-    seeds = {len(findings.comparisons[v.name].seeds) for v in compared}
-    many = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return f"{said} to be better than {of} with {many} seed{'s' * (seeds != {1})}."
-
-
-def _notes(findings: Findings, groups: list[Group], compared: list[Variant]) -> list[str]:
-    """The limits of the answer, in sentences."""
-    verdicts = {group.verdict for group in groups}
-    told = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in compared]
-    notes = []
-    if "better" not in verdicts and (lowest := _lowest(findings)):
-        notes.append(lowest)
-    if "not distinguishable" in verdicts and not all(told):
-        notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
-    if len(compared) > 1:
-        notes.append("Each variant is compared with its baseline, and not with the others.")
-    return notes
-
-
-def _lowest(findings: Findings) -> str:
-    """The variant with the lowest mean, and how much that tells."""
-    means = {
-        variant.name: mean
-        for variant in findings.study.variants
-        if (mean := findings.outcomes[variant.name].mean) is not None
-    }
-    if len(means) < 2 or not findings.comparisons:
-        return ""
-    name = min(means, key=lambda name: means[name])
-    if (compared := findings.comparisons.get(name)) is None:
-        return f"The lowest mean is that of {name}, which is a baseline."
-    if compared.p_holm is None:
-        return ""
-    said = f"The lowest mean is that of {name}"
-    if compared.p_holm < LEVEL:
-        return f"{said}, less than the {compared.effect:g} worth naming below its baseline's."
-    return (
-        f"{said}, which these seeds do not show to be better: p {compared.p_holm:.2g} after "
-        "Holm's correction."
-    )
-
-
-def _unfinished(findings: Findings) -> str:
-    count = findings.study.count()
-    if count["missing"]:
-        return f"Not finished: {count['missing']} of {count['runs']} runs have no result."
-    return "Not finished: results are not planned yet." if findings.study.unfinished else ""
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -8,13 +8,14 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell, each, say
 from transformer_norms.report import table as tables
+from transformer_norms.report.answer import sentence
 from transformer_norms.report.figures import draw_curves, draw_rates
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import render_page
 from transformer_norms.report.study import Study, StudyRun
-from transformer_norms.report.tuning import Table, audit_lines, audit_table
-from transformer_norms.report.verdict import sentence
+from transformer_norms.report.table import Table
+from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import (

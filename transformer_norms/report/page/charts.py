@@ -21,7 +21,7 @@ from transformer_norms.report.study import (
     mean_curve,
     shown_loss,
 )
-from transformer_norms.report.tuning import audits
+from transformer_norms.report.tuning_audit import audits
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import escape_label

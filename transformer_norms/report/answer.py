@@ -1,0 +1,162 @@
+"""The answer of a study in sentences: which variants are better, and which it cannot tell apart."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.statistics import LEVEL, Outcomes
+from transformer_norms.report.study import Variant
+from transformer_norms.report.tuning_audit import caveats
+from transformer_norms.report.verdict import (
+    Verdict,
+    comparison_sentence,
+    difference_and_interval,
+    plural,
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The variants of one verdict, each with its difference in words."""
+
+    verdict: Verdict
+    members: list[tuple[Variant, str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`lead` is the strongest statement that holds; `unfinished` stands before it if runs are
+    missing; `notes` are the limits of the answer, in sentences."""
+
+    lead: str
+    groups: list[Group]
+    notes: list[str]
+    unfinished: str = ""
+
+
+def answer(findings: Findings) -> Answer:
+    """Sorts the variants that have a baseline by verdict, the lowest difference first. Without a
+    baseline, the lead gives only the number of variants."""
+    groups = []
+    for verdict in get_args(Verdict):
+        variants = [v for v in findings.compared if findings.verdict(v) == verdict]
+        variants.sort(key=lambda v: findings.comparisons[v.name].difference or 0)
+        members = [(v, _difference(findings, v)) for v in variants]
+        if verdict == "diverged":
+            members += [(v, "at every value tried") for v in _lost(findings)]
+        groups += [Group(verdict, members)] if members else []
+    return Answer(_lead(findings, groups), groups, _notes(findings, groups), _unfinished(findings))
+
+
+def sentence(findings: Findings, variant: Variant) -> str:
+    """The verdict on a variant, with what makes its tuning unfair, or how its runs ended."""
+    outcomes = findings.outcomes[variant.name]
+    if not variant.results:
+        if variant.lost:
+            return f"{variant.name} diverged at every value tried ({len(variant.trials)} runs)"
+        return f"{variant.name} has no runs planned for its result yet"
+    if not variant.compared:
+        return f"{variant.name}: {_ending(outcomes)}"
+    baseline = findings.study.baseline_of(variant)
+    verdict = comparison_sentence(
+        variant.name,
+        baseline.name,
+        findings.comparisons[variant.name],
+        outcomes,
+        findings.outcomes[baseline.name],
+    )
+    return "; ".join([verdict, *caveats(variant, baseline)])
+
+
+def _ending(outcomes: Outcomes) -> str:
+    """`mean 2.3000 nats over 3 seeds; diverged in 1 of 3 (1 to 91 %); 1 missing`"""
+    missing = f"{len(outcomes.missing)} missing"
+    if outcomes.mean is None:
+        return f"no run has ended, {missing}"
+    parts = [f"mean {outcomes.mean:.4f} nats over {plural(len(outcomes.losses), 'seed')}"]
+    parts += [f"diverged in {outcomes.divergence}"] if outcomes.diverged else []
+    parts += [missing] if outcomes.missing else []
+    return "; ".join(parts)
+
+
+def _lost(findings: Findings) -> list[Variant]:
+    """The variants that diverged wherever they were tuned: that is an answer, too."""
+    return [v for v in findings.study.variants if v.compared and v.lost]
+
+
+def _difference(findings: Findings, variant: Variant) -> str:
+    comparison = findings.comparisons[variant.name]
+    if comparison.verdict == "diverged":
+        divergence = findings.outcomes[variant.name].divergence
+        if divergence.count:
+            return f"in {divergence}"
+        baseline = findings.study.baseline_of(variant).name
+        return f"(not itself; {baseline} in {findings.outcomes[baseline].divergence})"
+    if comparison.difference is None or comparison.verdict == "identical":
+        return ""
+    if comparison.low is None:
+        return f"{comparison.difference:+.4f}"
+    difference, interval = difference_and_interval(comparison)
+    sign = "+" if comparison.difference > 0 else ""
+    return f"{sign}{difference} ({interval.removeprefix('95 % interval ')})"
+
+
+def _lead(findings: Findings, groups: list[Group]) -> str:
+    compared = findings.compared
+    if groups and groups[0].verdict == "better":
+        return f"{sentence(findings, groups[0].members[0][0])}."
+    if not compared:
+        if lost := _lost(findings):
+            return f"{'; '.join(sentence(findings, v) for v in lost)}."
+        variants = findings.study.variants
+        count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in variants)
+        return f"{plural(count, 'variant')} ran; nothing is compared."
+    baselines = {variant.baseline for variant in compared}
+    baseline = compared[0].baseline if len(baselines) == 1 else "its baseline"
+    claim = f"{compared[0].name} is not" if len(compared) == 1 else "No variant is"
+    seeds = sorted({len(findings.comparisons[v.name].seeds) for v in compared})
+    fewest = "" if len(seeds) == 1 else f"{seeds[0]} to "
+    return f"{claim} shown to be better than {baseline} with {fewest}{plural(seeds[-1], 'seed')}."
+
+
+def _notes(findings: Findings, groups: list[Group]) -> list[str]:
+    verdicts = {group.verdict for group in groups}
+    clear = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in findings.compared]
+    notes = []
+    if "better" not in verdicts and (note := _lowest_mean(findings)):
+        notes.append(note)
+    if "not distinguishable" in verdicts and not all(clear):
+        notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
+    if len(findings.compared) > 1:
+        notes.append("Each variant is compared with its baseline, and not with the others.")
+    return notes
+
+
+def _lowest_mean(findings: Findings) -> str:
+    """The variant with the lowest mean, and how much that tells."""
+    means = {
+        name: outcomes.mean
+        for name, outcomes in findings.outcomes.items()
+        if outcomes.mean is not None
+    }
+    if len(means) < 2 or not findings.comparisons:
+        return ""
+    name = min(means, key=means.__getitem__)
+    note = f"The lowest mean is that of {name}"
+    if (comparison := findings.comparisons.get(name)) is None:
+        return f"{note}, which is a baseline."
+    if comparison.p_holm is None:
+        return ""
+    if comparison.p_holm < LEVEL:
+        return f"{note}, less than the {comparison.effect:g} worth naming below its baseline's."
+    return (
+        f"{note}, which these seeds do not show to be better: p {comparison.p_holm:.2g} after "
+        "Holm's correction."
+    )
+
+
+def _unfinished(findings: Findings) -> str:
+    count = findings.study.count()
+    if count["missing"]:
+        return f"Not finished: {count['missing']} of {count['runs']} runs have no result."
+    return "Not finished: results are not planned yet." if findings.study.unfinished else ""
