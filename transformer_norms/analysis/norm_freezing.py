@@ -76,7 +76,7 @@ def _stages(model: Transformer) -> dict[str, str]:
     placement, depth = Placement(**model.config.placement), model.config.model.depth
     stages = {"final": "final"}
     for i in range(depth):
-        for part, plan in {"block": placement.whole, **placement.plans(i, depth)}.items():
+        for part, plan in {"block": placement.block_plan, **placement.plans(i, depth)}.items():
             if "pre" in plan.sites:
                 owner = f"blocks.{i}" if part == "block" else f"blocks.{i}.{part}"
                 scaled = ".norm" if plan.sites["pre"].scale != 1 else ""

@@ -29,7 +29,7 @@ def check_formulas(config: ModelConfig, placement: Placement, init: InitRule) ->
     for here in blocks:
         with _formula("placement.where", "blocks"):
             plans = placement.plans(int(here["i"]), depth)
-        for name, plan in {**plans, "block": placement.whole}.items():
+        for name, plan in {**plans, "block": placement.block_plan}.items():
             for key, spec, learned in _coefficients(plan):
                 _check_coefficient(f"placement.{name}.{key}", spec, learned, here)
     outside = {"embedding": True, "head": not architecture.tied}

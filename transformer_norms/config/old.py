@@ -80,7 +80,7 @@ def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
 def _plans(node: Mapping[str, Any]) -> list[Any]:
     """All that an equation says, without the names of what is learned."""
     placement = Placement(**node)
-    entries = [placement.usual, *placement.where]
+    entries = [placement.default, *placement.where]
     plans = [
         (
             entry.blocks.text,

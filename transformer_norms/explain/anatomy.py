@@ -181,7 +181,7 @@ class Anatomy:
         return f"{symbol if factor.learned else factor.formula} * {text}"
 
     def _block(self, i: int) -> Block:
-        values, whole = {**self.values, "i": i, "l": i + 1}, self.placement.whole
+        values, whole = {**self.values, "i": i, "l": i + 1}, self.placement.block_plan
         plans = self.placement.plans(i, self.depth).items()
         norms = {site: self._norm(site, at, self.width, values) for site, at in whole.sites.items()}
         return Block(

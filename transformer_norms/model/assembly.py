@@ -30,11 +30,11 @@ class Assembly:
         self.config, self.position = config, position
         self.placement = Placement(**config.placement)
         self.sizes, self.architecture = config.model, config.architecture
-        self.usual = formula_values(self.sizes)
+        self.values = formula_values(self.sizes)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
-        values = {**self.usual, "i": i, "l": i + 1}
+        values = {**self.values, "i": i, "l": i + 1}
         plans = self.placement.plans(i, self.sizes.depth)
         functions = {
             "attention": self.attention(plans["attention"], values),
@@ -45,8 +45,8 @@ class Assembly:
             name: self.sub_layer(plan, functions[name], values, shared)
             for name, plan in plans.items()
         }
-        whole = self.placement.whole
-        own = {name: self.site(whole, name, values) for name in whole.sites}
+        block_plan = self.placement.block_plan
+        own = {name: self.site(block_plan, name, values) for name in block_plan.sites}
         return TOPOLOGIES[self.placement.topology].block(**layers, **own)
 
     def sub_layer(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_norms.model.capped import capped_attention
 from transformer_norms.model.initialization import Linear
 from transformer_norms.names import Registry
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 ATTENTIONS = Registry("attention")
 Stream = Float[Tensor, "batch time width"]
@@ -42,15 +42,15 @@ class Attention(nn.Module):
         kv_heads: int,
         head_dim: int,
         bias: Collection[str],
-        attend: Callable[..., Any],
-        turn: Callable[..., Any],
-        scale: Callable[..., Any] = nothing,
-        q: Callable[..., Any] = nothing,
-        k: Callable[..., Any] = nothing,
-        v: Callable[..., Any] = nothing,
-        head_norm: Callable[..., Any] = nothing,
-        head_scale: Callable[..., Any] = nothing,
-        ctx: Callable[..., Any] = nothing,
+        attend: Layer,
+        turn: Layer,
+        scale: Layer = nothing,
+        q: Layer = nothing,
+        k: Layer = nothing,
+        v: Layer = nothing,
+        head_norm: Layer = nothing,
+        head_scale: Layer = nothing,
+        ctx: Layer = nothing,
     ) -> None:
         super().__init__()
         self.query = Linear(width, heads * head_dim, bias="query" in bias)
@@ -141,15 +141,11 @@ class Softmax(nn.Module):
         return self.sees(query, key) & (key <= query)
 
 
-def norm_first(
-    rotate: Callable[..., Any], norm: Callable[..., Any], x: Heads, angles: Any
-) -> Heads:
+def norm_first(rotate: Layer, norm: Layer, x: Heads, angles: Any) -> Heads:
     return rotate(norm(x), angles)
 
 
-def rotate_first(
-    rotate: Callable[..., Any], norm: Callable[..., Any], x: Heads, angles: Any
-) -> Heads:
+def rotate_first(rotate: Layer, norm: Layer, x: Heads, angles: Any) -> Heads:
     return norm(rotate(x, angles))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 Stream = Float[Tensor, "batch time width"]
 
@@ -26,12 +26,12 @@ class SubLayer(nn.Module):
     def __init__(
         self,
         f: nn.Module,
-        pre: Callable[..., Any] = nothing,
-        out: Callable[..., Any] = nothing,
-        post: Callable[..., Any] = nothing,
-        skip: Callable[..., Any] = nothing,
-        branch: Callable[..., Any] = nothing,
-        dropout: Callable[..., Any] = nothing,
+        pre: Layer = nothing,
+        out: Layer = nothing,
+        post: Layer = nothing,
+        skip: Layer = nothing,
+        branch: Layer = nothing,
+        dropout: Layer = nothing,
     ) -> None:
         super().__init__()
         self.f, self.pre, self.out, self.post = f, pre, out, post
@@ -64,9 +64,7 @@ class ParallelBlock(nn.Module):
     Both sub-layers read the same x, through one norm (`pre`) or each through its own.
     """
 
-    def __init__(
-        self, attention: SubLayer, mlp: SubLayer, pre: Callable[..., Any] = nothing
-    ) -> None:
+    def __init__(self, attention: SubLayer, mlp: SubLayer, pre: Layer = nothing) -> None:
         super().__init__()
         self.attention, self.mlp, self.pre = attention, mlp, pre
 
@@ -99,7 +97,7 @@ class DualBlock(nn.Module):
 class Join(nn.Module):
     """x + norm(r): the end of a model of `DualBlock`s, its final norm inside"""
 
-    def __init__(self, norm: Callable[..., Any]) -> None:
+    def __init__(self, norm: Layer) -> None:
         super().__init__()
         self.norm = norm
 

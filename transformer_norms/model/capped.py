@@ -59,7 +59,8 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Te
     if torch.is_autocast_enabled(kind):  # the backward pass is outside of it
         q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
     heads = (x.flatten(0, 1) for x in (q, k, v))
-    return _Causal.apply(*heads, cap, scale).view(v.shape)
+    attended: Tensor = _Causal.apply(*heads, cap, scale)  # type: ignore[no-untyped-call]
+    return attended.view(v.shape)
 
 
 class _Causal(torch.autograd.Function):

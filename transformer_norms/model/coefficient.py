@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.sites import EARLIER
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
 Function = Callable[[Tensor], Tensor]
@@ -22,7 +22,7 @@ OPTIONAL = {"stored": "", "function": "same", "share": "sub_layer"}
 PARAMETER_SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
 
 
-def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Callable[..., Any]:
+def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Layer:
     """`1` · `(2*N)**0.25` · `{learn: scalar | vector | head, init: FORMULA}`  ->  x times that.
 
     Returns a function that multiplies x by the coefficient. A learned one may be kept at another
@@ -86,7 +86,7 @@ class Learned(nn.Module):
 class Rest:
     """x - branch(x): the convex residual (1 - b) x + b f"""
 
-    def __init__(self, branch: Callable[..., Any]) -> None:
+    def __init__(self, branch: Layer) -> None:
         self.branch = branch
 
     def __call__(self, x: Tensor, *_: Any) -> Tensor:
@@ -96,7 +96,7 @@ class Rest:
 class Adding(nn.Module):
     """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer"""
 
-    def __init__(self, skip: Callable[..., Any], scales: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, skip: Layer, scales: Mapping[str, Layer]) -> None:
         super().__init__()
         self.skip, self.names = skip, tuple(scales)
         for name, scale in scales.items():
@@ -113,7 +113,7 @@ class Adding(nn.Module):
 class Scaled(nn.Module):
     """scale * norm(x)"""
 
-    def __init__(self, norm: Callable[..., Any], scale: Callable[..., Any]) -> None:
+    def __init__(self, norm: Layer, scale: Layer) -> None:
         super().__init__()
         self.norm, self.scale = norm, scale
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from transformer_norms.formula import OF_NUMBERS
 from transformer_norms.model.sites import (
     EARLIER,
     HEAD_SITES,
@@ -27,9 +28,8 @@ from transformer_norms.names import hint, unknown
 
 BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
 _NUMBERS = frozenset("N R l i d dh m H L".split())
-_FUNCTIONS = ("sqrt", "log")
 # Names that no learned coefficient can have.
-RESERVED = _NUMBERS | {"x", "r", "f", "norm", *EARLIER, *INSIDE, *_FUNCTIONS}
+RESERVED = _NUMBERS | {"x", "r", "f", "norm", *EARLIER, *INSIDE, *OF_NUMBERS}
 _MOST_CHARACTERS = 2000
 
 
@@ -202,7 +202,7 @@ class Reader:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self.is_scalar(operand)
             case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
-                return name in _FUNCTIONS and self.is_scalar(argument)
+                return name in OF_NUMBERS and self.is_scalar(argument)
         return False
 
     # ------------------------------------------------------------------------------- coefficients

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 
 # Not traced into a compiled block, which would make the mask anew in every call.
-@torch.compiler.disable(recursive=False)
+@torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
 def fused(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:
     """softmax(cap * tanh(scale * q k^T / cap)) v, causal, of [batch, heads, time, head_dim]"""
     mask = causal_blocks(q.shape[2], str(q.device))

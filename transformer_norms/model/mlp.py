@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from transformer_norms.model.initialization import Linear
 from transformer_norms.names import Registry
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 MLPS = Registry("mlp")
 ACTIVATIONS = Registry("activation")
@@ -42,7 +42,7 @@ def relu(x: Tensor) -> Tensor:
 @ACTIVATIONS("relu2")
 def relu2(x: Tensor) -> Tensor:
     """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
-    return _ReLU2.apply(x)
+    return _ReLU2.apply(x)  # type: ignore[no-untyped-call]
 
 
 class _ReLU2(torch.autograd.Function):
@@ -80,8 +80,8 @@ class MLP(nn.Module):
         mlp_width: int,
         bias: Collection[str],
         activation: Callable[[Tensor], Tensor],
-        mid: Callable[..., Any] = nothing,
-        up_scale: Callable[..., Any] = nothing,
+        mid: Layer = nothing,
+        up_scale: Layer = nothing,
     ) -> None:
         super().__init__()
         self.up = Linear(width, mlp_width, bias="up" in bias)
@@ -104,7 +104,7 @@ class GatedMLP(MLP):
         width: int,
         mlp_width: int,
         bias: Collection[str],
-        gate_scale: Callable[..., Any] = nothing,
+        gate_scale: Layer = nothing,
         **rest: Any,
     ) -> None:
         super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)

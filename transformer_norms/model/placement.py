@@ -55,9 +55,9 @@ class Placement:
         self.learned = learned
         _check_learned(learned)
         self.topology = topology_of("equation", equation)
-        self.usual = _Entry.read("equation", equation, self.topology, learned)
+        self.default = _Entry.read("equation", equation, self.topology, learned)
         self.where = [self._entry(number, entry) for number, entry in enumerate(where)]
-        ends = {} if self.usual.end is None else {"final_norm": self.usual.end.norm}
+        ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
         self.brings = {**ends, **brings}
         used = {name for _, plan in self.everywhere() for name in plan.names.values()}
         for name in learned:
@@ -65,24 +65,24 @@ class Placement:
                 raise ValueError(f"learned.{name}: no equation names it")
 
     @property
-    def whole(self) -> SubLayerPlan:
+    def block_plan(self) -> SubLayerPlan:
         """The plan of the block itself: the norm that both sub-layers read."""
-        return self.usual.plans.get("block", SubLayerPlan())
+        return self.default.plans.get("block", SubLayerPlan())
 
     def plans(self, i: int, depth: int) -> Plans:
         """The plans of `attention` and `mlp` in block i of depth N."""
         entry = self._entry_of(i, depth)
-        plans = self.usual.plans if entry is None else {**self.usual.plans, **entry.plans}
+        plans = self.default.plans if entry is None else {**self.default.plans, **entry.plans}
         return {name: plans[name] for name in SUB_LAYERS}
 
     def equation(self, i: int, depth: int) -> Mapping[str, str]:
         """The equation of each part of block i of depth N, as it is written."""
         entry = self._entry_of(i, depth)
-        return self.usual.text if entry is None else {**self.usual.text, **entry.text}
+        return self.default.text if entry is None else {**self.default.text, **entry.text}
 
     def everywhere(self) -> Iterator[tuple[str, SubLayerPlan]]:
         """Every plan that some block may hold."""
-        for entry in (self.usual, *self.where):
+        for entry in (self.default, *self.where):
             yield from entry.plans.items()
 
     def sites(self) -> Iterator[tuple[str, Site]]:

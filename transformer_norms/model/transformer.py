@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformer_norms.model.attention import Cache
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 Tokens = Int[Tensor, "batch time"]
 States = Float[Tensor, "*batch width"]
@@ -44,13 +44,13 @@ class Transformer(nn.Module):
         blocks: Sequence[nn.Module],
         tied: bool,
         bias: bool = False,
-        scale: Callable[..., Any] = nothing,
-        embed: Callable[..., Any] = nothing,
-        final: Callable[..., Any] = nothing,
-        dropout: Callable[..., Any] = nothing,
-        logit_scale: Callable[..., Any] = nothing,
-        cap: Callable[..., Any] = nothing,
-        rows: Callable[..., Any] = nothing,
+        scale: Layer = nothing,
+        embed: Layer = nothing,
+        final: Layer = nothing,
+        dropout: Layer = nothing,
+        logit_scale: Layer = nothing,
+        cap: Layer = nothing,
+        rows: Layer = nothing,
         enter: Callable[..., Any] = nothing,
         constrain: Callable[..., Any] = nothing,
     ) -> None:

@@ -15,11 +15,15 @@ Whoever chooses the norm has its formula compared with its class first (stated.p
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from transformer_norms.names import Registry
 
 T = TypeVar("T")
+Layer = Callable[..., Tensor]  # what stands at a site: a module, or `nothing`
 
 NORMS = Registry("norm")
 # Keys of a norm's YAML that are no arguments of its class. `formula` is compared with the class.

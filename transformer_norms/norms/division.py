@@ -44,7 +44,7 @@ def divide(x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
     """gain * x / length(x). A gain has one number, or as many as x is wide, or is absent."""
     if torch.compiler.is_compiling():  # which fuses the formula and its gradient by itself
         return _formula(length, x, gain)
-    return _Divide.apply(x, gain, length)
+    return _Divide.apply(x, gain, length)  # type: ignore[no-untyped-call]
 
 
 def _formula(length: Length, x: Tensor, gain: Tensor | None) -> Tensor:

@@ -36,7 +36,7 @@ PEAKS = {
 def _attention(q: Any, k: Any, v: Any, *rest: Any, **more: Any) -> int:
     """q k^T and the weights times v, over all pairs of tokens, by shapes"""
     batch, heads, queries, head_dim = q
-    return 2 * batch * heads * queries * k[2] * (head_dim + v[3])
+    return int(2 * batch * heads * queries * k[2] * (head_dim + v[3]))
 
 
 # For every fused kernel alike: torch's counter knows no processor's.

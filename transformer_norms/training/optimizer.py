@@ -140,7 +140,8 @@ class Muon(torch.optim.Optimizer):
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        return state["momentum"]
+        momentum: Tensor = state["momentum"]
+        return momentum
 
 
 def _grad(parameter: nn.Parameter) -> Tensor:
@@ -162,7 +163,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     bfloat16 products are slow; in bfloat16 on a GPU, where they are enough.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices if matrices.device.type == "cpu" else matrices.bfloat16()
+    x: Tensor = matrices if matrices.device.type == "cpu" else matrices.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -73,14 +73,14 @@ class Trainer:
             reason = self.train_step()
             self.seconds += time.perf_counter() - begun
             if reason is not None:
-                return self._diverged(record, reason)
+                return self._record_divergence(record, reason)
             record.progress(self)
         if record.saved != self.step:
             record.checkpoint(self)
         if self.step < self.settings.steps or not measured:
             return "preempted"
         reason = self.divergence.end(self.final, self.best)
-        return "finished" if reason is None else self._diverged(record, reason)
+        return "finished" if reason is None else self._record_divergence(record, reason)
 
     def train_step(self) -> str | None:
         """Makes one optimizer step, or returns the reason why its update must not be applied."""
@@ -101,9 +101,8 @@ class Trainer:
         judged = nats if math.isfinite(loss) else loss
         reason = self.divergence.step(self.step + 1, judged, norm_here)
         if reason is None:
-            if (
-                0 < self.settings.clip < 1.001 * norm_here + 1e-6
-            ):  # else all would be multiplied by one
+            # Below that, clipping would multiply all gradients by one.
+            if 0 < self.settings.clip < 1.001 * norm_here + 1e-6:
                 nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
             with probe.update():
                 for optimizer in self.optimizers:
@@ -175,7 +174,7 @@ class Trainer:
         if self.settings.device == "cuda":
             torch.cuda.manual_seed(int.from_bytes(digest[:7], "big"))
 
-    def _diverged(self, record: Any, reason: str) -> str:
+    def _record_divergence(self, record: Any, reason: str) -> str:
         record.diverged = reason
         if record.saved != self.step:
             record.checkpoint(self)
