@@ -1,7 +1,8 @@
 """Shows long work as it goes: a live line on a terminal, a plain line now and then elsewhere.
 
 Work that takes no longer than a moment is not shown. A worker only says how far it is. A thread
-shows it, so that work without news for a while is seen to go on.
+shows it, so that work without news for a while is seen to go on. A terminal that has gone ends no
+work.
 """
 
 import os
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress, Task
 
 QUIET = 2.0  # seconds before anything is shown
@@ -36,8 +38,55 @@ def each(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
 
 
 def say(line: str) -> None:
-    """One line to a person: stderr, without control characters."""
-    print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr, flush=True)
+    """Prints one line for a person: on stderr, without control characters."""
+    print(_without_controls(line), file=sys.stderr, flush=True)
+
+
+def _without_controls(line: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+class Screen:
+    """Draws in place on the terminal that stderr is, and prints lines above the drawing.
+
+    Where stderr is no terminal, there are only the lines. Nothing on stdout is touched. `stays`
+    says whether the last drawing stays on the terminal.
+    """
+
+    def __init__(self, stays: bool = False) -> None:
+        from rich.console import Console
+        from rich.live import Live as Drawing
+
+        class LineConsole(Console):
+            def show_cursor(self, show: bool = True) -> bool:
+                return False  # a killed process could not bring a hidden cursor back
+
+        self.is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        # stderr as it is now: a run of a sweep redirects its own. Only `draw` refreshes: rich's own
+        # thread would end with a traceback once the terminal has gone.
+        self._console = LineConsole(file=sys.stderr, force_jupyter=False)
+        self._drawing = Drawing(
+            console=self._console,
+            auto_refresh=False,
+            transient=not stays,
+            redirect_stdout=False,
+        )
+
+    def draw(self, content: "RenderableType") -> None:
+        """Replaces the drawing. Lines that others print on stderr come above it."""
+        if self.is_terminal:
+            with _GONE:
+                self._drawing.start()
+                self._drawing.update(content, refresh=True)
+
+    def say(self, line: str) -> None:
+        """Prints one line for a person, without control characters."""
+        with _GONE:
+            self._console.out(_without_controls(line), highlight=False)
+
+    def close(self) -> None:
+        with _GONE:
+            self._drawing.stop()
 
 
 class News(NamedTuple):
@@ -78,48 +127,28 @@ class Live:
         while not self.news.what:  # the work has not said anything yet
             if self.over.wait(_LOOK_EVERY):
                 return
-        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        bar = _make_bar(transient=not self.stays)
+        screen, bar = Screen(self.stays), _make_bar()
+        pause = _LOOK_EVERY if screen.is_terminal else PLAIN_EVERY
+        ends = False
+        while not ends:
+            task = _update(bar, self.news)
+            screen.draw(bar)
+            if not screen.is_terminal:
+                screen.say("  ".join(filter(None, [task.description, task.fields["more"]])))
+            ends = self.over.wait(pause)
         _update(bar, self.news)
-        with _GONE:
-            if is_terminal:
-                bar.start()
-        while True:
-            with _GONE:
-                task = _update(bar, self.news)
-                if is_terminal:
-                    bar.refresh()
-                else:
-                    say("  ".join(filter(None, [task.description, task.fields["more"]])))
-            if self.over.wait(_LOOK_EVERY if is_terminal else PLAIN_EVERY):
-                break
-        with _GONE:
-            if is_terminal:
-                _update(bar, self.news)
-                bar.stop()
+        screen.draw(bar)
+        screen.close()
 
 
-def _make_bar(transient: bool) -> "Progress":
-    """Returns rich's progress of one line.
-
-    It is refreshed by us: rich's own thread would end with a traceback once the terminal has gone.
-    Nothing on stdout is touched. Lines that others print on stderr come above it.
-    """
-    from rich.console import Console
+def _make_bar() -> "Progress":
+    """Returns rich's progress of one line, which a Screen draws."""
     from rich.progress import BarColumn, Progress, TextColumn
-
-    class LineConsole(Console):
-        def show_cursor(self, show: bool = True) -> bool:
-            return False  # a killed process could not bring a hidden cursor back
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[more]}", markup=False),
-        console=LineConsole(file=sys.stderr),
-        auto_refresh=False,
-        transient=transient,
-        redirect_stdout=False,
         expand=True,
         speed_estimate_period=300,
     )

@@ -5,9 +5,6 @@ another command that works on the same study.
 """
 
 import json
-import os
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from transformer_norms.progress import clock
-from transformer_norms.run.summary import ENDED, Summary, read_summary
-from transformer_norms.sweep.planning import Job
+from transformer_norms.progress import Screen, clock
+from transformer_norms.run.summary import ENDED, read_summary
+from transformer_norms.sweep.planning import Job, state_of
 
 OVER = (*ENDED, "failed")
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
@@ -45,8 +41,13 @@ class Row:
     start: tuple[float, int] | None = None  # the second and the step when it was first seen running
 
     @property
-    def done(self) -> float:
-        if self.state in OVER:
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def share(self) -> float:
+        """The part of the job's work that is done."""
+        if self.over:
             return 1.0
         return self.step / self.steps if self.steps else 0.0
 
@@ -56,25 +57,39 @@ class Row:
             return ""
         return time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
 
+    def update(self) -> None:
+        """Reads the run folder, as far as it has changed."""
+        file = self.job.folder / "summary.json"
+        if not file.is_file():
+            return
+        written = file.stat().st_mtime_ns
+        if written != self.read:
+            summary = read_summary(self.job.folder)
+            assert summary is not None
+            self.state = state_of(summary)
+            self.step, self.steps = summary.step, summary.steps or 0
+            self.loss = summary.val_loss
+            self.error = ((summary.error or "").strip().splitlines() or [""])[-1]
+            self.read = written
+        if self.state == "running" and (last := last_loss(self.job.folder / "metrics.jsonl")):
+            self.step = last["step"]
+            self.loss = last.get("val/loss", last.get("train/loss"))
+
 
 class Board:
     """A context in which `add` shows jobs and `tell` notes a state that no folder holds. `follow`
-    is called once with each job whose run has begun."""
+    is called once with each folder whose run has begun."""
 
-    def __init__(self, title: str, follow: Callable[[Job], None]) -> None:
+    def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
         self.rows: list[Row] = []
-        self.stream = sys.stderr  # as it is now: a job's own stderr is redirected
-        self.live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
-        self.is_terminal = self.stream.isatty()
+        self.screen = Screen()
         self.began = self.spoke = time.monotonic()
-        self.already = 0.0  # how many jobs' work was done before
+        self.share_before = 0.0  # the work that earlier commands have done, in jobs
         self.lock, self.over = threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Board":
-        if self.is_terminal:
-            self.live.start()
         self.thread.start()
         return self
 
@@ -82,42 +97,37 @@ class Board:
         self.over.set()
         self.thread.join()
         self.look()
-        if self.is_terminal:
-            self.live.stop()
+        self.screen.close()
 
     def add(self, jobs: list[Job]) -> None:
         with self.lock:
             for job in jobs:
                 row = Row(job)
-                _update(row)
+                row.update()
                 row.state = "waiting" if row.state == "failed" else row.state
-                self.already += row.done
+                self.share_before += row.share
                 self.rows.append(row)
 
     def tell(self, job: Job, state: str, error: str = "") -> None:
         """Notes what a launcher says of a job."""
         with self.lock:
             for row in self.rows:
-                if row.job is job and row.state not in OVER:
+                if row.job is job and not row.over:
                     row.state, row.error = state, error
                     self._say_ended(row)
 
     def say(self, line: str) -> None:
         """Prints a line for a person, above the table if there is one."""
-        text = "".join(c if c.isprintable() else "?" for c in line)
-        if self.is_terminal:
-            self.live.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=self.stream, flush=True)
+        self.screen.say(line)
 
     def look(self) -> None:
         """Reads the folders now, so that a run's end is printed before what follows from it."""
         with self.lock:
             for row in self.rows:
-                if row.state not in OVER:
+                if not row.over:
                     self._look_at(row)
-            if self.is_terminal:
-                self.live.update(self._table(), refresh=True)
+            if self.screen.is_terminal:
+                self.screen.draw(self._table())
             elif time.monotonic() - self.spoke > PLAIN_EVERY:
                 for row in self.rows:
                     if row.state == "running":
@@ -129,38 +139,37 @@ class Board:
             self.look()
 
     def _look_at(self, row: Row) -> None:
-        state, read = row.state, row.read
+        read = row.read
         with suppress(OSError, ValueError):  # a file that is being written, or has gone
-            _update(row)
+            row.update()
         if row.read != read and not row.began:
             row.began = True
-            self.follow(row.job)
+            self.follow(row.job.folder)
         if row.state == "running" and row.start is None and row.step:
             row.start = time.monotonic(), row.step
-        if row.state != state and row.state in OVER:
+        if row.over:
             self._say_ended(row)
 
     def _say_ended(self, row: Row) -> None:
         self.spoke = time.monotonic()
-        ended = sum(row.state in OVER for row in self.rows)
-        what = f": {row.error}" if row.error else _loss_text(row)
-        left = f"; {left} left" if (left := self._left()) else ""
-        self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{what}{left}")
+        ended = sum(row.over for row in self.rows)
+        result = f": {row.error}" if row.error else _loss_text(row)
+        self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
         """The time that the rest takes, once one of this command's runs has ended."""
-        if not any(row.began and row.done == 1 for row in self.rows):
+        if not any(row.began and row.share == 1 for row in self.rows):
             return ""
-        done = sum(row.done for row in self.rows)
-        return time_left(self.began, done - self.already, len(self.rows) - done)
+        share = sum(row.share for row in self.rows)
+        left = time_left(self.began, share - self.share_before, len(self.rows) - share)
+        return f"; {left} left" if left else ""
 
     def _table(self) -> Table:
-        ended = [row for row in self.rows if row.state in OVER]
+        ended = [row for row in self.rows if row.over]
         waiting = [row for row in self.rows if row.state == "waiting"]
-        running = [row for row in self.rows if row.state not in (*OVER, "waiting")]
-        left = f"; {left} left" if (left := self._left()) else ""
+        running = [row for row in self.rows if not row.over and row.state != "waiting"]
         table = Table(
-            title=f"{self.title}: {len(ended)} of {len(self.rows)} runs{left}",
+            title=f"{self.title}: {len(ended)} of {len(self.rows)} runs{self._left()}",
             title_justify="left", box=None, pad_edge=False, expand=False,
         )  # fmt: skip
         for name in ("run", "state", "step", "loss", "left"):
@@ -170,7 +179,7 @@ class Board:
         for row in [*ended[-room:], *running[:MOST_ROWS], *waiting[:3]]:
             step = f"{row.step}/{row.steps}" if row.steps else ""
             loss = "" if row.loss is None else f"{row.loss:.3f}"
-            table.add_row(str(row.job)[:40], row.state, step, loss, row.left)
+            table.add_row(Text(str(row.job)[:40]), row.state, step, loss, row.left)
         return table
 
 
@@ -181,39 +190,6 @@ def time_left(began: float, done: float, rest: float) -> str:
 
 def _loss_text(row: Row) -> str:
     return "" if row.loss is None else f", loss {row.loss:.4f}"
-
-
-def _update(row: Row) -> None:
-    """Brings a row up to date from its folder."""
-    file = row.job.folder / "summary.json"
-    if not file.is_file():
-        return
-    written = file.stat().st_mtime_ns
-    if written != row.read:
-        summary = read_summary(row.job.folder)
-        assert summary is not None
-        row.state = _state(summary)
-        row.step, row.steps = summary.step, summary.steps or 0
-        row.loss = summary.val_loss
-        row.error = ((summary.error or "").strip().splitlines() or [""])[-1]
-        row.read = written
-    if row.state == "running" and (last := last_loss(row.job.folder / "metrics.jsonl")):
-        row.step = last["step"]
-        row.loss = last.get("val/loss", last.get("train/loss"))
-
-
-def _state(summary: Summary) -> str:
-    """The recorded status; `interrupted` if the process that trained the run has ended."""
-    holder = summary.process
-    if summary.status != "running" or holder.get("host") != socket.gethostname():
-        return summary.status
-    try:
-        os.kill(int(holder["pid"]), 0)  # asking for the run's lock would keep a trainer from it
-    except ProcessLookupError:
-        return "interrupted"
-    except PermissionError:  # another user's process
-        pass
-    return "running"
 
 
 def last_loss(file: Path) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
-"""Runs a sweep: what is missing of it, stage by stage, through whichever launcher was chosen.
+"""Runs what is missing of a sweep, stage by stage, through whichever launcher was chosen.
 
 question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
 them, grid.py chooses each variant's best point, and ending.py reports and answers.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Any
 
 from transformer_norms.config.compose import check_hydras
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.locks import is_locked, wait_for_lock
+from transformer_norms.locks import wait_for_lock
 from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
@@ -35,10 +35,14 @@ from transformer_norms.sweep.launching import (
 )
 from transformer_norms.sweep.planning import Job, Jobs, count
 from transformer_norms.sweep.question import read_request
+from transformer_norms.tracking.mirror import Mirror
 from transformer_norms.training.stopping import Stopping
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
+# After so many looks a run is tried in earnest. Its process may be on another machine, where it
+# cannot be seen to end; its number may be another process's by now.
+_MOST_LOOKS = 300
 
 
 @cache
@@ -55,61 +59,39 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0. Hydra calls it for `-m`."""
     jobs, first = plan_sweep(tuple(arguments))
-    with closing(Mirrors()) as mirrors:
-        sweep = Sweep(jobs, launcher, mirrors)
+    with closing(Mirror(first[0].tracking)) as mirror:
+        sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
         code = end_sweep(
             path_of(jobs.study, jobs.request.name),
             _distinct(sweep.jobs), sweep.failed, code, sweep.board.say,
         )  # fmt: skip
-        mirrors.show_report(jobs.study)
+        if any(row.began for row in sweep.board.rows):
+            mirror.follow(jobs.study)  # for its report
     if code:
         raise SystemExit(code)
 
 
-class Mirrors:
-    """The one W&B mirror of a sweep's command, opened for the first run that wants it."""
-
-    def __init__(self) -> None:
-        self.mirror: Any = None
-
-    def follow(self, job: Job) -> None:
-        if job.mirror != "none":
-            if self.mirror is None:
-                from transformer_norms.tracking.mirror import Mirror
-
-                self.mirror = Mirror(job.mirror)
-            self.mirror.follow(job.folder)
-
-    def show_report(self, study: Path) -> None:
-        """Adds the study's report to the runs that this command had mirrored."""
-        if self.mirror is not None:
-            self.mirror.follow(study)
-
-    def close(self) -> None:
-        if self.mirror is not None:
-            self.mirror.close()
-
-
 class Sweep:
-    """Runs the jobs of one question. `make` makes them, `launcher` is Hydra's, `mirrors` show the
-    runs in W&B."""
+    """Runs the jobs of one question. `make` makes them, `launcher` is Hydra's, and `follow` is
+    called with each folder whose run has begun."""
 
-    def __init__(self, make: Jobs, launcher: Any, mirrors: Mirrors) -> None:
-        self.make, self.launcher, self.mirrors = make, launcher, mirrors
+    def __init__(self, make: Jobs, launcher: Any, follow: Callable[[Path], None]) -> None:
+        self.make, self.launcher, self.follow = make, launcher, follow
         self.request, self.question = make.request, make.request.question
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
         self.failed: dict[Path, str] = {}
-        self.tracebacks: set[str] = set()  # those that were printed
+        self.tracebacks: set[str] = set()  # that were printed
+        self.awaited: set[Path] = set()  # the runs that another process had
         self.stopped = self.refused = False
 
     def run(self, first: list[Job]) -> None:
         self.stopping = Stopping()
         self.stopping.patient = True
-        with self.stopping, Board(self.request.name, self.mirrors.follow) as self.board:
+        with self.stopping, Board(self.request.name, self.follow) as self.board:
             for line in self.make.introduction(first):
                 self.board.say(line)
             self._run_stage(first)
@@ -156,12 +138,18 @@ class Sweep:
                     self.board.say(line)
 
     def _wait_for_others(self, busy: list[Job]) -> list[Job]:
-        """Waits until other processes have released their runs; returns those that did not end."""
-        if busy and not self.stopped:
-            self.board.say(f"waiting for {count(len(busy), 'run')} that another process has")
+        """Waits while other processes train these runs; returns the runs that did not end."""
+        new = {job.folder for job in busy} - self.awaited
+        if new and not self.stopped:
+            self.board.say(f"waiting for {count(len(new), 'run')} that another process has")
+        self.awaited |= new
         for job in busy:
-            while not self.stopping.asked and is_locked(job.folder):
+            for _ in range(_MOST_LOOKS):
+                if self.stopping.asked:
+                    break
                 time.sleep(_LOOK_EVERY)
+                if job.state != "running":
+                    break
         self.stopped = self.stopped or self.stopping.asked
         return [job for job in busy if not job.ended]
 

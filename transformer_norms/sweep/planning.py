@@ -1,5 +1,9 @@
-"""From a question to jobs: each is composed, and its data and folder checked, before any runs."""
+"""Makes the jobs of a question. Each is composed, and its data and folder checked, before any of
+them runs.
+"""
 
+import os
+import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,24 +13,29 @@ from typing import Any
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.sweep.question import MOST_RUNS, Request
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and W&B's mode or `none`."""
+    """A planned run: its folder, the arguments that train it, and how W&B shows it."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
-    mirror: str
+    tracking: str
 
     @property
     def ended(self) -> bool:
         summary = read_summary(self.folder)
         return summary is not None and summary.ended
+
+    @property
+    def state(self) -> str:
+        summary = read_summary(self.folder)
+        return state_of(summary) if summary else "waiting"
 
     def __str__(self) -> str:
         tuned = [f"{key.rpartition('.')[2]}={value}" for key, value in self.run.tuned.items()]
@@ -45,7 +54,7 @@ class Jobs:
         self._first: dict[str, Any] = {}  # identity -> the first plan of it
 
     def first_stage(self) -> list[Job]:
-        """The jobs that are known from the start. Those that will follow are checked as well.
+        """The jobs that are known from the start. The jobs of stage 2 are checked as well.
 
         Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
@@ -71,28 +80,28 @@ class Jobs:
         overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
         if overrides not in self._made:
             self._made[overrides] = self._plan(overrides, variant)
-        plan, mirror = self._made[overrides]
+        plan, tracking = self._made[overrides]
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        return Job(run, plan.folder, overrides, mirror)
+        return Job(run, plan.folder, overrides, tracking)
 
     def introduction(self, first: Sequence[Job]) -> list[str]:
         """The lines before the first job: the question, the number of runs, remarks, warnings."""
         request, question = self.request, self.request.question
         lines = [f"{request.name}: {question.question}"] if question.question else []
         folders = {job.folder for job in first}
-        there = len({job.folder for job in first if job.ended})
-        number = f"{count(len(folders), 'run')} in {self.study}"
-        number += f", {there} there already" if there else ""
+        ended = len({job.folder for job in first if job.ended})
+        sizes = f"{count(len(folders), 'run')} in {self.study}"
+        sizes += f", {ended} there already" if ended else ""
         if question.tune:
-            number += (
+            sizes += (
                 f": {len(question.variants)} variants x {len(question.points)} points of the grid "
                 f"x {count(len(question.tune_seeds), 'seed')}; then each variant at its best, "
                 f"{count(len(question.seeds), 'other seed')}"
             )
-        lines += [number, *request.remarks]
+        lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
         if changed := self._changed_job(first):
@@ -103,7 +112,7 @@ class Jobs:
         return lines
 
     def _plan(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
-        """The plan of a run, and how it is mirrored."""
+        """The plan of a run, and the mode in which W&B shows it."""
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
@@ -115,9 +124,9 @@ class Jobs:
         self.remarks.update(plan.remarks)
         for warning in config.warnings:
             self.warnings.setdefault(str(warning), label(variant))
-        mirror = config.tracking.mode if config.tracking.type == "wandb" else "none"
+        tracking = config.tracking.mode if config.tracking.type == "wandb" else "disabled"
         # Two variants may be one run: `auto` in one of them is what the other spells out.
-        return self._first.setdefault(plan.hash, plan), mirror
+        return self._first.setdefault(plan.hash, plan), tracking
 
     def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
         """Refuses options that do not exist, before any job is composed."""
@@ -135,6 +144,24 @@ class Jobs:
             before.setdefault(run.place, set()).add(run.identity)
         known = ((job, before.get(job.run.place, {job.run.identity})) for job in first)
         return next((job for job, identities in known if identities != {job.run.identity}), None)
+
+
+def state_of(summary: Summary) -> str:
+    """The recorded status; `interrupted` if the process that trained the run has ended.
+
+    It asks for the process, not for the run's lock: whoever asks for a lock has it for a moment,
+    and a trainer that starts just then would find it taken.
+    """
+    trainer = summary.process
+    if summary.status != "running" or trainer.get("host") != socket.gethostname():
+        return summary.status
+    try:
+        os.kill(int(trainer["pid"]), 0)
+    except ProcessLookupError:
+        return "interrupted"
+    except PermissionError:  # another user's process
+        pass
+    return "running"
 
 
 def count(number: int, thing: str) -> str:
