@@ -6,6 +6,7 @@ report is the one that `python -m transformer_norms.report` writes: its page, re
 committed, and lies beside the rest once this has run.
 """
 
+import csv
 import re
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from claims import claims_table
 from transformer_norms.analysis import init_gradients, invariances, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
 from transformer_norms.analysis.invariance_laws import measure_norms
+from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WITHOUT
+from transformer_norms.analysis.norm_tuning import Cost, Tuning
 from transformer_norms.files import read_json
 from transformer_norms.report import write_report
 from transformer_norms.report.answer import sentence
@@ -147,11 +150,44 @@ def _invariances(folder: Path) -> None:
 
 def _removal(folder: Path) -> str:
     """The gap of each variant, in a sentence."""
-    costs = norm_removal.read_costs(folder)
+    costs = read_costs(folder)
     (folder / "norm_removal.svg").write_bytes(norm_removal.figure(costs))
     lines, table = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
     _fill(folder / "README.md", "\n".join(f"- {line}" for line in lines) + f"\n\n{table}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
+
+
+def read_costs(folder: Path) -> list[Cost]:
+    """The costs that an analysis of the removal of norms wrote into the two CSV files."""
+    stages, curves = (_read_groups(folder / name) for name in (RESULTS, CURVES))
+    costs = []
+    for (name, seed), own in stages.items():
+        rounding, diverged = own[-1]["rounding"], own[-1]["diverged"]
+        reasons = dict(part.split(": ", 1) for part in diverged.split("; ") if part)
+        removed = _tuning("loss", own, curves[name, seed], reasons.get(WITHOUT, ""))
+        control = _tuning("loss_control", own, curves[name, seed], reasons.get(CONTROL, ""))
+        costs.append(Cost(name, int(seed), removed, control, float(rounding) if rounding else None))
+    return costs
+
+
+def _tuning(
+    loss: str, stages: list[dict[str, str]], curves: list[dict[str, str]], diverged: str
+) -> Tuning:
+    reached = [row for row in stages if row[f"val_{loss}"]]
+    return Tuning(
+        {row["stage"]: int(row["step"]) for row in reached},
+        {row["stage"]: float(row[f"val_{loss}"]) for row in reached},
+        [float(row[f"train_{loss}"]) for row in curves if row[f"train_{loss}"]],
+        diverged,
+    )
+
+
+def _read_groups(file: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    with open(file, newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            groups.setdefault((row["run"], row["seed"]), []).append(row)
+    return groups
 
 
 def _fill(file: Path, text: str) -> None:

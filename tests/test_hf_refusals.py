@@ -144,6 +144,23 @@ def test_what_theirs_cannot_be_names_the_key_and_what_is_there(case):
     assert fragment in line, line
 
 
+@pytest.mark.parametrize(
+    ("placement", "name"),
+    [
+        ("placement.equation=x + norm(f(norm(x)))", "sandwich"),  # and not peri, which brings more
+        ("placement=peri", "peri"),
+        ("placement.equation={attention: x + f(norm(x)), mlp: x+f( norm(x) )}", "pre"),
+        ("placement.equation=norm(x + f(norm(x)))", "norm(x + f(norm(x)))"),
+        ("placement=layerscale placement.learned.b.init=1", "layerscale, changed"),
+    ],
+)
+def test_a_placement_is_named_as_it_was_chosen_and_an_equation_by_the_file_that_has_it(
+    placement, name
+):
+    typed = [placement] if placement.startswith("placement.") else placement.split()
+    assert facts_of(compose(["model=tiny", *typed]), 37)["placement"] == name
+
+
 def test_the_family_that_was_asked_for_says_what_it_is_not():
     model = build_model(compose(["model=tiny", *LLAMA.split()]), 37)
     assert type(to_hf(model)).__name__ == "LlamaForCausalLM"

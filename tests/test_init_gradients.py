@@ -17,7 +17,6 @@ from transformer_norms.analysis.init_measures import (
     bound,
     draw_tokens,
     fit_law,
-    measure_blocks,
     measure_variants,
     read_setting,
 )
@@ -180,7 +179,8 @@ def by_differences(placement, weights, batch, depth, name):
 @pytest.mark.parametrize("placement", BY_HAND)
 def test_gradients_and_streams_of_one_and_two_blocks_are_those_of_the_formulas(placement):
     setting = read_setting([f"placement={placement}", *SMALL], xiong=True)
-    rows = measure_blocks(setting)
+    (variant,) = measure_variants(setting)
+    rows = variant.rows
     assert [(row.depth, row.block) for row in rows] == [(1, 1), (2, 1), (2, 2)]
     for config in setting.variants[placement]:
         depth = config.model.depth

@@ -9,17 +9,17 @@ import pytest
 import torch
 from combinations import combined
 from omegaconf import OmegaConf
+from results import read_costs
 
 from transformer_norms import build_model, compose, load, train
 from transformer_norms.analysis.norm_freezing import (
-    FrozenNorm,
-    Lengths,
+    RemovableNorm,
     compose_normless,
     fold_norms,
-    places,
-    unify_lengths,
+    make_removable,
+    norm_stages,
 )
-from transformer_norms.analysis.norm_removal import csv_files, figure, main, read_costs, sentences
+from transformer_norms.analysis.norm_removal import csv_files, figure, main, sentences
 from transformer_norms.analysis.norm_tuning import Cost, Subject, Timetable, Tuning, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.saved import to_yaml
@@ -50,14 +50,15 @@ def lively(config, vocab_size=13):
 
 def frozen(model, batches=3):
     """All norms frozen, after a few forward passes."""
-    lengths = Lengths(model.train())
+    norms = make_removable(model.train()).values()
     with torch.no_grad():
         for step in range(batches):
             model(tokens_of(step)[:, :-1])
-            lengths.step()
-    for place in places(model):
-        lengths.freeze(place.path)
-    unify_lengths(model)
+            for norm in norms:
+                norm.step()
+    for norm in norms:
+        norm.frozen = True
+        norm.unify_lengths()
     return model.eval()
 
 
@@ -72,17 +73,20 @@ def test_a_frozen_norm_is_its_formula_with_a_number_for_the_length():
         bias = 0 if own.bias is None else own.bias
         divisor = torch.tensor([3.0, 0.7, 0.7, 0.7, 0.7])[:, None]
         expected = gain * (x - centre * x.mean(-1, keepdim=True)) / divisor + bias
-        assert torch.allclose(FrozenNorm(own, 3.0, 0.7)(x), expected, atol=1e-6)
+        removable = RemovableNorm(own)
+        assert torch.equal(removable(x), own(x))
+        removable.lengths, removable.frozen = torch.tensor([3.0, 0.7]), True
+        assert torch.allclose(removable(x), expected, atol=1e-6)
 
 
 def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_token_apart():
     model = lively(compose([*SIZES, "norm=layernorm"])).train()
-    lengths, inputs = Lengths(model), []
+    final, inputs = make_removable(model)["final"], []
     model.final.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach()))
     for step in range(3):
         model(tokens_of(step)[:1, :-1])
         model(tokens_of(step)[1:2, :-1])  # accumulated, or run again: one step all the same
-        lengths.step()
+        final.step()
     model.eval()
     model(tokens_of(9)[:, :-1])  # an evaluation, which is not followed
     eps = model.config.norm.eps
@@ -91,12 +95,12 @@ def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_tok
     for place, part in ((0, slice(0, 1)), (1, slice(1, None))):
         one, two, three = (length[:, part].mean() for length in each)
         expected = 0.9 * (0.9 * one + 0.1 * two) + 0.1 * three
-        assert lengths.average["final"][place] == pytest.approx(expected.item(), rel=1e-5)
+        assert final.lengths[place] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_last():
-    timetable = Timetable(places(build_model(compose(SIZES), 13)), start=4, gap=3)
-    assert {step: place.path for step, place in timetable.steps.items()} == {
+    timetable = Timetable(norm_stages(build_model(compose(SIZES), 13)), start=4, gap=3)
+    assert timetable.steps == {
         4: "blocks.0.mlp.pre",
         7: "blocks.1.mlp.pre",
         10: "blocks.0.attention.pre",
@@ -121,7 +125,7 @@ def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_la
 )
 def test_a_norm_that_no_weight_can_take_in_is_named(typed, named):
     with pytest.raises(ValueError, match=r"norm") as raised:
-        places(build_model(compose([*SIZES, typed]), 13))
+        norm_stages(build_model(compose([*SIZES, typed]), 13))
     assert named in str(raised.value)
 
 
@@ -155,7 +159,7 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_pat
     config = compose([*SIZES, *typed.split()])
     model = frozen(lively(config))
     without = fold_norms(model, compose_normless(saved(config, tmp_path), model))
-    assert not any(isinstance(module, (*KINDS, FrozenNorm)) for module in without.modules())
+    assert not any(isinstance(module, (*KINDS, RemovableNorm)) for module in without.modules())
     tokens = tokens_of(7)[:, :-1]
     with torch.no_grad():
         wanted = copy.deepcopy(model).double()(tokens)
@@ -188,7 +192,7 @@ def test_a_subclass_of_a_norm_may_compute_anything_and_is_not_taken_for_it():
 
     model.final.__class__ = Mine
     with pytest.raises(ValueError, match=r"final \(Mine\)"):
-        places(model)
+        norm_stages(model)
 
 
 # --------------------------------------------------------------------------------------- tuning
@@ -201,7 +205,9 @@ def tuned(remove, steps=14, norm="layernorm"):
     model = build_model(config, 13)
     validation = [tokens_of(99)]
     trainer = build_trainer(config, model, tokens_of, lambda: validation)
-    return tune(trainer, Timetable(places(model), 3, 1), remove, lambda step, steps: None), trainer
+    return tune(
+        trainer, Timetable(norm_stages(model), 3, 1), remove, lambda step, steps: None
+    ), trainer
 
 
 def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
@@ -212,7 +218,7 @@ def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
             model.embedding.weight[0] += 1  # the first batch is one that it knows
     batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
     trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
-    tuning = tune(trainer, Timetable(places(model), 3, 1), True, lambda step, steps: None)
+    tuning = tune(trainer, Timetable(norm_stages(model), 3, 1), True, lambda step, steps: None)
     assert min(tuning.training[1:]) > tuning.training[0]
     assert tuning.diverged == ""
     assert len(tuning.training) == 120
@@ -267,7 +273,7 @@ def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_n
 def test_what_is_tuned_at_the_end_is_affine_wherever_a_norm_was():
     _, trainer = tuned(remove=True)
     x, y = torch.randn(2, 1, 4, 24, generator=torch.Generator().manual_seed(3)).unbind(0)
-    norms = [m for m in trainer.model.modules() if isinstance(m, FrozenNorm)]
+    norms = [m for m in trainer.model.modules() if isinstance(m, RemovableNorm)]
     assert len(norms) == 5
     for norm in norms:
         origin = norm(torch.zeros_like(x))

@@ -12,10 +12,19 @@ from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell
-from transformer_norms.text_tables import COLUMNS, printable
+from transformer_norms.report.figures import figure_bytes, pyplot
+from transformer_norms.text_tables import COLUMNS, escape_markdown, printable
 
 # Measures what was typed. Returns the text to print and what the JSON line holds.
 Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
+
+
+def make_parser(name: str, description: str | None, out: str, **more: Any) -> Parser:
+    """The parser of `python -m transformer_norms.analysis.NAME`; `out` is the help of --out."""
+    prog = f"python -m transformer_norms.analysis.{name}"
+    parser = Parser(prog=prog, description=description, **more)
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
+    return parser
 
 
 def run_analysis(
@@ -62,3 +71,14 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
 def paragraph(text: str) -> str:
     """The text with control characters replaced, wrapped at the terminal's width."""
     return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
+
+
+def markdown_list(texts: Sequence[str]) -> str:
+    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
+
+
+def svg_bytes(drawing: Any) -> bytes:
+    """The drawing as an SVG. It is closed."""
+    data = figure_bytes(drawing, "svg")
+    pyplot().close(drawing)
+    return data

@@ -4,13 +4,19 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.command import paragraph, run_analysis, write_files
+from transformer_norms.analysis.command import (
+    make_parser,
+    markdown_list,
+    paragraph,
+    run_analysis,
+    svg_bytes,
+    write_files,
+)
 from transformer_norms.analysis.init_measures import (
     DEFAULTS,
     SEQUENCES,
@@ -23,19 +29,17 @@ from transformer_norms.analysis.init_measures import (
     read_setting,
     stream_bounds,
 )
-from transformer_norms.cli import Parser
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import (
     FONT,
     GREY,
-    figure_bytes,
     label_ends,
     line_style,
     pyplot,
     style_axes,
 )
-from transformer_norms.text_tables import csv_table, escape_markdown, markdown_table, text_table
+from transformer_norms.text_tables import csv_table, markdown_table, text_table
 
 TITLE = "Gradients and streams before training"
 DIGITS = 10  # significant: the last ones of float64 depend on the number of threads
@@ -62,17 +66,13 @@ stdout is JSON.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m transformer_norms.analysis.init_gradients",
-        description=__doc__,
-        epilog=EPILOG,
-    )
+    out = "also write .csv, .md and .svg"
+    parser = make_parser("init_gradients", __doc__, out, epilog=EPILOG)
     parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train.py -m takes them")
     parser.add_argument(
         "--xiong", action="store_true",
         help="with the suppositions of Xiong et al. 2020: uniform attention, relu, square matrices",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write .csv, .md and .svg")
     return run_analysis(parser, arguments, analyse)
 
 
@@ -178,24 +178,21 @@ def files(setting: Setting, variants: Sequence[Variant]) -> dict[str, bytes]:
 def markdown_page(setting: Setting, variants: Sequence[Variant]) -> str:
     heading, *cells = rows(setting, variants)
     kept = [n for n in range(len(heading)) if any(row[n] for row in cells)]
-    limits = (*LIMITS, *(LIMITS_OF_XIONG if setting.xiong else ()))
     sections = [
-        [f"# {TITLE}"],
-        [
-            f"Models as they start, in float64, of {_question(setting)}; one batch of {SEQUENCES} "
-            f"sequences of uniformly drawn tokens, {VOCABULARY} of them in the vocabulary; the "
-            "gradient is that of the mean cross-entropy in nats per token. The keys:"
-        ],
-        [f"- {escape_markdown(key)}" for key in setting.keys],
-        [markdown_table([[row[n] for n in kept] for row in (heading, *cells)])],
-        [f"- {escape_markdown(note)}" for note in notes(setting, variants)],
-        ["![by depth and by block](init_gradients.svg)"],
-        ["## What this does not show"],
-        [f"- {escape_markdown(line)}" for line in limits],
+        f"# {TITLE}",
+        f"Models as they start, in float64, of {_question(setting)}; one batch of {SEQUENCES} "
+        f"sequences of uniformly drawn tokens, {VOCABULARY} of them in the vocabulary; the "
+        "gradient is that of the mean cross-entropy in nats per token. The keys:",
+        markdown_list(setting.keys),
+        markdown_table([[row[n] for n in kept] for row in (heading, *cells)]),
+        markdown_list(notes(setting, variants)),
+        "![by depth and by block](init_gradients.svg)",
+        "## What this does not show",
+        markdown_list((*LIMITS, *(LIMITS_OF_XIONG if setting.xiong else ()))),
     ]
     if setting.warnings:
-        sections += [["## Warnings"], [f"- {escape_markdown(line)}" for line in setting.warnings]]
-    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+        sections += ["## Warnings", markdown_list(setting.warnings)]
+    return "\n\n".join(sections) + "\n"
 
 
 # ------------------------------------------------------------------------------------ the figure
@@ -237,9 +234,7 @@ def figure(variants: Sequence[Variant], depths: Sequence[int]) -> bytes:
     gradients.set(xlabel="depth N, blocks", ylabel="|dL/dW_down| in the last block")
     down.set(xlabel=f"block of {deepest}", ylabel="|dL/dW_down| in the block")
     square.set(xlabel=f"block of {deepest}", ylabel="mean square of the stream after the block")
-    data = figure_bytes(drawing, "svg")
-    plt.close(drawing)
-    return data
+    return svg_bytes(drawing)
 
 
 def _draw_by_depth(axes: Any, variants: Sequence[Variant], depths: Sequence[int]) -> list[End]:

@@ -147,7 +147,7 @@ def _models(question: Question, xiong: bool) -> Iterator[tuple[str, Values]]:
             yield label(named), {**values, DEPTH: depth, "seed": seed}
 
 
-# ---------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------- the law of the depth
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Row:
 
     `down` and `output` are the Frobenius norms of the gradients of the matrices by which mlp and
     attention write to the stream, in nats per token. `square` is the mean square of the stream
-    after the block, of x where there are two streams x and r.
+    after the block: of the stream x if there are two, x and r.
     """
 
     variant: str
@@ -166,50 +166,6 @@ class Row:
     down: float
     output: float
     square: float
-
-
-def measure_blocks(setting: Setting, tell: Tell = tell_nobody) -> list[Row]:
-    """A row for each block of each model, in float64, from one batch forward and backward.
-
-    A config's seed draws the tokens, uniformly, and the dropout.
-    """
-    models = each(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
-    return [row for name, config in models for row in _measure_model(name, config)]
-
-
-def _measure_model(name: str, config: Config) -> list[Row]:
-    model = build_model(config, VOCABULARY).double()
-    squares: list[float] = []
-
-    def through(block: nn.Module, *given: Any) -> Any:
-        streams = block(*given)
-        x = streams[0] if isinstance(streams, tuple) else streams
-        squares.append(x.detach().square().mean().item())
-        return streams
-
-    model.through = through
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        measure = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")
-        loss = measure(draw_tokens(config))
-    blocks: list[Any] = list(model.blocks)
-    weights = [(block.mlp.f.down.weight, block.attention.f.output.weight) for block in blocks]
-    gradients = torch.autograd.grad(loss, [weight for pair in weights for weight in pair])
-    norms = [gradient.norm().item() for gradient in gradients]
-    numbers = zip(norms[::2], norms[1::2], squares, strict=True)
-    return [
-        Row(name, len(blocks), config.seed, block, *own)
-        for block, own in enumerate(numbers, start=1)
-    ]
-
-
-def draw_tokens(config: Config) -> Tensor:
-    """The batch that a config's model sees, [SEQUENCES, context + 1]."""
-    generator = torch.Generator().manual_seed(config.seed)
-    return torch.randint(VOCABULARY, (SEQUENCES, config.model.context + 1), generator=generator)
-
-
-# ------------------------------------------------------------------------- the law of the depth
 
 
 @dataclass(frozen=True)
@@ -286,9 +242,13 @@ class Variant:
         return [mean([value(row) for row in rows if row.block == block]) for block in blocks]
 
 
+# ---------------------------------------------------------------------------- what is measured
+
+
 def measure_variants(setting: Setting, tell: Tell = tell_nobody) -> list[Variant]:
     """Measures every model, and adds to each variant the bound that is proven for it."""
-    rows = measure_blocks(setting, tell)
+    models = each(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
+    rows = [row for name, config in models for row in _measure_blocks(name, config)]
     return [
         Variant(
             name,
@@ -297,6 +257,41 @@ def measure_variants(setting: Setting, tell: Tell = tell_nobody) -> list[Variant
         )
         for name, configs in setting.variants.items()
     ]
+
+
+def _measure_blocks(name: str, config: Config) -> list[Row]:
+    """A row for each block, in float64, from one batch forward and backward.
+
+    The config's seed draws the tokens, uniformly, and the dropout.
+    """
+    model = build_model(config, VOCABULARY).double()
+    squares: list[float] = []
+
+    def through(block: nn.Module, *inputs: Any) -> Any:
+        streams = block(*inputs)
+        x = streams[0] if isinstance(streams, tuple) else streams
+        squares.append(x.detach().square().mean().item())
+        return streams
+
+    model.through = through
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        loss = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")(draw_tokens(config))
+    blocks: list[Any] = list(model.blocks)
+    weights = [(block.mlp.f.down.weight, block.attention.f.output.weight) for block in blocks]
+    gradients = torch.autograd.grad(loss, [weight for pair in weights for weight in pair])
+    norms = [gradient.norm().item() for gradient in gradients]
+    numbers = zip(norms[::2], norms[1::2], squares, strict=True)
+    return [
+        Row(name, len(blocks), config.seed, block, *own)
+        for block, own in enumerate(numbers, start=1)
+    ]
+
+
+def draw_tokens(config: Config) -> Tensor:
+    """The batch that a config's model sees, [SEQUENCES, context + 1]."""
+    generator = torch.Generator().manual_seed(config.seed)
+    return torch.randint(VOCABULARY, (SEQUENCES, config.model.context + 1), generator=generator)
 
 
 def bound(config: Config) -> float | None:

@@ -13,7 +13,13 @@ import torch
 from markupsafe import Markup
 
 from transformer_norms.analysis import invariance_laws
-from transformer_norms.analysis.command import run_analysis, write_files
+from transformer_norms.analysis.command import (
+    make_parser,
+    markdown_list,
+    run_analysis,
+    svg_bytes,
+    write_files,
+)
 from transformer_norms.analysis.invariance_laws import (
     BATCH,
     HOLDS_BELOW,
@@ -25,16 +31,8 @@ from transformer_norms.analysis.invariance_laws import (
     Answers,
     measure_norms,
 )
-from transformer_norms.cli import Parser
 from transformer_norms.progress import Tell
-from transformer_norms.report.figures import (
-    FONT,
-    GREY,
-    figure_bytes,
-    pyplot,
-    short_name,
-    style_axes,
-)
+from transformer_norms.report.figures import FONT, GREY, pyplot, short_name, style_axes
 from transformer_norms.text_tables import (
     csv_table,
     escape_markdown,
@@ -55,15 +53,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m transformer_norms.analysis.invariances", description=__doc__)
+    parser = make_parser("invariances", __doc__, "a page, a figure and tables, written there")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE",
         help="norm=A,B, norm.KEY=VALUE and plugins=DIR, as train.py takes them (default: all norms"
         " but those that differ from another in eps alone)",
     )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="a page, a figure and tables, written there"
-    )
     return run_analysis(parser, arguments, analyse)
 
 
@@ -157,10 +152,10 @@ def markdown_page(rows: Sequence[Answers]) -> str:
     table = [["norm", *(law.head for law in LAWS)]]
     for names, row in group_norms(rows):
         table.append([", ".join(names), *(word(holds) for holds in row.verdicts)])
-    legend = [f"- {escape_markdown(law.head)}: {escape_markdown(law.words)}" for law in LAWS]
+    legend = markdown_list([f"{law.head}: {law.words}" for law in LAWS])
     below = f"max|y' - y| / rms(y) is below {exact(HOLDS_BELOW)} where eps is next to nothing"
     setting = f"y = norm(z), z = W x; {SETTING}, gains and biases random. yes: {below}."
-    return "\n\n".join([markdown_table(table), "\n".join(legend), escape_markdown(setting)]) + "\n"
+    return "\n\n".join([markdown_table(table), legend, escape_markdown(setting)]) + "\n"
 
 
 def csv_rows(rows: Sequence[Answers]) -> bytes:
@@ -239,9 +234,7 @@ def figure(rows: Sequence[Answers]) -> bytes:
     bar.ax.tick_params(labelsize=FONT, colors=GREY)
     bar.outline.set_visible(False)
     bar.set_label("relative change", fontsize=FONT + 1)
-    data = figure_bytes(drawing, "svg")
-    plt.close(drawing)
-    return bytes(data)
+    return svg_bytes(drawing)
 
 
 def _shade(change: float) -> float:

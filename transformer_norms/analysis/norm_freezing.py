@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_bytes, write_json
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.affine import wide
@@ -38,24 +37,17 @@ READERS = {"attention": ("query", "key", "value"), "mlp": ("up", "gate"), "head"
 # --------------------------------------------------------------------- which norms can be removed
 
 
-class Place(NamedTuple):
-    """A norm of a model: the stage in which it is frozen, and its path."""
-
-    stage: str
-    path: str
-
-
-def places(model: Transformer) -> list[Place]:
-    """Every norm of the model, in the order of freezing.
+def norm_stages(model: Transformer) -> dict[str, str]:
+    """The stage in which each norm of the model is frozen, by its path, in the order of freezing.
 
     Raises ValueError if a norm stands where no weight can take it in: on the stream itself, on a
     query or key on its way to a product, or inside or behind a sub-layer.
     """
-    stages, norms = _stages(model), dict(_norms(model))
+    norms = dict(_norms(model))
     staying = [
         f"{_site(path)} ({type(norm).__name__})"
         for path, norm in norms.items()
-        if path not in stages or type(norm) not in FREEZABLE  # a subclass may compute anything
+        if _stage(path) is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
     if staying:
         raise ValueError(
@@ -64,24 +56,14 @@ def places(model: Transformer) -> list[Place]:
         )
     if not norms:
         raise ValueError("there is no norm in it")
-    ordered = sorted(norms, key=lambda path: STAGES.index(stages[path]))
-    return [Place(stages[path], path) for path in ordered]
+    return {path: stage for stage in STAGES for path in norms if _stage(path) == stage}
 
 
-def _stages(model: Transformer) -> dict[str, str]:
-    """The stage of each path where the plan has a norm before a sub-layer, and of the final norm.
-
-    A norm that both sub-layers of a parallel block read goes with attention.
-    """
-    placement, depth = Placement(**model.config.placement), model.config.model.depth
-    stages = {"final": "final"}
-    for i in range(depth):
-        for part, plan in {"block": placement.block_plan, **placement.plans(i, depth)}.items():
-            if "pre" in plan.sites:
-                owner = f"blocks.{i}" if part == "block" else f"blocks.{i}.{part}"
-                scaled = ".norm" if plan.sites["pre"].scale != 1 else ""
-                stages[f"{owner}.pre{scaled}"] = "attention" if part == "block" else part
-    return stages
+def _stage(path: str) -> str | None:
+    """The stage of a norm before a sub-layer or before the head, None for any other norm. A norm
+    that both sub-layers of a parallel block read goes with attention."""
+    place = re.fullmatch(r"(final)|blocks\.\d+\.(?:(attention|mlp)\.)?pre(?:\.norm)?", path)
+    return (place[1] or place[2] or "attention") if place else None
 
 
 def norm_sites(model: nn.Module) -> list[str]:
@@ -91,9 +73,7 @@ def norm_sites(model: nn.Module) -> list[str]:
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     kinds: Any = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
-    for path, module in model.named_modules():
-        if isinstance(module, kinds):
-            yield path, module
+    return ((path, module) for path, module in model.named_modules() if isinstance(module, kinds))
 
 
 def _site(path: str) -> str:
@@ -104,82 +84,73 @@ def _site(path: str) -> str:
 # -------------------------------------------------------------------------------------- freezing
 
 
-class FrozenNorm(nn.Module):
-    """gain * (x - mean(x)) / length + bias      LayerNorm; RMSNorm is not centred
+class RemovableNorm(nn.Module):
+    """norm(x), and once it is frozen
 
-    `first` is the length of a sequence's first token, which attention may have made unlike all
-    others, and `length` that of the rest. Both are constants: no gradient, no token's own.
+        gain * (x - mean(x)) / length + bias      LayerNorm; RMSNorm is not centred
+
+    `lengths` has two numbers: the average length of a sequence's first token, which attention may
+    have made unlike all others, and that of the rest. They follow the lengths by which the norm
+    divides while the model trains. For a frozen norm they are constants.
     """
 
-    first: Tensor
-    length: Tensor
+    lengths: Tensor | None
 
-    def __init__(self, norm: LayerNorm | RMSNorm, first: float, length: float) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
-        self.norm, self.centred = norm, isinstance(norm, LayerNorm)
-        self.width = norm.width if isinstance(norm, LayerNorm) else norm.length.first
-        self.register_buffer("first", torch.tensor(first, dtype=torch.float64))
-        self.register_buffer("length", torch.tensor(length, dtype=torch.float64))
+        self.norm, self.frozen = norm, False
+        self.register_buffer("lengths", None)
+        self.passes: list[Tensor] = []  # the lengths in each forward pass since the last step
 
     def forward(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        y = wide(x)
-        gain, bias = self.norm.gain_and_bias(y.dtype)
-        y = y - y.mean(-1, keepdim=True) if self.centred else y
+        if self.frozen:
+            return self._divide(x)
+        if self.training:
+            self._watch(x)
+        y: Tensor = self.norm(x)
+        return y
+
+    def _divide(self, x: Tensor) -> Tensor:
+        y, norm = wide(x), self.norm
+        assert self.lengths is not None
+        assert isinstance(norm, FREEZABLE)
+        gain, bias = norm.gain_and_bias(y.dtype)
+        y = y - y.mean(-1, keepdim=True) if isinstance(norm, LayerNorm) else y
         at_start = torch.arange(x.shape[1], device=x.device)[:, None] == 0
-        y = y / torch.where(at_start, self.first, self.length).to(y.dtype)
+        first, rest = self.lengths.to(y.dtype)
+        y = y / torch.where(at_start, first, rest)
         y = y if gain is None else y * gain
         return (y if bias is None else y + bias).to(x.dtype)
 
-
-class Lengths:
-    """The average length by which each norm divides, followed while the model trains."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-        self.average: dict[str, Tensor] = {}  # by path: of the first token, of the rest
-        self.since_step: dict[str, list[Tensor]] = {}  # the same for each forward pass
-        self.hooks = {
-            path: module.register_forward_pre_hook(self._watcher(path))
-            for path, module in _norms(model)
-        }
-
-    def _watcher(self, path: str) -> Any:
-        @torch.no_grad()
-        def watch(norm: nn.Module, given: tuple[Tensor]) -> None:
-            if self.model.training:
-                each = length_of(norm, given[0])
-                rest = each[:, 1:] if each.shape[1] > 1 else each
-                here = torch.stack((each[:, 0].mean(), rest.mean()))
-                self.since_step.setdefault(path, []).append(here)
-
-        return watch
+    @torch.no_grad()
+    def _watch(self, x: Tensor) -> None:
+        each = length_of(self.norm, x)
+        rest = each[:, 1:] if each.shape[1] > 1 else each
+        self.passes.append(torch.stack((each[:, 0].mean(), rest.mean())))
 
     def step(self) -> None:
-        """Takes the passes since the last step, however many, into the averages."""
-        for path, passes in self.since_step.items():
-            here = torch.stack(passes).mean(0)
-            before = self.average.get(path, here)
-            self.average[path] = before + (1 - MOMENTUM) * (here - before)
-        self.since_step.clear()
+        """Takes the passes since the last step, however many, into the average."""
+        if self.passes:
+            here = torch.stack(self.passes).mean(0)
+            before = here if self.lengths is None else self.lengths
+            self.lengths = before + (1 - MOMENTUM) * (here - before)
+            self.passes.clear()
 
-    def freeze(self, path: str) -> None:
-        """Puts a `FrozenNorm` where the norm was. It keeps the norm's gain and bias."""
-        self.hooks.pop(path).remove()
-        self._put(self.model, path)
+    def unify_lengths(self) -> None:
+        """Makes the norm divide a sequence's first token as it divides the others."""
+        assert self.lengths is not None
+        self.lengths = self.lengths[1].repeat(2)
 
-    def frozen_copy(self) -> Transformer:
-        """A copy of the model in which every norm is frozen that is not yet."""
-        copied = copy.deepcopy(self.model)
-        for path in self.hooks:
-            self._put(copied, path)
-        return copied
 
-    def _put(self, model: nn.Module, path: str) -> None:
+def make_removable(model: Transformer) -> dict[str, RemovableNorm]:
+    """Puts a RemovableNorm in the place of every norm. Returns them by path, in the order of
+    freezing. Each holds the norm that stood there, with its gain and bias."""
+    removable = {}
+    for path in norm_stages(model):
         owner, _, name = path.rpartition(".")
-        norm, length = model.get_submodule(path), self.average[path]
-        assert isinstance(norm, FREEZABLE)
-        frozen = FrozenNorm(norm, *length.tolist()).to(length.device)
-        setattr(model.get_submodule(owner), name, frozen)
+        removable[path] = RemovableNorm(model.get_submodule(path))
+        setattr(model.get_submodule(owner), name, removable[path])
+    return removable
 
 
 def length_of(norm: nn.Module, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time"]:
@@ -189,13 +160,6 @@ def length_of(norm: nn.Module, x: Float[Tensor, "batch time width"]) -> Float[Te
         return (x.var(-1, correction=0) + norm.eps).sqrt()
     assert isinstance(norm, RMSNorm)
     return 1 / norm.length.inverse(x.square().sum(-1))
-
-
-def unify_lengths(model: nn.Module) -> None:
-    """Makes every frozen norm divide a sequence's first token as it divides the others."""
-    for module in model.modules():
-        if isinstance(module, FrozenNorm):
-            module.first.copy_(module.length)
 
 
 # --------------------------------------------------------------------------------------- folding
@@ -236,9 +200,12 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
     for name, parameter in folded.named_parameters():
         assert name in known or name.endswith(".bias")
         parameter.copy_(known.get(name, torch.zeros_like(parameter)))
-    for path, frozen in model.named_modules():
-        if isinstance(frozen, FrozenNorm):
-            matrix, constant = _affine(frozen, model.get_submodule(path.removesuffix(".norm")))
+    zeros = torch.zeros(1, 1, config.model.width, dtype=torch.float64)
+    units = torch.eye(config.model.width, dtype=torch.float64)[None]
+    for path, norm in model.named_modules():
+        if isinstance(norm, RemovableNorm):
+            matrix = (norm(units) - norm(zeros))[0].mT
+            constant = model.get_submodule(path.removesuffix(".norm"))(zeros)[0, 0]
             for linear in _readers(folded, path):
                 moved = linear.weight @ constant
                 if linear.bias is not None:
@@ -246,14 +213,6 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
                 assert linear.bias is not None or not moved.any()
                 linear.weight.copy_(linear.weight @ matrix)
     return folded.eval()
-
-
-def _affine(frozen: FrozenNorm, site: nn.Module) -> tuple[Tensor, Tensor]:
-    """M of the frozen norm and c of the whole site, read off what they make of unit vectors."""
-    assert torch.equal(frozen.first, frozen.length)
-    zeros = torch.zeros(1, 1, frozen.width, dtype=torch.float64)
-    units = torch.eye(frozen.width, dtype=torch.float64)[None]
-    return (frozen(units) - frozen(zeros))[0].mT, site(zeros)[0, 0]
 
 
 def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:

@@ -9,7 +9,6 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
-import csv
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -21,7 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.command import check_folder, paragraph, run_analysis, write_files
+from transformer_norms.analysis.command import (
+    check_folder,
+    make_parser,
+    markdown_list,
+    paragraph,
+    run_analysis,
+    svg_bytes,
+    write_files,
+)
 from transformer_norms.analysis.norm_freezing import STAGES, save_folded
 from transformer_norms.analysis.norm_tuning import (
     AT_ONCE,
@@ -33,25 +40,16 @@ from transformer_norms.analysis.norm_tuning import (
     TUNED,
     Cost,
     Subject,
-    Tuning,
 )
-from transformer_norms.cli import Parser
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
-from transformer_norms.report.figures import (
-    FONT,
-    GREY,
-    figure_bytes,
-    line_style,
-    pyplot,
-    style_axes,
-)
+from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
 from transformer_norms.report.gathering import group_by_variant
 from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
-from transformer_norms.text_tables import csv_table, escape_markdown, markdown_table, text_table
+from transformer_norms.text_tables import csv_table, markdown_table, text_table
 
 EPILOG = f"""
 RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that
@@ -73,11 +71,9 @@ LEGEND = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m transformer_norms.analysis.norm_removal",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+    out = "where table and figure go, in the place of others"
+    parser = make_parser(
+        "norm_removal", __doc__, out, epilog=EPILOG, formatter_class=RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="RUN | KEY=VALUE", help="see below")
     parser.add_argument(
@@ -85,9 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where table and figure go, in the place of others"
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
     return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
@@ -209,17 +202,22 @@ WITHOUT, CONTROL = "without norms", "control"
 
 def files(costs: Sequence[Cost], subjects: Sequence[Subject], setting: str) -> dict[str, bytes]:
     """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
-    lines = "\n".join(f"- {line}" for line in sentences(costs))
-    runs = "\n".join(
-        f"- {escape_markdown(subject.folder.name)}: identity {subject.summary.identity}, commit "
+    runs = [
+        f"{subject.folder.name}: identity {subject.summary.identity}, commit "
         f"{subject.summary.commit}, torch {subject.summary.versions['torch']}"
         for subject in subjects[: len(costs)]
-    )
-    table, legend = markdown_table(rows(costs, ORDER)), f"{setting} {LEGEND}"
-    text = "\n\n".join(["# Norms removed", lines, table, legend, "## Runs", runs])
+    ]
+    sections = [
+        "# Norms removed",
+        markdown_list(sentences(costs)),
+        markdown_table(rows(costs, ORDER)),
+        f"{setting} {LEGEND}",
+        "## Runs",
+        markdown_list(runs),
+    ]
     return {
         **csv_files(costs),
-        "norm_removal.md": (text + "\n").encode(),
+        "norm_removal.md": ("\n\n".join(sections) + "\n").encode(),
         "norm_removal.svg": figure(costs),
     }
 
@@ -242,39 +240,6 @@ def csv_files(costs: Sequence[Cost]) -> dict[str, bytes]:
         for step, both in enumerate(pairs, start=1):
             curves.append([cost.name, cost.seed, step, *map(str, both)])
     return {RESULTS: csv_table(stages), CURVES: csv_table(curves)}
-
-
-def read_costs(folder: Path) -> list[Cost]:
-    """Reads the costs back that `csv_files` wrote."""
-    stages, curves = (_read_groups(folder / name) for name in (RESULTS, CURVES))
-    costs = []
-    for (name, seed), own in stages.items():
-        rounding, diverged = own[-1]["rounding"], own[-1]["diverged"]
-        reasons = dict(part.split(": ", 1) for part in diverged.split("; ") if part)
-        removed = _tuning("loss", own, curves[name, seed], reasons.get(WITHOUT, ""))
-        control = _tuning("loss_control", own, curves[name, seed], reasons.get(CONTROL, ""))
-        costs.append(Cost(name, int(seed), removed, control, float(rounding) if rounding else None))
-    return costs
-
-
-def _tuning(
-    loss: str, stages: list[dict[str, str]], curves: list[dict[str, str]], diverged: str
-) -> Tuning:
-    reached = [row for row in stages if row[f"val_{loss}"]]
-    return Tuning(
-        {row["stage"]: int(row["step"]) for row in reached},
-        {row["stage"]: float(row[f"val_{loss}"]) for row in reached},
-        [float(row[f"train_{loss}"]) for row in curves if row[f"train_{loss}"]],
-        diverged,
-    )
-
-
-def _read_groups(file: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
-    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    with open(file, newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            groups.setdefault((row["run"], row["seed"]), []).append(row)
-    return groups
 
 
 # ------------------------------------------------------------------------------------ the figure
@@ -307,9 +272,7 @@ def figure(costs: Sequence[Cost]) -> bytes:
     for axes in (left, right):
         style_axes(axes)
         axes.legend(fontsize=FONT, frameon=False)
-    data = figure_bytes(drawing, "svg")
-    plt.close(drawing)
-    return data
+    return svg_bytes(drawing)
 
 
 def _draw_stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None:

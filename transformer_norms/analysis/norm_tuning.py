@@ -1,7 +1,7 @@
 """Training on while the norms go, and the same training beside it in which they stay."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,16 +11,13 @@ import torch
 
 from transformer_norms.analysis.norm_freezing import (
     STAGES,
-    Lengths,
-    Place,
     compose_normless,
     fold_norms,
-    places,
-    unify_lengths,
+    make_removable,
+    norm_stages,
 )
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose
-from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
@@ -45,27 +42,27 @@ EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong f
 
 @dataclass(frozen=True)
 class Timetable:
-    """From step `start` on a norm is frozen every `gap` steps, in the order of `places`. Last the
-    first token loses the length of its own."""
+    """From step `start` on a norm is frozen every `gap` steps. Last the first token loses the
+    length of its own. `norms` has the stage of each norm by its path, in the order of freezing."""
 
-    places: Sequence[Place]
+    norms: Mapping[str, str]
     start: int
     gap: int
 
     @property
-    def steps(self) -> dict[int, Place]:
-        """The norm that is frozen at a step."""
-        return {self.start + n * self.gap: place for n, place in enumerate(self.places)}
+    def steps(self) -> dict[int, str]:
+        """The path of the norm that is frozen at a step."""
+        return {self.start + n * self.gap: path for n, path in enumerate(self.norms)}
 
     @property
     def end(self) -> int:
-        return self.start + len(self.places) * self.gap
+        return self.start + len(self.norms) * self.gap
 
     @property
     def stages(self) -> dict[int, str]:
-        """The step at which the last norm of a stage is frozen -> the stage."""
-        last = {place.stage: step for step, place in self.steps.items()}
-        return {last[stage]: stage for stage in STAGES if stage in last} | {self.end: FIRST}
+        """The stage whose last norm is frozen at a step."""
+        last = {self.norms[path]: step for step, path in self.steps.items()}
+        return {step: stage for stage, step in last.items()} | {self.end: FIRST}
 
 
 @dataclass
@@ -89,43 +86,40 @@ def tune(
     tuning, stages, steps = Tuning(), timetable.stages, trainer.settings.steps
     # A loss above the first one is what is to be measured here; only what is not finite ends it.
     trainer.divergence = Divergence(warmup=steps)
-    lengths = Lengths(trainer.model) if remove else None
+    norms = make_removable(trainer.model) if remove else {}
 
-    def validate(stage: str, step: int, model: Transformer) -> None:
-        tuning.steps[stage], tuning.validation[stage] = step, _validation_loss(trainer, model)
+    def validate(stage: str, step: int) -> None:
+        measured = trainer.evaluate(trainer.validation())
+        assert measured is not None
+        nats, tokens = measured
+        tuning.steps[stage], tuning.validation[stage] = step, nats / tokens
 
-    validate(BEFORE, 0, trainer.model)
+    def freeze(frozen: bool) -> None:
+        for norm in norms.values():
+            norm.frozen = frozen
+
+    validate(BEFORE, 0)
     for step in range(steps):
         tell(step, steps)
-        if lengths is not None:
-            if step == timetable.start:
-                validate(AT_ONCE, step, lengths.frozen_copy())
-            if step in timetable.steps:
-                lengths.freeze(timetable.steps[step].path)
-            if step == timetable.end:
-                unify_lengths(trainer.model)
+        if norms and step == timetable.start:
+            freeze(True)
+            validate(AT_ONCE, step)
+            freeze(False)
+        if norms and step in timetable.steps:
+            norms[timetable.steps[step]].frozen = True
+        if step == timetable.end:
+            for norm in norms.values():
+                norm.unify_lengths()
         if step in stages:
-            validate(stages[step], step, trainer.model)
+            validate(stages[step], step)
         tuning.diverged = trainer.train_step() or ""
         if tuning.diverged:
             return tuning
-        if lengths is not None:
-            lengths.step()
+        for norm in norms.values():
+            norm.step()
         tuning.training.append(trainer.last_loss)
-    validate(TUNED, steps, trainer.model)
+    validate(TUNED, steps)
     return tuning
-
-
-def _validation_loss(trainer: Trainer, model: Transformer) -> float:
-    """The loss of `model` in nats per token, evaluated as the trainer evaluates its own."""
-    own, trainer.loss.model = trainer.loss.model, model
-    model.eval()
-    measured = trainer.evaluate(trainer.validation())
-    trainer.loss.model = own
-    own.train()
-    assert measured is not None
-    nats, tokens = measured
-    return nats / tokens
 
 
 @dataclass(frozen=True)
@@ -173,22 +167,21 @@ class Subject:
             raise ConfigError(f"{folder}: is {status}, not finished")
         self.summary = summary
         try:
-            self.timetable = Timetable(places(self.model), start, gap)
+            self.timetable = Timetable(norm_stages(self.model), start, gap)
         except ValueError as error:
             raise ConfigError(f"{folder}: {error}") from None
-        before = self.model.config
-        defaults = [*DEFAULTS, f"optimizer.lr={before.optimizer.lr * RATE:g}", *FIXED]
+        rate = self.model.config.optimizer.lr * RATE
+        defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED]
         kept = [text for text in defaults if text.partition("=")[0] not in keys]
         self.config = compose([f"config={file}", *kept, *typed])
         self.normless = compose_normless(file, self.model, plugins)
-        self.sequences = self.summary.step * before.trainer.batch_size  # that the run has read
         if self.timetable.end >= self.config.trainer.steps:
             raise ConfigError(
                 f"trainer.steps={self.config.trainer.steps}: the last norm of {folder} goes at "
                 f"step {self.timetable.end}; more steps, or a smaller --start or --gap"
             )
-        self.tokens: Tokens = Plan(self.config).tokens()
-        if self.tokens.fingerprint != self.summary.data.fingerprint:
+        self.tokens = Plan(self.config).tokens()
+        if self.tokens.fingerprint != summary.data.fingerprint:
             raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
 
     def remove(self, name: str, tell: Callable[..., None]) -> tuple[Cost, Transformer | None]:
@@ -198,29 +191,33 @@ class Subject:
         model computes.
         """
         torch.set_num_threads(self.summary.threads or 1)
-        seed, control = self.config.seed, self.trainer(copy.deepcopy(self.model).train())
-        without = self.trainer(copy.deepcopy(self.model).train())
-        told = partial(tell, f"{name} s{seed}, without norms: step {{:.0f}}/{{:.0f}}")
-        removed = tune(without, self.timetable, True, told)
-        told = partial(tell, f"{name} s{seed}, control: step {{:.0f}}/{{:.0f}}")
-        kept = tune(control, self.timetable, False, told)
+        seed = self.config.seed
+
+        def tune_copy(words: str, remove: bool) -> tuple[Tuning, Transformer]:
+            trainer = self.trainer(copy.deepcopy(self.model).train())
+            tell_step = partial(tell, f"{name} s{seed}, {words}: step {{:.0f}}/{{:.0f}}")
+            return tune(trainer, self.timetable, remove, tell_step), trainer.model
+
+        removed, frozen = tune_copy("without norms", True)
+        control, _ = tune_copy("control", False)
         if removed.diverged:
-            return Cost(name, seed, removed, kept, None), None
-        folded = fold_norms(without.model, self.normless)
-        rounding = _rounding(without.model, folded, next(iter(self.windows())))
+            return Cost(name, seed, removed, control, None), None
+        folded = fold_norms(frozen, self.normless)
+        rounding = _rounding(frozen, folded, next(iter(self.windows())))
         if not rounding < EXACT:
             raise ConfigError(
                 f"{self.folder}: folding has changed the logits, by {rounding:.0e} of the largest; "
                 "a fault of this program, or a norm of your own"
             )
-        return Cost(name, seed, removed, kept, rounding), folded
+        return Cost(name, seed, removed, control, rounding), folded
 
     def trainer(self, model: Transformer) -> Trainer:
         """A trainer that reads on where the run's own training stopped."""
         size, config = self.config.trainer.batch_size, self.config
-        read = Batches(self.tokens.train, config.model.context, size, config.data.seed)
-        first = -(-self.sequences // size)
-        return build_trainer(config, model, lambda step: read(first + step), self.windows)
+        batches = Batches(self.tokens.train, config.model.context, size, config.data.seed)
+        sequences = self.summary.step * self.model.config.trainer.batch_size  # read by the run
+        first = -(-sequences // size)
+        return build_trainer(config, model, lambda step: batches(first + step), self.windows)
 
     def windows(self) -> Any:
         """The validation text, window by window."""

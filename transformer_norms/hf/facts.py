@@ -11,18 +11,20 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from transformer_norms.config.overrides import to_dict
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.names import option_files
 
 Facts = dict[str, Any]
 
-# Keys by which a file describes itself, and keys that have a fact of their own.
-_BESIDE = ("source", "brings", "unverified", "formula", "eps", "allow_noncausal")
+# Keys of a norm's file that describe it, or that have a fact of their own.
+_BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
 # Facts that follow from another: where that differs there is nothing to compare.
@@ -111,21 +113,31 @@ def share(dimensions: int, whole: int) -> float:
 
 
 def _name(axis: str, config: Config) -> str:
-    """The choice whose file has this content. It is the typed one unless that was changed."""
-    content, chosen = _content(getattr(config, axis)), config.choices[axis]
-    names = sorted(option_files(axis), key=lambda name: name != chosen)
-    same_content = (name for name in names if _of_file(axis, name) == content)
-    return next(same_content, f"{chosen}, changed or a plugin's")
+    """The name of the choice. If its values were changed, or an equation was typed, it is the name
+    of the file that says the same."""
+    chosen, content = config.choices[axis], _content(axis, getattr(config, axis))
+    files = option_files(axis)
+    same_content = [name for name in files if _content_of_file(axis, name) == content]
+    if chosen in same_content:
+        return chosen
+    if same_content:  # peri is sandwich, and brings a norm on the embedding
+        return min(same_content, key=lambda name: "brings" in OmegaConf.load(files[name]))
+    return f"{chosen}, changed" if chosen in files else chosen
 
 
 @cache
-def _of_file(axis: str, name: str) -> Any:
+def _content_of_file(axis: str, name: str) -> Any:
     file = option_files(axis).get(name)
-    return name if file is None else _content(OmegaConf.to_container(OmegaConf.load(file)))
+    return name if file is None else _content(axis, to_dict(OmegaConf.load(file)))
 
 
-def _content(node: Any) -> Any:
-    return plain({key: value for key, value in node.items() if key not in _BESIDE})
+def _content(axis: str, node: Mapping[str, Any]) -> Any:
+    """The part of a norm's or a placement's values that says what it computes."""
+    if axis == "norm":
+        return plain({key: value for key, value in node.items() if key not in _BESIDE})
+    placement = Placement(**node)
+    elsewhere = [(entry.blocks.text, entry.plans) for entry in placement.where]
+    return placement.topology, placement.usual.plans, elsewhere, placement.weight_constraint
 
 
 def _number(spec: Any, values: Mapping[str, float]) -> Any:
@@ -146,7 +158,11 @@ def differences(facts: Facts, others: Facts) -> list[str]:
 def _compared(key: str, facts: Facts) -> Any:
     """The content of a file: peri holds the same placement as sandwich, and brings more along."""
     value = facts.get(key)
-    return _of_file(key, value) if key in ("placement", "norm") and value is not None else value
+    return (
+        _content_of_file(key, value)
+        if key in ("placement", "norm") and value is not None
+        else value
+    )
 
 
 def same(one: Any, two: Any) -> bool:

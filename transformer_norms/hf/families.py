@@ -10,24 +10,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.hf.clauses import (
-    Activation,
-    Always,
-    BasePerKind,
-    Biases,
-    Cap,
-    Choice,
+    BASE_PER_KIND,
+    HEAD_DIM,
+    NO_WINDOW,
+    PARTIAL_ROTARY,
+    QUERY_SCALAR,
+    ROOT_WIDTH,
+    ROTARY,
+    ROTARY_DIMENSIONS,
+    ROTATED_WHERE_SLIDING,
+    WINDOW_OF_ANOTHER_CLAUSE,
+    WINDOW_OF_CONTEXT,
     Clause,
-    Equal,
-    HeadDim,
-    Inner,
-    Never,
-    NoWindow,
-    QueryScalar,
-    RootWidth,
-    Rotary,
-    RotaryDimensions,
-    RotatedWhereSliding,
-    Same,
+    activation,
+    always,
+    biases,
+    cap,
+    choice,
+    equal,
+    inner_width,
+    never,
+    same,
 )
 from transformer_norms.hf.facts import Facts, complete_facts
 from transformer_norms.hf.weights import (
@@ -117,12 +120,12 @@ GPT_NAMES = lines(
 # ---------------------------------------------------------------------- clauses that families share
 
 
-def norm(name: str, **facts: Any) -> Always:
-    return Always({"norm": name, **facts})
+def norm(name: str, **facts: Any) -> Clause:
+    return always({"norm": name, **facts})
 
 
 TIED = {"vocab_size": "vocab_size", "tie_word_embeddings": "architecture.tied"}
-OPENAI = Same(
+OPENAI = same(
     {
         **TIED,
         "n_embd": "model.width",
@@ -139,18 +142,18 @@ FEW = {
     "num_attention_heads": "model.heads",
     "max_position_embeddings": "model.context",
 }
-SIZES = Same({**FEW, "intermediate_size": "model.mlp_width"})
-GROUPS = Same({"num_key_value_heads": "model.kv_heads"})
-HEAD_WIDTH = Same({"head_dim": "model.head_dim"})
-RMS_EPS, LN_EPS = Same({"rms_norm_eps": "norm.eps"}), Same({"layer_norm_eps": "norm.eps"})
+SIZES = same({**FEW, "intermediate_size": "model.mlp_width"})
+GROUPS = same({"num_key_value_heads": "model.kv_heads"})
+HEAD_WIDTH = same({"head_dim": "model.head_dim"})
+RMS_EPS, LN_EPS = same({"rms_norm_eps": "norm.eps"}), same({"layer_norm_eps": "norm.eps"})
 PRE, POST = {"placement": "pre"}, {"placement": "post", "final_norm": "none"}
-SILU, GEMMA = Activation("hidden_act", "gated"), Activation("hidden_activation", "gated")
+SILU, GEMMA = activation("hidden_act", "gated"), activation("hidden_activation", "gated")
 ATTENTION, MLP = "query key value output", "up gate down"
 LEARNED = {"position": "learned"}
 INTERLEAVED = {"architecture.rope_interleaved": True}
 OPENAI_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 OPENAI_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
-ATTENTION_BIAS = Biases({"attention_bias": ATTENTION})
+ATTENTION_BIAS = biases({"attention_bias": ATTENTION})
 
 FAMILIES = (
     Family(
@@ -158,11 +161,11 @@ FAMILIES = (
         (
             norm("layernorm", **PRE, **LEARNED),
             OPENAI,
-            Inner("n_inner"),
-            Activation("activation_function", "plain"),
-            Biases(always=f"{ATTENTION} up down"),
-            Choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
-            Never(("scale_attn_by_inverse_layer_idx", "add_cross_attention")),
+            inner_width("n_inner"),
+            activation("activation_function", "plain"),
+            biases(fixed=f"{ATTENTION} up down"),
+            choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
+            never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         ),
         (
             *GPT_NAMES,
@@ -185,9 +188,9 @@ FAMILIES = (
         (
             norm("layernorm", **POST, **LEARNED),
             OPENAI,
-            Inner(),
-            Activation("afn", "plain", OPENAI_ACTIVATIONS),
-            Biases(always=f"{ATTENTION} up down"),
+            inner_width(),
+            activation("afn", "plain", OPENAI_ACTIVATIONS),
+            biases(fixed=f"{ATTENTION} up down"),
         ),
         (
             *GPT_NAMES,
@@ -207,17 +210,17 @@ FAMILIES = (
     Family(
         "opt",
         (
-            Always({"norm.eps": 1e-5, **LEARNED}),
-            Same({**FEW, "ffn_dim": "model.mlp_width"}),
-            Choice("do_layer_norm_before", {True: PRE, False: POST}),
-            Choice(
+            always({"norm.eps": 1e-5, **LEARNED}),
+            same({**FEW, "ffn_dim": "model.mlp_width"}),
+            choice("do_layer_norm_before", {True: PRE, False: POST}),
+            choice(
                 "layer_norm_elementwise_affine",
                 {True: {"norm": "layernorm"}, False: {"norm": "layernorm_np"}},
             ),
-            Activation("activation_function", "plain"),
-            Biases({"enable_bias": f"{ATTENTION} up down"}),
-            Equal("word_embed_proj_dim", "hidden_size"),
-            Never(("_remove_final_layer_norm",)),
+            activation("activation_function", "plain"),
+            biases({"enable_bias": f"{ATTENTION} up down"}),
+            equal("word_embed_proj_dim", "hidden_size"),
+            never("_remove_final_layer_norm"),
         ),
         (
             *lines("model.decoder.embed_positions  position.position", layout=AFTER_TWO),
@@ -246,22 +249,22 @@ FAMILIES = (
         "llama",
         (
             norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary()),
-            Biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
+            biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
         ),
         (*BASE, *PRE_NAMES),
     ),
     Family(
         "mistral",
-        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(), NoWindow()),
+        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
         (*BASE, *PRE_NAMES),
     ),
     Family(
         "qwen2",
         (
             norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU, Rotary(), NoWindow()),
-            Biases(always="query key value"),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, NO_WINDOW),
+            biases(fixed="query key value"),
         ),
         (*BASE, *PRE_NAMES),
     ),
@@ -269,7 +272,7 @@ FAMILIES = (
         "qwen3",
         (
             norm("rmsnorm", **PRE, qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(), NoWindow()),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
             ATTENTION_BIAS,
         ),
         (*BASE, *PRE_NAMES, *QK_NAMES),
@@ -278,8 +281,8 @@ FAMILIES = (
         "olmo",
         (
             norm("layernorm_np", **PRE, **{"norm.eps": 1e-5}),
-            *(SIZES, GROUPS, HeadDim(), SILU, Rotary(), ATTENTION_BIAS),
-            Never(("clip_qkv",)),
+            *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS),
+            never("clip_qkv"),
         ),
         (*BASE, *PRE_NAMES),
     ),
@@ -287,7 +290,7 @@ FAMILIES = (
         "olmo2",
         (
             norm("rmsnorm", placement="out", qk_norm="full"),
-            *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU, Rotary(), ATTENTION_BIAS),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS),
         ),
         (
             *(*BASE, *OUT_NAMES),
@@ -301,8 +304,8 @@ FAMILIES = (
         "exaone4",
         (
             norm("rmsnorm", placement="out", qk_norm="head"),
-            *(SIZES, GROUPS, HeadDim(), RMS_EPS, SILU),
-            *(RotatedWhereSliding(), NoWindow(written=False)),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU),
+            *(ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
         ),
         (*BASE, *OUT_NAMES, *QK_NAMES),
     ),
@@ -310,11 +313,11 @@ FAMILIES = (
         "gemma2",
         (
             norm("rmsnorm_1p", placement="sandwich"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, Rotary(), NoWindow(number=True)),
-            *(ATTENTION_BIAS, RootWidth(), QueryScalar()),
-            Cap("attn_logit_softcapping", "architecture.attention_cap"),
-            Cap("final_logit_softcapping", "architecture.logit_cap"),
-            Never(("use_bidirectional_attention",)),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, ROTARY, WINDOW_OF_CONTEXT),
+            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
+            cap("attn_logit_softcapping", "architecture.attention_cap"),
+            cap("final_logit_softcapping", "architecture.logit_cap"),
+            never("use_bidirectional_attention"),
         ),
         (*BASE, *SANDWICH_NAMES),
     ),
@@ -322,10 +325,10 @@ FAMILIES = (
         "gemma3_text",
         (
             norm("rmsnorm_1p", placement="sandwich", qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BasePerKind(), NoWindow(number=True)),
-            *(ATTENTION_BIAS, RootWidth(), QueryScalar()),
-            Cap("final_logit_softcapping", "architecture.logit_cap"),
-            Never(("use_bidirectional_attention",)),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_CONTEXT),
+            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
+            cap("final_logit_softcapping", "architecture.logit_cap"),
+            never("use_bidirectional_attention"),
         ),
         (*BASE, *SANDWICH_NAMES, *QK_NAMES),
     ),
@@ -333,8 +336,8 @@ FAMILIES = (
         "glm4",
         (
             norm("rmsnorm", placement="sandwich", **INTERLEAVED),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, Rotary(partial=True)),
-            Biases({"attention_bias": "query key value"}),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, PARTIAL_ROTARY),
+            biases({"attention_bias": "query key value"}),
         ),
         (
             *(*ENDS, *ATTENTION_NAMES),
@@ -352,11 +355,11 @@ FAMILIES = (
         "gpt_neox",
         (
             norm("layernorm"),
-            *(SIZES, LN_EPS, Activation("hidden_act", "plain"), Rotary(partial=True)),
-            Choice(
+            *(SIZES, LN_EPS, activation("hidden_act", "plain"), PARTIAL_ROTARY),
+            choice(
                 "use_parallel_residual", {True: {"placement": "parallel_two_norms"}, False: PRE}
             ),
-            Biases({"attention_bias": ATTENTION}, always="up down"),
+            biases({"attention_bias": ATTENTION}, fixed="up down"),
         ),
         (
             *lines(
@@ -382,9 +385,9 @@ FAMILIES = (
         "gptj",
         (
             norm("layernorm", placement="parallel", **INTERLEAVED),
-            *(OPENAI, Inner("n_inner"), RotaryDimensions()),
-            Activation("activation_function", "plain"),
-            Biases(always="up down head"),
+            *(OPENAI, inner_width("n_inner"), ROTARY_DIMENSIONS),
+            activation("activation_function", "plain"),
+            biases(fixed="up down head"),
         ),
         lines(
             """
@@ -407,9 +410,9 @@ FAMILIES = (
         "cohere",
         (
             norm("layernorm_nobias", placement="parallel", **INTERLEAVED),
-            *(SIZES, GROUPS, HeadDim(), LN_EPS, SILU, Rotary(), ATTENTION_BIAS),
-            Same({"logit_scale": "architecture.logit_scale"}),
-            Choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
+            *(SIZES, GROUPS, HEAD_DIM, LN_EPS, SILU, ROTARY, ATTENTION_BIAS),
+            same({"logit_scale": "architecture.logit_scale"}),
+            choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
         (
             *BASE,
