@@ -136,8 +136,8 @@ def _content(axis: str, node: Mapping[str, Any]) -> Any:
     if axis == "norm":
         return plain({key: value for key, value in node.items() if key not in _BESIDE})
     placement = Placement(**node)
-    elsewhere = [(entry.blocks.text, entry.plans) for entry in placement.where]
-    return placement.topology, placement.usual.plans, elsewhere, placement.weight_constraint
+    blocks = [entry.blocks.text for entry in placement.where]
+    return placement.topology, blocks, [*placement.everywhere()], placement.weight_constraint
 
 
 def _number(spec: Any, values: Mapping[str, float]) -> Any:
