@@ -17,6 +17,7 @@ from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.probes import STREAM_PROBES
 from transformer_norms.training.replicas import replica_count
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,7 @@ from transformer_norms.model.attention import ATTENTIONS, Softmax
 from transformer_norms.model.initialization import Linear
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.probes import STREAM_PROBES
 from transformer_norms.training.schedule import SCHEDULES
 
 
@@ -76,6 +78,13 @@ class ZLoss:
     def __call__(self, logits, targets):
         nats = F.cross_entropy(logits, targets, reduction="sum")
         return nats + self.z_weight * logits.logsumexp(-1).square().sum()
+
+
+@STREAM_PROBES("stream_rank")
+def stream_rank(x):
+    """(sum s)^2 / sum s^2 for the eigenvalues s of the covariance: the dimensions that x fills"""
+    features = x.flatten(0, 1).mT.cov()
+    return features.trace() ** 2 / features.square().sum()
 
 
 @SCHEDULES("root")
@@ -124,7 +133,8 @@ def mine(tmp_path_factory):
         file = folder / "configs" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return folder
+    yield folder
+    STREAM_PROBES.pop("stream_rank", None)  # other tests expect the built-in ones
 
 
 @pytest.fixture
@@ -238,6 +248,23 @@ def test_an_attention_refuses_in_one_line_what_it_cannot_do(trainer_of):
         trainer_of("attention=window", "attention.window=0")
     with pytest.raises(ConfigError, match="did you mean 'window'"):
         trainer_of("attention=windo")
+
+
+# Probes
+
+
+def test_a_probe_of_the_stream_is_one_function(trainer_of):
+    trainer = trainer_of("trainer.precision=fp64", "trainer.probe_every=1")
+    streams = []
+    trainer.model.blocks[1].register_forward_hook(lambda block, given, y: streams.append(y))
+    assert trainer.train_step() is None
+    # The probe's pass came first; singular values stand for the eigenvalues.
+    (x, *_), keys = streams, trainer.probed.keys()
+    spread = torch.linalg.svdvals((x - x.mean((0, 1))).flatten(0, 1)) ** 2
+    wanted = (spread.sum() ** 2 / spread.square().sum()).item()
+    assert trainer.probed["probe/stream_rank/1"] == pytest.approx(wanted, rel=1e-4)
+    assert "probe/stream_rank/embedding" in keys
+    assert "probe/stream_rms/1" in keys
 
 
 # Loss

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformer_norms.model.block import DualBlock, ParallelBlock, SerialBlock, SubLayer
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import Registry
 from transformer_norms.training.measures import Place, key_of
 from transformer_norms.training.optimizer import groups
 
@@ -139,19 +140,33 @@ def _watch_streams(stack: ExitStack, readings: Readings, i: int, block: nn.Modul
 
 def stream_readings(x: Tensor, part: str, block: int | None) -> Readings:
     x = x.double()
-    mean, rms = x.mean(), _rms(x)
-    square = (x - mean).square_()
-    by_measure = {
-        "stream_rms": rms,
-        "stream_mean": mean,
-        "stream_largest": x.abs().amax() / rms,
-        "stream_kurtosis": square.square().mean() / square.mean().square(),
-    }
-    return {key_of(Place(measure, part, block)): value for measure, value in by_measure.items()}
+    return {key_of(Place(name, part, block)): probe(x) for name, probe in STREAM_PROBES.items()}
 
 
+# The number that each probe reads from a residual stream [batch, time, width] in float64. A plugin
+# adds a function in the same way. The report shows it under its name; MEASURES may explain it.
+STREAM_PROBES = Registry("probe")
+
+
+@STREAM_PROBES("stream_rms")
 def _rms(x: Tensor) -> Tensor:
     return x.double().square().mean().sqrt()
+
+
+@STREAM_PROBES("stream_mean")
+def _mean(x: Tensor) -> Tensor:
+    return x.mean()
+
+
+@STREAM_PROBES("stream_largest")
+def _largest(x: Tensor) -> Tensor:
+    return x.abs().amax().div(_rms(x))
+
+
+@STREAM_PROBES("stream_kurtosis")
+def _kurtosis(x: Tensor) -> Tensor:
+    square = (x - x.mean()).square_()
+    return square.square().mean().div(square.mean().square())
 
 
 # The stream that a branch is added to, from the sub-layer, what it reads, and what the block
