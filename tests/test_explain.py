@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import to_dict
-from transformer_norms.explain.__main__ import main
+from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Factor
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.layout import kinds_of_block
-from transformer_norms.explain.painting import block_svg, terminal_lines
+from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
 from transformer_norms.model.placement import Placement
@@ -309,6 +309,15 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
         assert "blocks 1, 3" in text
 
 
+def test_an_equation_typed_without_blanks_breaks_between_its_words():
+    equation = "0.1234*x+0.5**l*norm(f(norm(x),q=norm@per_head,head_norm=norm,ctx=norm,mid=norm))"
+    lines = wrap_line(equation, 40)
+    assert max(map(len, lines)) <= 40
+    assert "".join(lines) == equation
+    words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]
+    assert words == re.findall(r"[\w.@]+|[*]+", equation)
+
+
 # Drawings
 
 
@@ -427,6 +436,23 @@ def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
     assert "  norms\n    A  tensors 9, parameters 144\n    B  tensors 8, parameters 128" in fewer
 
 
+SECOND = [
+    ("placement=pre model=tiny", "placement=post", "model=tiny placement=post"),
+    ("norm=dyt norm.alpha=0.7 model.depth=3", "norm=none", "model.depth=3 norm=none"),
+    ("placement.equation=x+f(x) model=tiny", "placement=pre", "model=tiny placement=pre"),
+    ("placement=post", "placement.equation=x+f(x)", "placement=post placement.equation=x+f(x)"),
+    ("norm=none", "config=runs/a", "config=runs/a"),
+    ("config=runs/a model.depth=3", "norm=none", "config=runs/a model.depth=3 norm=none"),
+    ("config=runs/a norm=none", "preset=gpt2", "norm=none preset=gpt2"),
+    ("norm=none", "", ""),
+]
+
+
+@pytest.mark.parametrize(("first", "against", "second"), SECOND)
+def test_against_changes_in_the_first_config_only_what_is_typed(first, against, second):
+    assert second_config(first.split(), against.split()) == second.split()
+
+
 # The command
 
 
@@ -447,6 +473,10 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     assert code == 0
     assert "B  choose" not in out
     assert "placement" not in out.partition("Where norms stand")[0]
+    code, out, _ = run(capsys, "model=tiny", "model.depth=3", "--against", "placement=post")
+    assert code == 0
+    assert "A  x + f(norm(x))\n    B  norm(x + f(x))" in out
+    assert "model." not in out
 
 
 def test_the_largest_model_is_explained_without_its_weights(capsys):

@@ -23,7 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as train.py takes them")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="write the drawing as a figure")
     parser.add_argument(
-        "--against", nargs="*", metavar="KEY=VALUE", help="show only what differs from that config"
+        "--against",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="show only the differences from a second config: the first one with these in place of "
+        "its own (norm=NAME also replaces norm.KEY); config=FILE stands for a whole config, and "
+        "--against alone for the defaults",
     )
     parser.add_argument("--list", action="store_true", help="list all choices with their sources")
     parser.add_argument("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
@@ -43,7 +48,7 @@ def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
 
 
 def _answer(typed: argparse.Namespace) -> str:
-    """The text that was asked for; writes the figure if one was."""
+    """Returns the text that was asked for. Writes the figure if one was."""
     if typed.list:
         from transformer_norms.explain.listing import listing
 
@@ -52,7 +57,8 @@ def _answer(typed: argparse.Namespace) -> str:
     from transformer_norms.explain.text import difference_text, explanation_text
 
     if typed.against is not None:
-        return difference_text(first, _explain(typed.against, typed.vocab))
+        second = second_config(typed.overrides, typed.against)
+        return difference_text(first, _explain(second, typed.vocab))
     if typed.svg:
         from transformer_norms.explain.painting import block_svg
 
@@ -61,6 +67,21 @@ def _answer(typed: argparse.Namespace) -> str:
         except OSError as error:
             raise ConfigError(f"--svg {typed.svg}: {error.strerror}") from None
     return explanation_text(first)
+
+
+def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]:
+    """Returns the first config's overrides with those of `against` in their place.
+
+    A choice on an axis also replaces the keys inside that axis: norm.eps belongs to the norm that
+    was chosen with it. A saved run is a whole config, and so is no overrides at all.
+    """
+    keys = {pair.key for pair in parse(against)}
+    if not keys or "config" in keys:
+        return list(against)
+    if "preset" in keys:  # no preset goes with a saved run
+        keys.add("config")
+    kept = [p for p in parse(overrides) if not {p.key, p.key.partition(".")[0]} & keys]
+    return [*map(str, kept), *against]
 
 
 def _explain(overrides: Sequence[str], vocab: int | None) -> Any:

@@ -19,7 +19,7 @@ from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, S
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
-Shapes = Mapping[str, str]  # what may be learned at a place, in words
+Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Factor:
     symbol: str
     formula: str
     value: float
-    learned: str = ""  # what of it is learned, as "vector of 128"; empty for a constant
+    learned: str = ""  # its learned shape, as "vector of 128"; empty for a constant
     stored: str = ""  # how the model keeps it, if not as it is used
     shared: bool = False  # whether one number serves both sub-layers of a block
     varies: bool = False  # whether blocks differ in it
@@ -56,17 +56,13 @@ class NormAt:
 class SubLayer:
     """An attention or an mlp: norms by site, and factors by what they multiply."""
 
-    name: str
     norms: Mapping[str, NormAt]
     factors: Mapping[str, Factor]
     adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
-    cap: str = ""  # of attention's logits
-    gated: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    topology: str
     parts: Mapping[str, SubLayer]
     norms: Mapping[str, NormAt]  # at the sites of the block as a whole
 
@@ -79,6 +75,9 @@ class Anatomy:
         self.values: Values = formula_values(config.model)
         self._built: dict[tuple[str, int], Any] = {}
         self.depth, self.width = config.model.depth, config.model.width
+        self.gated = MLPS[config.mlp.type].gated
+        self.attention_cap = _cap_text(config.architecture.attention_cap)
+        self.logit_cap = _cap_text(config.architecture.logit_cap)
         self.blocks = [self._block(i) for i in range(self.depth)]
         fixnorm = config.embed == "fixnorm"
         names = {
@@ -87,68 +86,154 @@ class Anatomy:
             "final": config.final_norm,
         }
         self.rows, self.embed, self.final = (
-            self._norm(site, Site(name), self.width, self.values) for site, name in names.items()
+            self._norm(site, Site(name), self.values) for site, name in names.items()
         )
-        cap = config.architecture.logit_cap
-        self.logit_cap = "" if cap == "none" else f"{cap:g}"
         scales = {"embed_scale": self.width, "logit_scale": vocab_size}
         self.scales = {
-            symbol: self.factor(
+            symbol: self._factor(
                 symbol, getattr(config.architecture, symbol), _shapes(size), self.values
             )
             for symbol, size in scales.items()
         }
 
     def equations(self, i: int) -> dict[str, str]:
-        """The placement's equations for block i; what joins two streams is the model's end."""
+        """The placement's equations for block i, without the `end` that joins two streams."""
         stated = self.placement.equation(i, self.depth)
         return {part: text for part, text in stated.items() if part != "end"}
 
     def ends(self) -> dict[str, str]:
-        """How tokens become the stream, and the stream logits."""
+        """The equations by which tokens become the stream, and the stream becomes logits."""
         rows, dual = self.rows, self.placement.topology == "dual"
-        x = self._times("embed_scale", self._applied(rows, "E[tokens]"))
+        x = self._times("embed_scale", _apply(rows, "E[tokens]"))
         if self.config.position.type in ADDED:
             x += " + P[time]"
         streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
-        last = f"(x + {self._applied(self.final, 'r')})" if dual else self._applied(self.final, "x")
-        head = self._applied(rows, "E" if self.config.architecture.tied else "W")
+        last = f"(x + {_apply(self.final, 'r')})" if dual else _apply(self.final, "x")
+        head = _apply(rows, "E" if self.config.architecture.tied else "W")
         logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
         return {
-            "start": f"{' = '.join(streams)} = {self._applied(self.embed, x)}",
+            "start": f"{' = '.join(streams)} = {_apply(self.embed, x)}",
             "end": f"logits = {f'{cap} * tanh({logits} / {cap})' if cap else logits}",
         }
 
+    def _times(self, symbol: str, text: str) -> str:
+        factor = self.scales[symbol]
+        if factor is None:
+            return text
+        return f"{symbol if factor.learned else factor.formula} * {text}"
+
     def adds(self, stream: str) -> bool:
-        """Whether some block adds that earlier stream."""
+        """Returns whether some block adds that earlier stream."""
         return any(stream in p.adds for block in self.blocks for p in block.parts.values())
 
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
-        """Every norm of the model with its block, from the embedding to the head."""
-        for norm in (self.rows, self.embed):
+        """Yields every norm of the model with its block, from the embedding to the head."""
+        before = [(norm, None) for norm in (self.rows, self.embed)]
+        inside = [
+            (norm, i)
+            for i, block in enumerate(self.blocks)
+            for norms in (block.norms, *(part.norms for part in block.parts.values()))
+            for norm in norms.values()
+        ]
+        for norm, i in (*before, *inside, (self.final, None)):
             if norm and norm.name != "none":
-                yield norm, None
-        for i, block in enumerate(self.blocks):
-            for norms in (block.norms, *(part.norms for part in block.parts.values())):
-                yield from ((norm, i) for norm in norms.values() if norm.name != "none")
-        if self.final and self.final.name != "none":
-            yield self.final, None
+                yield norm, i
 
-    def shown(self, name: str) -> str:
-        """The name that the user knows: `norm` is the run's norm."""
+    def norm_names(self) -> list[str]:
+        """The names of the norms that stand somewhere; `norm` is the run's norm."""
+        used = {norm.name for norm, _ in self.norms()}
+        return [name for name in ("norm", *self.config.norms) if name in used]
+
+    def known_name(self, name: str) -> str:
+        """The name that the user knows: the chosen one instead of `norm`."""
         return self.config.choices.norm if name == "norm" else name
 
-    def spec(self, name: str) -> Mapping[str, Any]:
+    def norm_file(self, name: str) -> Mapping[str, Any]:
         """The content of a norm's file."""
         return self.config.norm if name == "norm" else self.config.norms[name]
 
     def build_norm(self, name: str, width: int) -> Any:
-        """The norm alone, as it starts."""
+        """Returns the norm alone, as it starts."""
         if (name, width) not in self._built:
             self._built[name, width] = norm_of(self.config, name)(width)
         return self._built[name, width]
 
-    def factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
+    def _block(self, i: int) -> Block:
+        values = {**self.values, "i": i, "l": i + 1}
+        plans = self.placement.plans(i, self.depth)
+        shared = self.placement.block_plan.sites
+        return Block(
+            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()},
+            _present({site: self._norm(site, at, values) for site, at in shared.items()}),
+        )
+
+    def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
+        if name == "attention" and self.config.qk_norm != "none":
+            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
+            plan = replace(plan, sites={**plan.sites, **both})
+        norms = {
+            site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
+            for site in ("pre", *INSIDE[name], "out", "post")
+        }
+        stream = _shapes(self.width)
+        adds = {
+            earlier: self._factor(plan.names.get(earlier, earlier), spec, stream, values)
+            for earlier, spec in plan.adds.items()
+        }
+        return SubLayer(_present(norms), _present(self._factors(name, plan, values)), adds)
+
+    def _norm(
+        self, site: str, at: Site, values: Values, part: str = "", symbol: str | None = None
+    ) -> NormAt | None:
+        """The norm at a site, None where the site is empty. On q, k, v and head_norm it is one for
+        all heads, one for each, or one over all heads side by side."""
+        sizes = self.config.model
+        on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
+        heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
+        if heads:
+            width = sizes.head_dim * (heads if at.share == "full" else 1)
+        else:
+            widths = {"ctx": sizes.heads * sizes.head_dim, "mid": sizes.mlp_width}
+            width = widths.get(site, self.width)
+        shapes = _head_shapes(heads, sizes.head_dim) if heads else _shapes(width)
+        scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
+        name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
+        norm = self.build_norm(name, width)
+        module = ".".join(filter(None, [part, "f" if site in INSIDE.get(part, ()) else "", site]))
+        if isinstance(norm, nn.Module):
+            count = heads if at.share == "per_head" else 1
+            parameters = sum(parameter.numel() for parameter in norm.parameters())
+            eps = self.norm_file(name).get("eps")
+            eps = "-" if eps is None else f"{eps:g}"
+            return NormAt(site, module, name, width, count, parameters, eps, at.share, scale)
+        if scale:
+            return NormAt(site, module, "none", width, 0, 0, "-", at.share, scale)
+        return None
+
+    def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
+        sizes, stream = self.config.model, _shapes(self.width)
+
+        def factor(slot: str, shapes: Shapes) -> Factor | None:
+            symbol = plan.names.get(slot, slot)
+            return self._factor(symbol, plan.coefficient(slot), shapes, values)
+
+        a, b = None, factor("b", stream)
+        if plan.coefficient("a") != REST_OF_B:
+            a = factor("a", stream)
+        elif b:
+            a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+        if name == "attention":
+            shapes = _head_shapes(sizes.heads, sizes.head_dim)
+            spec = self.config.architecture.attention_scale
+            scale = self._factor("attention scale", spec, shapes, values)
+            head_scale = factor("head_scale", shapes)
+            return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
+        hidden = gate = factor("hidden_scale", _shapes(sizes.mlp_width))
+        if hidden:
+            gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if self.gated else None
+        return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
+
+    def _factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
         """The factor that a coefficient of the config makes; None if it multiplies by nothing."""
         if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
             return None
@@ -171,114 +256,17 @@ class Anatomy:
             varies,
         )
 
-    def _applied(self, norm: NormAt | None, text: str) -> str:
-        return f"{norm.name}({text})" if norm and norm.name != "none" else text
-
-    def _times(self, symbol: str, text: str) -> str:
-        factor = self.scales[symbol]
-        if factor is None:
-            return text
-        return f"{symbol if factor.learned else factor.formula} * {text}"
-
-    def _block(self, i: int) -> Block:
-        values, whole = {**self.values, "i": i, "l": i + 1}, self.placement.block_plan
-        plans = self.placement.plans(i, self.depth).items()
-        norms = {site: self._norm(site, at, self.width, values) for site, at in whole.sites.items()}
-        return Block(
-            self.placement.topology,
-            {name: self._sub_layer(name, plan, values) for name, plan in plans},
-            _present(norms),
-        )
-
-    def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
-        if name == "attention" and self.config.qk_norm != "none":
-            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
-            plan = replace(plan, sites={**plan.sites, **both})
-        cap, stream = self.config.architecture.attention_cap, _shapes(self.width)
-        return SubLayer(
-            name,
-            _present(self._norms(name, plan, values)),
-            _present(self._factors(name, plan, values)),
-            {
-                earlier: self.factor(plan.names.get(earlier, earlier), spec, stream, values)
-                for earlier, spec in plan.adds.items()
-            },
-            cap="" if name != "attention" or cap == "none" else f"{cap:g}",
-            gated=name == "mlp" and MLPS[self.config.mlp.type].gated,
-        )
-
-    def _norms(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt | None]:
-        sizes, norms = self.config.model, {}
-        heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        heads["head_norm"] = sizes.heads
-        widths = {"ctx": sizes.heads * sizes.head_dim, "mid": sizes.mlp_width}
-        for site in ("pre", *INSIDE[name], "out", "post"):
-            norms[site] = self._norm(
-                site,
-                plan.site(site),
-                widths.get(site, self.width),
-                values,
-                f"{name}.f." if site in INSIDE[name] else f"{name}.",
-                plan.names.get(f"{site}.scale", ""),
-                heads.get(site, 0),
-            )
-        return norms
-
-    def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
-        sizes = self.config.model
-
-        def factor(slot: str, shapes: Shapes) -> Factor | None:
-            symbol = plan.names.get(slot, slot)
-            return self.factor(symbol, plan.coefficient(slot), shapes, values)
-
-        b = factor("b", _shapes(self.width))
-        if plan.coefficient("a") == REST_OF_B and b:
-            a: Factor | None = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
-        else:
-            a = factor("a", _shapes(self.width))
-        if name == "attention":
-            shapes = _head_shapes(sizes.heads, sizes.head_dim)
-            spec = self.config.architecture.attention_scale
-            scale = self.factor("attention scale", spec, shapes, values)
-            head_scale = factor("head_scale", shapes)
-            return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
-        hidden = factor("hidden_scale", _shapes(sizes.mlp_width))
-        gated = hidden and MLPS[self.config.mlp.type].gated
-        gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if hidden and gated else None
-        return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
-
-    def _norm(
-        self,
-        site: str,
-        at: Site,
-        width: int,
-        values: Values,
-        path: str = "",
-        symbol: str = "",
-        heads: int = 0,
-    ) -> NormAt | None:
-        """The norm at a site: on `width` features, or on `heads`, where it is one for all of them,
-        one for each, or one over all side by side."""
-        size = self.config.model.head_dim
-        name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
-        count = heads if at.share == "per_head" else 1
-        if heads:
-            width = heads * size if at.share == "full" else size
-        shapes = _head_shapes(heads, size) if heads else _shapes(width)
-        scale = self.factor(symbol or f"{site} scale", at.scale, shapes, values)
-        norm = self.build_norm(name, width)
-        if isinstance(norm, nn.Module):
-            parameters = sum(parameter.numel() for parameter in norm.parameters())
-            eps = self.spec(name).get("eps")
-            eps = "-" if eps is None else f"{eps:g}"
-            return NormAt(site, path + site, name, width, count, parameters, eps, at.share, scale)
-        if scale:
-            return NormAt(site, path + site, "none", width, 0, 0, "-", at.share, scale)
-        return None
-
 
 def _present(things: Mapping[str, Any]) -> dict[str, Any]:
     return {key: thing for key, thing in things.items() if thing is not None}
+
+
+def _apply(norm: NormAt | None, text: str) -> str:
+    return f"{norm.name}({text})" if norm and norm.name != "none" else text
+
+
+def _cap_text(cap: float | str) -> str:
+    return "" if cap == "none" else f"{cap:g}"
 
 
 def _shapes(width: int) -> Shapes:

@@ -1,6 +1,6 @@
-"""Everything that is said of a config, as data: sections of facts, of one block or of the model.
+"""An explanation as data: sections of facts about a block or about the model.
 
-What is printed and what is compared is this and nothing else.
+The text, and the comparison of two configs, show these facts and nothing else.
 """
 
 import re
@@ -14,7 +14,7 @@ from torch import nn
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
-from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
+from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.initialization import InitRule
 from transformer_norms.model.position import rotary_bases
@@ -33,7 +33,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Fact:
-    """`cells` are what is said of `name`; `block` is None for what belongs to no block."""
+    """The `cells` describe `name`. `block` is None for what belongs to no block."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -57,7 +57,7 @@ class Explanation:
 
 
 def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
-    """The explanation of a composed config; `typed` are the keys that the user typed."""
+    """Returns the explanation of a composed config; `typed` are the keys that the user typed."""
     anatomy = Anatomy(config, vocab_size)
     with torch.device("meta"):  # shapes without weights: the largest model needs no memory
         model = undrawn(config, vocab_size)
@@ -84,11 +84,11 @@ def equations(anatomy: Anatomy) -> Section:
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
-        beside = _beside_the_equation(anatomy, block.parts["attention"])
+        beside = _beside_the_equation(anatomy, block.parts["attention"].norms)
         facts += [Fact("inside attention", (text,), i) for text in beside]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
-    name = anatomy.shown("norm")
+    name = anatomy.known_name("norm")
     own = "norm(x) is x" if name == "none" else "each time with parameters of its own"
     remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
     if anatomy.placement.topology == "dual":
@@ -99,9 +99,9 @@ def equations(anatomy: Anatomy) -> Section:
     return Section("Equations", ("", "", ""), facts, remarks)
 
 
-def _beside_the_equation(anatomy: Anatomy, attention: SubLayer) -> Iterator[str]:
+def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Iterator[str]:
     """Yields what other keys put inside attention: norms on q and k, a stand-in norm, a cap."""
-    config, norms = anatomy.config, attention.norms
+    config = anatomy.config
     if config.qk_norm != "none" and "q" in norms:
         norm = norms["q"].name + ("" if norms["q"].share == "head" else f"@{norms['q'].share}")
         yield f"q={norm}, k={norm} (qk_norm={config.qk_norm})"
@@ -110,30 +110,23 @@ def _beside_the_equation(anatomy: Anatomy, attention: SubLayer) -> Iterator[str]
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
-    if attention.cap:
-        yield f"cap={attention.cap} (architecture.attention_cap)"
+    if anatomy.attention_cap:
+        yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
 
 
 def formulas(anatomy: Anatomy) -> Section:
     """Each norm that stands in the model: its formula, its numbers, what it learns."""
     facts = []
-    for name in _names(anatomy):
-        facts.append(
-            Fact(f"{anatomy.shown(name)}(x)", (str(anatomy.spec(name).get("formula", "")),))
-        )
-        facts.append(Fact(f"{anatomy.shown(name)}'s numbers", (_numbers(anatomy, name),)))
+    for name in anatomy.norm_names():
+        known = anatomy.known_name(name)
+        facts.append(Fact(f"{known}(x)", (str(anatomy.norm_file(name).get("formula", "")),)))
+        facts.append(Fact(f"{known}'s numbers", (_numbers(anatomy, name),)))
     return Section("Norms", ("", "", ""), facts)
 
 
-def _names(anatomy: Anatomy) -> list[str]:
-    """The names of the norms that stand somewhere."""
-    used = {norm.name for norm, _ in anatomy.norms()}
-    return [name for name in ("norm", *anatomy.config.norms) if name in used]
-
-
 def _numbers(anatomy: Anatomy, name: str) -> str:
-    spec, width = anatomy.spec(name), anatomy.width
-    texts = [f"{key} = {_said(value)}" for key, value in spec.items() if key not in NOT_ARGUMENTS]
+    file, width = anatomy.norm_file(name), anatomy.width
+    texts = [f"{key} = {_text(value)}" for key, value in file.items() if key not in NOT_ARGUMENTS]
     for own, parameter in anatomy.build_norm(name, width).named_parameters():
         start = float(parameter.detach().flatten()[0])
         many = (
@@ -150,7 +143,7 @@ def norms(anatomy: Anatomy) -> Section:
             norm.module,
             (
                 norm.site,
-                anatomy.shown(norm.name),
+                anatomy.known_name(norm.name),
                 str(norm.width),
                 norm.eps,
                 norm.count,
@@ -171,22 +164,17 @@ def coefficients(anatomy: Anatomy) -> Section:
     """Everything that multiplies: its formula, its number, what of it is learned."""
     facts = []
     for i, block in enumerate(anatomy.blocks):
-        for part in (*block.parts.values(), None):
-            norms = (part or block).norms
-            name = part.name if part else "block"
-            factors = [
-                *(part.factors.values() if part else ()),
-                *(part.adds.values() if part else ()),
-            ]
-            factors += [norm.scale for norm in norms.values()]
+        for name, part in block.parts.items():
+            scales = (norm.scale for norm in part.norms.values())
+            factors = (*part.factors.values(), *part.adds.values(), *scales)
             facts += [_fact(name, factor, i) for factor in factors if factor is not None]
-            if part and part.cap:
-                facts.append(Fact("attention cap", (part.cap, part.cap, "no"), i))
+            if name == "attention" and (cap := anatomy.attention_cap):
+                facts.append(Fact("attention cap", (cap, cap, "no"), i))
     facts += [_fact("", factor, None) for factor in anatomy.scales.values() if factor]
     if anatomy.logit_cap:
         facts.append(Fact("logit_cap", (anatomy.logit_cap, anatomy.logit_cap, "no")))
     heads = ("where", "what", "formula", "value", "learned")
-    return Section("Coefficients", heads, along_depth(facts, 1))
+    return Section("Coefficients", heads, _merge_depths(facts, 1))
 
 
 def _fact(part: str, factor: Factor, block: int | None) -> Fact:
@@ -199,9 +187,9 @@ def _fact(part: str, factor: Factor, block: int | None) -> Fact:
     return Fact(name, (factor.formula, f"{factor.value:.4g}", learned), block)
 
 
-def along_depth(facts: list[Fact], place: int) -> list[Fact]:
-    """Facts of blocks that differ in nothing but the cell at `place` each say all of its values, in
-    the order of the blocks: one line for the whole depth."""
+def _merge_depths(facts: list[Fact], place: int) -> list[Fact]:
+    """Facts of blocks that differ in the cell at `place` alone each get the list of its values, in
+    the order of the blocks, and so become one line of the text."""
     values: dict[tuple[Any, ...], list[str]] = {}
 
     def key(fact: Fact) -> tuple[Any, ...]:
@@ -242,7 +230,7 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     if constraint != "none":
         remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
     heads = ("where", "weight", "shape", "deviation", "value (of Xavier's)")
-    return Section("Initialization", heads, along_depth(facts, 2), remarks)
+    return Section("Initialization", heads, _merge_depths(facts, 2), remarks)
 
 
 def parameters(config: Config, model: nn.Module) -> Section:
@@ -260,7 +248,7 @@ def parameters(config: Config, model: nn.Module) -> Section:
     remarks = [
         "matrices: weights inside blocks; tables: embeddings, positions, head; "
         "norms: all that norms and coefficients learn",
-        f"norms {on} decayed (optimizer.decay_norms={_said(optimizer.decay_norms)}, "
+        f"norms {on} decayed (optimizer.decay_norms={_text(optimizer.decay_norms)}, "
         f"optimizer={config.choices.optimizer})",
     ]
     if not decays["matrices"]:
@@ -273,15 +261,10 @@ def parameters(config: Config, model: nn.Module) -> Section:
 
 
 def choices(anatomy: Anatomy, typed: set[str]) -> Section:
-    """Every key that may be auto: what it came to, and who chose it."""
+    """The value of every key that may be auto, and who chose it."""
     config = anatomy.config
-    keys = ["init", "embed", "final_norm", "qk_norm"]
-    keys += AUTO_ARCHITECTURE
-    facts = [Fact(key, (_said(_value(config, key)), _who(anatomy, key, typed))) for key in keys]
-    for key, rule in SIZES.items():
-        auto = chosen_value(config.chosen, key) == "auto"
-        who = f"auto: {rule}" if auto else _by_hand(config, key, typed)
-        facts.append(Fact(key, (_said(_value(config, key)), who)))
+    keys = ("init", "embed", "final_norm", "qk_norm", *AUTO_ARCHITECTURE, *SIZES)
+    facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
 
 
@@ -289,8 +272,8 @@ def _value(config: Config, key: str) -> Any:
     return config.choices.init if key == "init" else value_at(config, key)
 
 
-def _who(anatomy: Anatomy, key: str, typed: set[str]) -> str:
-    """Typed comes before preset, preset before placement, placement before norm, then the rule."""
+def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
+    """Who chose a key's value: the user, else the preset, the placement, the norm, or a rule."""
     config = anatomy.config
     word, value = chosen_value(config.chosen, key), _value(config, key)
     short = key.rpartition(".")[2]
@@ -305,14 +288,12 @@ def _who(anatomy: Anatomy, key: str, typed: set[str]) -> str:
         if short in brings and brings[short] == value:
             return f"{axis}={config.choices[axis]}, which brings it"
     if key == "final_norm":
-        ends_normed = anatomy.placement.ends_normed(anatomy.depth)
-        no_need = "the last block ends in a norm, so that none is wanted before the head"
-        return (
-            f"auto: {no_need if ends_normed else 'the stream leaves the last block without a norm'}"
-        )
+        if anatomy.placement.ends_normed(anatomy.depth):
+            return "auto: the last block ends in a norm, so that none is wanted before the head"
+        return "auto: the stream leaves the last block without a norm"
     if short == "attention_scale" and value == HENRYS_SCALE:
         return "auto: queries and keys have length 1, and want a learned scale"
-    return "auto: the usual"
+    return f"auto: {SIZES.get(key, 'the default')}"
 
 
 def _by_hand(config: Config, key: str, typed: set[str]) -> str:
@@ -323,21 +304,12 @@ def _by_hand(config: Config, key: str, typed: set[str]) -> str:
 
 def other_choices(config: Config) -> Section:
     """The rest of what makes the model: sizes, positions, mlp, biases."""
-    facts = [
-        Fact(f"model.{key}", (_said(value),))
-        for key, value in plain(config.model).items()
-        if f"model.{key}" not in SIZES
-    ]
-    for node in ("attention", "mlp"):
-        facts += [
-            Fact(f"{node}.{key}", (_said(value),)) for key, value in getattr(config, node).items()
-        ]
-    facts.append(Fact("position.type", (config.position.type,)))
-    rotary = config.position.type == "rope"
-    for key, value in plain(config.architecture).items():
-        auto = f"architecture.{key}" in AUTO_ARCHITECTURE
-        if not auto and (rotary or not key.startswith("rope_")):
-            facts.append(Fact(f"architecture.{key}", (_said(value),)))
+    rotary, facts = config.position.type == "rope", []
+    for node in ("model", "attention", "mlp", "position", "architecture"):
+        for key, value in plain(getattr(config, node)).items():
+            name = f"{node}.{key}"
+            if name not in (*SIZES, *AUTO_ARCHITECTURE) and (rotary or "rope_" not in key):
+                facts.append(Fact(name, (_text(value),)))
     if rotary:
         bases = rotary_bases(config.architecture.rope_base, config.model.depth)
         for i, base in enumerate(bases):
@@ -348,18 +320,19 @@ def other_choices(config: Config) -> Section:
 def sources(anatomy: Anatomy) -> Section:
     config, placement = anatomy.config, anatomy.placement
     preset, named = config.about, config.choices
-    said = [
+    texts = [
         (f"preset={named.preset}", "" if preset.source == "none" else preset.source),
         ("not verified", "" if preset.unverified == "none" else preset.unverified),
         (f"placement={named.placement}", placement.source),
         ("not verified", placement.unverified),
     ]
-    for name in _names(anatomy):
-        said.append((f"norm={anatomy.shown(name)}", anatomy.spec(name).get("source", "")))
-    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in said if text])
+    for name in anatomy.norm_names():
+        source = anatomy.norm_file(name).get("source", "")
+        texts.append((f"norm={anatomy.known_name(name)}", source))
+    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in texts if text])
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         more = "".join(f", {k} {v}" for k, v in value.items() if k not in ("learn", "init"))
         return f"a learned {value['learn']} from {value['init']}{more}"

@@ -4,7 +4,7 @@ Positions are the columns and lines of a terminal. The stream runs from line 0 o
 sub-layer is a stage of it: branches leave the stream, pass their boxes and are added back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
@@ -34,6 +34,16 @@ class Mark:
     def room(self) -> int:
         """The columns that are kept free for it: small boxes are drawn alike."""
         return max(11, self.size) if self.kind in ("norm", "layer") else self.size
+
+    @property
+    def left(self) -> int:
+        """The columns to the left of its line."""
+        return 1 if self.kind == "factor" else self.room // 2
+
+    @property
+    def right(self) -> int:
+        """The columns to the right of its line."""
+        return self.size + 3 if self.kind == "factor" else -(-self.room // 2)
 
 
 @dataclass(frozen=True)
@@ -71,21 +81,30 @@ class Fork:
 
     @property
     def slot(self) -> int:
+        """The columns of each chain."""
         marks = [mark for chain in self.chains for mark in chain]
-        return max(_reach(mark) * 2 if mark.kind == "factor" else mark.room for mark in marks)
+        return max(mark.right * 2 if mark.kind == "factor" else mark.room for mark in marks)
 
     @property
-    def tall(self) -> int:
+    def height(self) -> int:
         return 2 * max(len(chain) for chain in self.chains) - 1
+
+    @property
+    def left(self) -> int:
+        return (3 * self.slot + 2 * GAP) // 2
+
+    @property
+    def right(self) -> int:
+        return self.left + 1
 
 
 Marks = tuple[Mark, ...]
-Chain = tuple[Mark | Fork, ...]  # what a branch passes, in its order
+Chain = tuple[Mark | Fork, ...]  # the things on a branch, in their order
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Branches that leave the stream together, and what they meet on the way back."""
+    """Branches that leave the stream together, and the marks on their way back."""
 
     branches: tuple[Chain, ...]
     shared: Marks = ()  # before the branches part
@@ -94,19 +113,16 @@ class Stage:
     post: Marks = ()
 
 
-def block_layout(anatomy: Anatomy, block: Block, room: int | None = None) -> Layout:
-    """The layout of a block; with short labels if the full ones need more columns than `room`."""
-    layout = _Placing(_Labels(anatomy, short=False), block).layout
-    if room is None or layout.width <= room:
-        return layout
-    return _Placing(_Labels(anatomy, short=True), block).layout
-
-
 def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, list[int]]:
-    """Each layout that some block has, with the blocks that have it, in the order of the first."""
+    """Each different layout with the blocks that have it, in the order of the first block. A layout
+    has short labels if the full ones need more columns than `room`."""
+    topology = anatomy.placement.topology
     kinds: dict[Layout, list[int]] = {}
     for i, block in enumerate(anatomy.blocks):
-        kinds.setdefault(block_layout(anatomy, block, room), []).append(i)
+        layout = _Positions(_Labels(anatomy).stages(block), topology).layout
+        if room is not None and layout.width > room:
+            layout = _Positions(_Labels(anatomy, short=True).stages(block), topology).layout
+        kinds.setdefault(layout, []).append(i)
     return kinds
 
 
@@ -125,33 +141,34 @@ def blocks_text(blocks: Sequence[int]) -> str:
 class _Labels:
     """A block's stages, with the words of each box."""
 
-    def __init__(self, anatomy: Anatomy, short: bool) -> None:
+    def __init__(self, anatomy: Anatomy, short: bool = False) -> None:
         self.anatomy, self.short = anatomy, short
 
     def stages(self, block: Block) -> list[Stage]:
-        parts = list(block.parts.values())
-        if block.topology == "parallel":
-            shared = self.norm(block.norms.get("pre"))
-            return [Stage(tuple(self.branch(part) for part in parts), shared)]
+        branches = {
+            "attention": self.branch(block.parts["attention"], self.attention),
+            "mlp": self.branch(block.parts["mlp"], self.mlp),
+        }
+        if self.anatomy.placement.topology == "parallel":
+            return [Stage(tuple(branches.values()), self.norm(block.norms.get("pre")))]
         return [
             Stage(
-                (self.branch(part),),
+                (branches[name],),
                 skip=self.factor(part.factors.get("a")),
-                adds=tuple((name, self.factor(c)) for name, c in part.adds.items()),
+                adds=tuple((earlier, self.factor(c)) for earlier, c in part.adds.items()),
                 post=self.norm(part.norms.get("post")),
             )
-            for part in parts
+            for name, part in block.parts.items()
         ]
 
-    def branch(self, part: SubLayer) -> Chain:
-        inside = self.attention(part) if part.name == "attention" else self.mlp(part)
+    def branch(self, part: SubLayer, inside: Callable[[SubLayer], Chain]) -> Chain:
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
-        return (*before, *inside, *after, *self.factor(part.factors.get("b")))
+        return (*before, *inside(part), *after, *self.factor(part.factors.get("b")))
 
     def attention(self, part: SubLayer) -> Chain:
-        """Its inside is shown only if something stands there."""
-        cap = f", cap {part.cap}" if part.cap else ""
+        """One box, unless a norm or a learned factor stands inside it."""
         norms, factors = part.norms, part.factors
+        cap = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
@@ -174,10 +191,11 @@ class _Labels:
         mid, scale = self.norm(part.norms.get("mid")), self.factor(part.factors.get("hidden_scale"))
         if not (mid or scale):
             return (Mark("layer", "mlp"),)
-        reads = "W_gate  W_up" if part.gated else "W_up"
-        activation = self.anatomy.config.mlp.activation
-        bent = f"{activation}(gate) * up" if part.gated else activation
-        return (Mark("layer", reads), *scale, Mark("layer", bent), *mid, Mark("layer", "W_down"))
+        weights, activation = "W_up", self.anatomy.config.mlp.activation
+        if self.anatomy.gated:
+            weights, activation = "W_gate  W_up", f"{activation}(gate) * up"
+        layers = [Mark("layer", label) for label in (weights, activation, "W_down")]
+        return (layers[0], *scale, layers[1], *mid, layers[2])
 
     def norm(self, norm: NormAt | None, short_factor: bool = False) -> Marks:
         if norm is None:
@@ -186,7 +204,9 @@ class _Labels:
         if norm.name == "none":
             return scale
         share = "" if norm.share == "head" else f"@{norm.share}"
-        label = norm.site if self.short else f"{norm.site} {self.anatomy.shown(norm.name)}{share}"
+        label = (
+            norm.site if self.short else f"{norm.site} {self.anatomy.known_name(norm.name)}{share}"
+        )
         return (Mark("norm", label), *scale)
 
     def factor(self, factor: Factor | None, short: bool = False) -> Marks:
@@ -197,33 +217,36 @@ class _Labels:
         number = f"{factor.value:.4g}"
         if factor.rest_of:
             label = f"({factor.formula})"
+        elif factor.symbol in EARLIER and not self._varies(factor):
+            label = number  # its stream stands beside it
+        elif short or self.short:
+            label = symbol
         elif factor.learned:
-            label = symbol if self.short or short else f"{symbol}, learned from {number}"
-        elif factor.varies and len(self.anatomy.blocks) > 1:
-            label = symbol if self.short or short else factor.formula
-        elif factor.symbol in EARLIER:  # its stream stands beside it
-            label = number
+            label = f"{symbol}, learned from {number}"
         else:
-            label = symbol if self.short or short else f"{symbol} = {number}"
+            label = factor.formula if self._varies(factor) else f"{symbol} = {number}"
         return (Mark("factor", f"* {label}"),)
 
+    def _varies(self, factor: Factor) -> bool:
+        return factor.varies and len(self.anatomy.blocks) > 1
 
-class _Placing:
-    """Gives each box, word and line of a block its position."""
 
-    def __init__(self, labels: _Labels, block: Block) -> None:
-        self.stages = labels.stages(block)
+class _Positions:
+    """The position of each box, word and line of a block."""
+
+    def __init__(self, stages: Sequence[Stage], topology: str) -> None:
+        self.stages = stages
         self.marks: dict[Mark, None] = {}  # two wires may end in one sum
         self.wires: list[Wire] = []
         self.rails, left = self._rails()
-        posts = [_half(mark) for stage in self.stages for mark in stage.post]
+        posts = [mark.left for stage in self.stages for mark in stage.post]
         beside = max(self.rails.values()) + 2 if self.rails else 0
         self.stream = max([6, left, *(beside + half for half in posts)])
         self.columns = [self._columns(stage) for stage in self.stages]
         if all(len(columns) == 1 for columns in self.columns):
             middle = max(columns[0] for columns in self.columns)
             self.columns = [[middle]] * len(self.stages)
-        self.second = self._furthest() + 4 if block.topology == "dual" else 0
+        self.second = self._furthest() + 4 if topology == "dual" else 0
         self._place()
         self.layout = Layout(tuple(self.marks), tuple(self.wires))
 
@@ -236,23 +259,23 @@ class _Placing:
             ]
             if factors:
                 rails[stream] = left
-                left += max([6, *(_reach(mark) + 2 for chain in factors for mark in chain)])
+                left += max([6, *(mark.right + 2 for chain in factors for mark in chain)])
         return rails, left
 
     def _columns(self, stage: Stage) -> list[int]:
-        """The centre of each branch, beyond what stands beside the skip."""
-        left, columns = self.stream + max([8, *(_reach(mark) + 2 for mark in stage.skip)]), []
+        """The centre of each branch, beyond the marks beside the skip."""
+        left, columns = self.stream + max([8, *(mark.right + 2 for mark in stage.skip)]), []
         for branch in stage.branches:
-            columns.append(left + max(_half(mark) for mark in branch))
-            left = columns[-1] + max(_reach(mark) for mark in branch) + GAP
+            columns.append(left + max(mark.left for mark in branch))
+            left = columns[-1] + max(mark.right for mark in branch) + GAP
         return columns
 
     def _furthest(self) -> int:
-        """The last column of what stands on branches and on the stream."""
-        ends = [self.stream + _reach(mark) for stage in self.stages for mark in stage.post]
+        """The last column of all marks on branches and on the stream."""
+        ends = [self.stream + mark.right for stage in self.stages for mark in stage.post]
         for stage, columns in zip(self.stages, self.columns, strict=True):
             for branch, column in zip(stage.branches, columns, strict=True):
-                ends += [column + _reach(mark) for mark in branch]
+                ends += [column + mark.right for mark in branch]
         return max(ends)
 
     def _place(self) -> None:
@@ -268,7 +291,7 @@ class _Placing:
             self.mark("name", name, column, line + 2)
 
     def _stage(self, stage: Stage, columns: Sequence[int], split: int) -> int:
-        """Places a stage whose branches leave the stream at `split`; its last line."""
+        """Places a stage whose branches leave the stream at `split`. Returns its last line."""
         fork = self.stream, split
         if stage.shared:
             middle = (columns[0] + columns[-1]) // 2
@@ -289,7 +312,7 @@ class _Placing:
         return self._chain(stage.post, self.stream, join)
 
     def _add(self, name: str, factor: Marks, join: int) -> None:
-        """An earlier stream comes down its rail, and is added at `join`, after its factor."""
+        """Places an earlier stream: down its rail, then across to the sum at `join`."""
         rail = self.rails[name]
         top = [(rail, 0)] if name == "x0" else [(self.stream, 1), (rail, 1)]
         self.wire(*top, (rail, join), (self.stream, join), arrow=True)
@@ -298,7 +321,7 @@ class _Placing:
         self.mark("sum", "+", self.stream, join)
 
     def _chain(self, chain: Chain, column: int, line: int) -> int:
-        """Places boxes one below the other after `line`; the line of the last."""
+        """Places boxes one below another after `line`. Returns the line of the last."""
         for mark in chain:
             line += 2
             if isinstance(mark, Fork):
@@ -308,8 +331,8 @@ class _Placing:
         return line
 
     def _fork(self, fork: Fork, column: int, line: int) -> int:
-        """q, k and v part, each meets its own, and they come together; the last line."""
-        step, last = fork.slot + GAP, line + fork.tall + 1
+        """Places q, k and v beside each other, joined above and below. Returns the last line."""
+        step, last = fork.slot + GAP, line + fork.height + 1
         for place, chain in zip((-step, 0, step), fork.chains, strict=True):
             if place:
                 side = column + place
@@ -322,17 +345,3 @@ class _Placing:
 
     def wire(self, *points: Point, kind: str = "branch", arrow: bool = False) -> None:
         self.wires.append(Wire(points, kind, arrow))
-
-
-def _half(mark: Mark | Fork) -> int:
-    """How far something reaches to the left of its line."""
-    if isinstance(mark, Fork):
-        return (3 * mark.slot + 2 * GAP) // 2
-    return 1 if mark.kind == "factor" else mark.room // 2
-
-
-def _reach(mark: Mark | Fork) -> int:
-    """How far something reaches to the right of its line."""
-    if isinstance(mark, Fork):
-        return _half(mark) + 1
-    return mark.size + 3 if mark.kind == "factor" else -(-mark.room // 2)

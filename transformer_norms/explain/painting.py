@@ -1,5 +1,6 @@
 """Paints a layout: with the characters of a terminal, downward, or as SVG, upward."""
 
+import re
 import textwrap
 from html import escape
 
@@ -31,6 +32,14 @@ path { fill: none; stroke: #4b5563; stroke-width: 1.5 }
 path.stream { stroke: #1f2937; stroke-width: 2.5 }
 path.head { fill: #1f2937; stroke: none }
 """
+
+
+def wrap_line(line: str, width: int, indent: str = "", further: str = "") -> list[str]:
+    """Lines of at most `width` columns, broken at blanks. An equation may be typed without blanks:
+    a long word is also broken after operators, brackets and commas."""
+    wrapper = textwrap.TextWrapper(width, indent, further, break_on_hyphens=False)
+    wrapper.wordsep_simple_re = re.compile(r"(\s+)|(?<=[+*/(,])(?=[^\s*]\S{30})")
+    return wrapper.wrap(line)
 
 
 # ------------------------------------------------------------------------------------ a terminal
@@ -109,7 +118,7 @@ class _Panel:
         self.equations: list[str] = []
         for part, equation in anatomy.equations(blocks[0]).items():
             text = f"{part}: {equation}"
-            self.equations += textwrap.wrap(text, int(self.width / MONO), subsequent_indent="   ")
+            self.equations += wrap_line(text, int(self.width / MONO), further="   ")
         self.height = (layout.height + 1) * LINE + 12 + len(self.equations) * EQUATION + 46
 
     def parts(self, left: float, bottom: float) -> list[str]:
@@ -171,12 +180,13 @@ def _wire(wire: Wire, points: list[tuple[float, float]]) -> list[str]:
 def _mark(mark: Mark, x: float, y: float) -> list[str]:
     label = escape(mark.label)
     if mark.kind == "sum":
-        return [*_sign(x, y, SUM), *_cross(x, y, SUM * 0.6, 0), *_cross(x, y, 0, SUM * 0.6)]
+        arm = SUM * 0.6
+        return [_circle(x, y, SUM), _line(x, y, arm, 0), _line(x, y, 0, arm)]
     if mark.kind in ("factor", "gain"):
         arm, label = TIMES * 0.42, label.removeprefix("* ")
         dx, dy = (TIMES + 6, 0) if mark.kind == "factor" else (-TIMES, -16)
-        cross = [*_cross(x, y, arm, arm), *_cross(x, y, arm, -arm)]
-        return [*_sign(x, y, TIMES), *cross, _words(label, x + dx, y + dy, "factor", "start")]
+        cross = [_line(x, y, arm, arm), _line(x, y, arm, -arm)]
+        return [_circle(x, y, TIMES), *cross, _words(label, x + dx, y + dy, "factor", "start")]
     if mark.kind == "name":
         dx, dy = (9, 0) if label in "qkv" else (0, 14 if mark.line == 0 else -10)
         return [_words(label, x + dx, y + dy, "equation")]
@@ -191,12 +201,13 @@ def _mark(mark: Mark, x: float, y: float) -> list[str]:
     ]
 
 
-def _sign(x: float, y: float, radius: float) -> list[str]:
-    return [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"/>']
+def _circle(x: float, y: float, radius: float) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"/>'
 
 
-def _cross(x: float, y: float, dx: float, dy: float) -> list[str]:
-    return [f'<path d="M {_xy(x - dx, y - dy)} L {_xy(x + dx, y + dy)}"/>']
+def _line(x: float, y: float, dx: float, dy: float) -> str:
+    """A line through (x, y), as far as (dx, dy) to either side."""
+    return f'<path d="M {_xy(x - dx, y - dy)} L {_xy(x + dx, y + dy)}"/>'
 
 
 def _xy(x: float, y: float) -> str:

@@ -1,13 +1,11 @@
 """An explanation as text of at most 80 columns: longer lines are wrapped, and nothing is cut."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.explain.explanation import Cell, Explanation, Fact, Section
 from transformer_norms.explain.layout import blocks_text, kinds_of_block
-from transformer_norms.explain.painting import terminal_lines
+from transformer_norms.explain.painting import terminal_lines, wrap_line
 from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
 
 Cells = tuple[Cell, ...]
@@ -42,99 +40,87 @@ def heading(title: str) -> list[str]:
 
 
 def wrap(line: str, indent: str, further: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        printable(line),
-        COLUMNS,
-        initial_indent=indent,
-        subsequent_indent=indent if further is None else further,
-        break_on_hyphens=False,
-    )
+    return wrap_line(printable(line), COLUMNS, indent, indent if further is None else further)
 
 
 # ------------------------------------------------------------------------------------ one section
 
 
-@dataclass(frozen=True)
-class Group:
-    """A fact that several blocks share."""
-
-    name: str
-    cells: Cells
-    blocks: tuple[int, ...]  # empty for the model as a whole
-
-
-def grouped(facts: Iterable[Fact]) -> list[Group]:
-    """Facts that differ in their block alone as one, in the order in which they first came."""
-    blocks: dict[tuple[str, Cells], list[int]] = {}
-    for fact in facts:
-        of = blocks.setdefault((fact.name, fact.cells), [])
-        if fact.block is not None:
-            of.append(fact.block)
-    return [Group(name, cells, tuple(of)) for (name, cells), of in blocks.items()]
-
-
 def _section(section: Section) -> list[str]:
-    groups = grouped(section.facts)
+    """The lines of a section: a table if it has headings, else `blocks name:  cells`."""
+    facts = _by_content(section.facts)
     lines = heading(section.title)
     if any(section.heads):
-        lines += wrapped_table([section.heads, *(_row(group) for group in groups)])
+        rows = [_row(name, cells, blocks) for (name, cells), blocks in facts.items()]
+        lines += wrapped_table([section.heads, *rows])
     else:
-        for group in groups:
-            name = f"{blocks_text(group.blocks)} {group.name}".strip()
-            content = ", ".join(str(cell) for cell in group.cells)
-            lines += wrap(
-                f"{name}:  {content}" if name else content, "  ", "      " if name else None
-            )
+        for (name, cells), blocks in facts.items():
+            label = f"{blocks_text(blocks)} {name}".strip()
+            content = ", ".join(map(str, cells))
+            if label:
+                lines += wrap(f"{label}:  {content}", "  ", "      ")
+            else:
+                lines += wrap(content, "  ")
     for remark in section.remarks:
         lines += wrap(remark, "  ")
     return lines
 
 
-def _row(group: Group) -> list[str]:
-    """Counts are added up over the blocks."""
-    times = max(1, len(group.blocks))
-    cells = (f"{cell * times:,}" if isinstance(cell, int) else cell for cell in group.cells)
-    return [blocks_text(group.blocks), group.name, *cells]
+def _by_content(facts: Iterable[Fact]) -> dict[tuple[str, Cells], list[int]]:
+    """The blocks that share a name and its cells, in the order in which the facts came."""
+    blocks: dict[tuple[str, Cells], list[int]] = {}
+    for fact in facts:
+        sharing = blocks.setdefault((fact.name, fact.cells), [])
+        if fact.block is not None:
+            sharing.append(fact.block)
+    return blocks
+
+
+def _row(name: str, cells: Cells, blocks: Sequence[int]) -> list[str]:
+    """A table's row. Counts are added up over the blocks."""
+    times = max(1, len(blocks))
+    texts = (f"{cell * times:,}" if isinstance(cell, int) else cell for cell in cells)
+    return [blocks_text(blocks), name, *texts]
 
 
 # ------------------------------------------------------------------------------------ a difference
 
 
 def _changes(first: Section, second: Section) -> list[str]:
-    """The lines of what differs in a section; changes that several blocks share are said once."""
-    ours, theirs = _by_key(first.facts), _by_key(second.facts)
-    blocks: dict[tuple[Any, ...], list[int]] = {}
-    for name, block in dict.fromkeys([*ours, *theirs]):
-        before, after = ours.get((name, block), ()), theirs.get((name, block), ())
-        if before != after:
-            of = blocks.setdefault((name, before, after), [])
-            of += [] if block is None else [block]
+    """The lines of what differs in a section. A change that several blocks share stands once."""
+    facts_a, facts_b = _by_place(first.facts), _by_place(second.facts)
+    changed: dict[tuple[Any, ...], list[int]] = {}
+    for name, block in dict.fromkeys([*facts_a, *facts_b]):
+        a, b = facts_a.get((name, block), ()), facts_b.get((name, block), ())
+        if a != b:
+            blocks = changed.setdefault((name, a, b), [])
+            blocks += [] if block is None else [block]
     lines = []
-    for (name, before, after), of in blocks.items():
-        lines += wrap(f"{blocks_text(of)} {name}".strip(), "  ")
-        for letter, cells, others in (("A", before, after), ("B", after, before)):
-            lines += wrap(_said(first.heads, cells, others), f"    {letter}  ", "         ")
+    for (name, a, b), blocks in changed.items():
+        lines += wrap(f"{blocks_text(blocks)} {name}".strip(), "  ")
+        for letter, own, opposite in (("A", a, b), ("B", b, a)):
+            lines += wrap(_side(first.heads, own, opposite), f"    {letter}  ", "         ")
     return lines
 
 
-def _by_key(facts: Sequence[Fact]) -> dict[tuple[str, int | None], tuple[Cells, ...]]:
-    """Everything that is said under one name, such as two warnings."""
-    said: dict[tuple[str, int | None], tuple[Cells, ...]] = {}
+def _by_place(facts: Sequence[Fact]) -> dict[tuple[str, int | None], tuple[Cells, ...]]:
+    """Everything that stands under one name of one block, such as two warnings."""
+    content: dict[tuple[str, int | None], tuple[Cells, ...]] = {}
     for fact in facts:
         key = fact.name, fact.block
-        said[key] = (*said.get(key, ()), fact.cells)
-    return said
+        content[key] = (*content.get(key, ()), fact.cells)
+    return content
 
 
-def _said(heads: Sequence[str], several: tuple[Cells, ...], others: tuple[Cells, ...]) -> str:
-    """Each cell under its heading; if both sides say one thing, only the cells that differ."""
-    one = len(several) == len(others) == 1
+def _side(heads: Sequence[str], own: tuple[Cells, ...], opposite: tuple[Cells, ...]) -> str:
+    """Each cell under its heading. Where both sides have one fact, only the cells that differ."""
+    single = len(own) == len(opposite) == 1
     texts = []
-    for cells in several:
+    for cells in own:
         kept = [
             f"{head} {cell}".strip()
             for n, (head, cell) in enumerate(zip(heads[2:], cells, strict=True))
-            if cell != "" and not (one and others[0][n] == cell)
+            if cell != "" and not (single and opposite[0][n] == cell)
         ]
         texts.append(", ".join(kept))
     return "; ".join(texts) or "-"
