@@ -164,6 +164,7 @@ RANGES = [
     ("seed=1e30", "seed", "1e+30", "less than or equal to"),
     ("data.seed=-1", "data.seed", "-1", "auto, or it should be greater than or equal to 0"),
     ("data.val_fraction=0.5", "data.val_fraction", "0.5", "0.4"),
+    ("tokenizer=bpe tokenizer.vocab_size=256", "tokenizer.vocab_size", "256", "257"),
     ("schedule.final=2", "schedule.final", "2", "less than or equal to 1"),
     ("model.dropout=1", "model.dropout", "1", "less than 1"),
     ("model.heads=3", "model.heads", "3", "model.width", "1, 2, 4, 8"),

@@ -155,7 +155,7 @@ def test_damage_is_said_in_one_line_and_built_again(cache, name, damage):
     assert sum("damaged" in line for line in lines) == 1
     assert not any("\n" in line for line in lines)
     assert after.fingerprint == before.fingerprint
-    assert np.array_equal(open_entry(entry_of(cache)).ids["train"], after.train)
+    assert np.array_equal(open_entry(entry_of(cache)).train, after.train)
 
 
 def test_a_fact_that_was_changed_is_seen(cache):

@@ -124,11 +124,6 @@ def test_a_train_text_too_small_for_the_vocabulary_is_refused_with_the_size_poss
     assert fitted(texts=["ab"], size=258).vocab_size == 258
 
 
-def test_a_vocabulary_that_lacks_room_for_the_bytes_is_refused():
-    with pytest.raises(InputError, match="257"):
-        TOKENIZERS["bpe"](vocab_size=256)
-
-
 @ALL
 def test_very_long_runs_come_back(tokenizer):
     for text in (" " * 10**6 + "x", "a" * 10**5, "\n" * 10**5 + "."):

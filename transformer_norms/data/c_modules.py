@@ -12,16 +12,7 @@ import sys
 import sysconfig
 
 # These need a terminal, a display or a library that may be absent.
-LEFT_OUT = {
-    "readline",
-    "_tkinter",
-    "_curses",
-    "_curses_panel",
-    "_dbm",
-    "_gdbm",
-    "nis",
-    "antigravity",
-}
+LEFT_OUT = set("readline _tkinter _curses _curses_panel _dbm _gdbm nis antigravity".split())
 
 
 def names() -> list[str]:

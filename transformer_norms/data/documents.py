@@ -1,6 +1,5 @@
 """Corpora: the protocol of each, and the user's own files of text and of rows."""
 
-import difflib
 import glob
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_norms.errors import InputError
 from transformer_norms.files import sha256
 from transformer_norms.kinds import Text, Texts
-from transformer_norms.names import Registry
+from transformer_norms.names import Registry, hint
 
 CORPORA = Registry("corpus")
 
@@ -156,11 +155,9 @@ def check_field(field: str, features: Any, where: str) -> None:
         return
     columns = list(features)
     if field not in columns:
-        near = difflib.get_close_matches(field, columns, n=1, cutoff=0)
-        meant = f" (did you mean '{near[0]}'?)" if near else ""
         raise InputError(
             f"data.field={field}: {where} has no such column. "
-            f"Columns are {', '.join(columns)}{meant}."
+            f"Columns are {', '.join(columns)}{hint(field, columns)}."
         )
     kind = getattr(features[field], "dtype", type(features[field]).__name__)
     if kind not in ("string", "large_string", "string_view"):

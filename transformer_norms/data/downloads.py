@@ -37,21 +37,18 @@ def answers(url: str) -> bool:
     """Whether anything answers an HTTP HEAD there, through a proxy if the environment names one."""
     request = urllib.request.Request(url, method="HEAD")
 
-    def ask() -> bool:
-        try:
-            # The opener that urllib shares keeps the proxies of its first use.
-            urllib.request.build_opener().open(request, timeout=PATIENCE).close()
-        except urllib.error.HTTPError:
-            return True  # a refusal is an answer
-        except (OSError, ValueError):
-            return False
-        return True
+    def ask() -> None:
+        # The opener that urllib shares keeps the proxies of its first use.
+        urllib.request.build_opener().open(request, timeout=PATIENCE).close()
 
     try:
         # The timeout of a socket limits neither the look-up of the name nor a slow drip of bytes.
-        return call_within(PATIENCE + 1, ask)
-    except TimeoutError:
+        call_within(PATIENCE + 1, ask)
+    except urllib.error.HTTPError:
+        return True  # a refusal is an answer
+    except (OSError, ValueError):  # TimeoutError is an OSError
         return False
+    return True
 
 
 def call_within(seconds: float, call: Callable[[], Any]) -> Any:

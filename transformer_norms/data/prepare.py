@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.split import SPLITS, Split, repeated_share
 from transformer_norms.data.token_cache import (
+    Tokens,
     dtype_for,
     entry_key,
     open_or_build,
@@ -17,7 +17,7 @@ from transformer_norms.data.token_cache import (
     read_ids,
     seal_entry,
 )
-from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.manifest import Draft
 from transformer_norms.progress import Say, Tell, tell_nobody
@@ -29,38 +29,6 @@ class TokenizerChoice(Protocol):
 
     def identity(self) -> dict: ...
     def fit(self, train: list[str], separated: bool, say: Say, tell: Tell) -> Tokenizer: ...
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The ids of each part, read-only; test may be empty.
-
-    `fingerprint` is a SHA-256 of the ids and the tokenizer. `facts` can be written as JSON: corpus,
-    split, separated, documents, bytes and tokens per part, uniform and unigram (nats per token),
-    floor (nats per byte, or None), repeated (share of val's documents in train), notes.
-    """
-
-    train: np.ndarray
-    val: np.ndarray
-    test: np.ndarray
-    tokenizer: Tokenizer
-    fingerprint: str
-    facts: dict[str, Any]
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
-
-    def check(self, context: int) -> None:
-        """Raises InputError unless train fills two contexts and val predicts a token."""
-        for part, needed in (("train", 2 * context), ("val", 2)):
-            count = len(getattr(self, part))
-            if count < needed:
-                raise InputError(
-                    f"data={self.facts['corpus']['type']}: {part} has {count} tokens after "
-                    f"data.split={self.facts['split']}, model.context={context} needs {needed}; "
-                    "use more text or a shorter model.context"
-                )
 
 
 def prepare(
@@ -82,14 +50,12 @@ def prepare(
         "split": split,
         "val_fraction": val_fraction,
     }
-    entry = open_or_build(
+    return open_or_build(
         entry_key(content),
         build=lambda draft: _build(draft, corpus, tokenizer, content, say, tell),
         say=say,
         poll=lambda: tell("data: waiting", 0, 0),
     )
-    saved = load_tokenizer(entry.tokenizer)
-    return Tokens(**entry.ids, tokenizer=saved, fingerprint=entry.fingerprint, facts=entry.facts)
 
 
 def _build(

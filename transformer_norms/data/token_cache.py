@@ -1,6 +1,6 @@
 """The cache of tokens. Each entry is built once, by one process, and may be deleted at any time.
 
-An entry is a verified folder: a flat file of ids for each part, and the tokenizer.
+An entry is a folder with a manifest: a flat file of ids for each part, and the tokenizer.
 """
 
 import hashlib
@@ -10,10 +10,14 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.errors import InputError
 from transformer_norms.files import sha256, storage
 from transformer_norms.locks import is_locked, wait_for_lock
 from transformer_norms.manifest import DamagedError, Draft, build_folder, verify_folder
@@ -27,13 +31,35 @@ _MOST_SHORT = 2**16  # so many ids fit two bytes
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A verified entry: the ids of each part (read-only), the saved tokenizer, its facts."""
+class Tokens:
+    """The ids of each part, read-only; test may be empty.
 
-    ids: dict[str, np.ndarray]
-    tokenizer: dict
-    facts: dict
+    `fingerprint` is a SHA-256 of the ids and the tokenizer. `facts` can be written as JSON: corpus,
+    split, separated, documents, bytes and tokens per part, uniform and unigram (nats per token),
+    floor (nats per byte, or None), repeated (share of val's documents in train), notes.
+    """
+
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+    tokenizer: Tokenizer
     fingerprint: str
+    facts: dict[str, Any]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def check(self, context: int) -> None:
+        """Raises InputError unless train fills two contexts and val predicts a token."""
+        for part, needed in (("train", 2 * context), ("val", 2)):
+            count = len(getattr(self, part))
+            if count < needed:
+                raise InputError(
+                    f"data={self.facts['corpus']['type']}: {part} has {count} tokens after "
+                    f"data.split={self.facts['split']}, model.context={context} needs {needed}; "
+                    "use more text or a shorter model.context"
+                )
 
 
 def cache_folder() -> Path:
@@ -54,8 +80,8 @@ def entry_key(content: dict) -> str:
 
 def open_or_build(
     key: str, build: Callable[[Draft], None], say: Say, poll: Callable[[], None]
-) -> Entry:
-    """Returns the entry of a key. `build` writes and seals it unless a verified one is there.
+) -> Tokens:
+    """Returns the tokens of a key. `build` writes and seals their entry unless it is there.
 
     Calls `poll` some times a second while another process builds it. Raises StorageError if the
     cache cannot be written.
@@ -120,8 +146,8 @@ def seal_entry(draft: Draft, vocab_size: int, tokenizer: dict, facts: dict) -> N
     draft.seal({**about, "files": draft.files, "facts": facts})
 
 
-def open_entry(folder: Path) -> Entry:
-    """Returns the entry after its files were verified. Raises DamagedError."""
+def open_entry(folder: Path) -> Tokens:
+    """Returns the tokens of an entry after its files were verified. Raises DamagedError."""
     manifest = verify_folder(folder, SCHEMA, _NAMES, _hash_once)
     dtype, files = manifest["dtype"], manifest["files"]
     # The content alone makes the fingerprint, so it is equal on every machine.
@@ -129,21 +155,23 @@ def open_entry(folder: Path) -> Entry:
         name: {"bytes": file["size"], "sha256": file["sha256"]} for name, file in files.items()
     }
     fingerprint = hashlib.sha256(canonical_json({"dtype": dtype, "files": content})).hexdigest()
-    ids = {part: read_ids(folder, part, dtype) for part in PARTS}
-    tokenizer = json.loads((folder / TOKENIZER).read_bytes())
-    return Entry(ids, tokenizer, manifest["facts"], fingerprint)
-
-
-_hashes: dict[tuple, str] = {}
+    return Tokens(
+        **{part: read_ids(folder, part, dtype) for part in PARTS},
+        tokenizer=load_tokenizer(json.loads((folder / TOKENIZER).read_bytes())),
+        fingerprint=fingerprint,
+        facts=manifest["facts"],
+    )
 
 
 def _hash_once(file: Path) -> str:
     """SHA-256 of a file, once a process as long as the file is the same one and untouched."""
     status = file.stat()
-    key = (str(file), status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-    if key not in _hashes:
-        _hashes[key] = sha256(file)
-    return _hashes[key]
+    return _hash(file, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+
+
+@cache
+def _hash(file: Path, *state: int) -> str:
+    return sha256(file)
 
 
 def canonical_json(value: object) -> bytes:

@@ -229,8 +229,6 @@ class BytePairs:
     """
 
     def __init__(self, *, vocab_size: Annotated[Integer, Field(ge=FEWEST_IDS, le=2**20)]) -> None:
-        if vocab_size < FEWEST_IDS:
-            raise InputError(f"tokenizer.vocab_size={vocab_size}: at least {FEWEST_IDS} are needed")
         self.vocab_size = vocab_size
 
     def identity(self) -> dict:
