@@ -20,7 +20,7 @@ from rounds import check_out, write
 
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Live, each
+from transformer_norms.progress import Live, track
 
 TOKENS = 4096  # a step, whatever the context
 BOTH = 64  # blocks: to here without activation checkpointing, from here on with it
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for name in [name for name in AXES if points[name]]:
             with Live() as live:
-                todo = each(live, name + ", process {:.0f}/{:.0f}", points[name])
+                todo = track(live, name + ", process {:.0f}/{:.0f}", points[name])
                 rows = [row(name, value, measured(point)) for value, point in todo]
             results[name] = {"rows": rows, **exponents(rows)}
             print("\n".join(table(name, results[name])), flush=True)

@@ -20,7 +20,7 @@ from step import SIZES
 
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Live, each
+from transformer_norms.progress import Live, track
 
 DEPTHS = "12-256-256-8-257,24-256-256-8-257"
 GPT2S = "4-256-256-8-50257"
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         with Live() as live:
-            todo = each(live, "process {:.0f}/{:.0f}", [p for _, p in points] * typed.rounds)
+            todo = track(live, "process {:.0f}/{:.0f}", [p for _, p in points] * typed.rounds)
             found = [measured(point) for point in todo]
     except RuntimeError as error:
         print(error, file=sys.stderr)

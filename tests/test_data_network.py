@@ -133,7 +133,7 @@ def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkey
         name, pat_str=r"\w+|\W+", mergeable_ranks=letters, special_tokens=special
     )
     monkeypatch.setattr(downloads, "answers", lambda host: True)
-    monkeypatch.setattr(downloads._Published, "_load", lambda self: theirs)
+    monkeypatch.setattr(downloads._Vocabulary, "_load", lambda self: theirs)
     ours = TOKENIZERS[name]().fit([], True, print)
     assert (ours.vocab_size, ours.end) == (271, 258)
     text = "abcab <|endoftext|>"

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from transformer_norms import progress
-from transformer_norms.progress import Live, each
+from transformer_norms.progress import Live, track
 
 WORK = "reading runs {:.0f}/{:.0f}"
 
@@ -47,7 +47,7 @@ def wait_for(stream, pattern):
 
 
 def work(live, stream=None):
-    for done in each(live, WORK, range(4)):
+    for done in track(live, WORK, range(4)):
         if stream:
             wait_for(stream, f"reading runs {done}/4")
 

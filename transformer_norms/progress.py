@@ -31,7 +31,8 @@ def tell_nobody(what: str, done: float, total: float) -> None:
     """Does nothing: the `tell` of work that nobody waits for."""
 
 
-def each(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
+def track(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Yields the items, and tells how many are done."""
     for done, item in enumerate(items):
         tell(what, done, len(items))
         yield item
@@ -145,25 +146,24 @@ def _make_bar() -> "Progress":
     """Returns rich's progress of one line, which a Screen draws."""
     from rich.progress import BarColumn, Progress, TextColumn
 
-    return Progress(
+    bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[more]}", markup=False),
         expand=True,
         speed_estimate_period=300,
     )
+    bar.add_task("", what="", more="")
+    return bar
 
 
 def _update(bar: "Progress", news: News) -> "Task":
     """Puts the news into the only task of `bar`, and the time left at this speed."""
-    words = news.what.format(news.done, news.total)
-    if not bar.tasks or bar.tasks[0].fields["what"] != news.what:
-        for old in bar.task_ids:  # other work has another speed
-            bar.remove_task(old)
-        bar.add_task(words, total=None, what=news.what, more=news.more)
     task = bar.tasks[0]
+    if task.fields["what"] != news.what:  # other work has another speed
+        bar.reset(task.id, what=news.what)
     task.total = news.total or None  # which `update` would take for no news
-    bar.update(task.id, completed=news.done, description=words)
+    bar.update(task.id, completed=news.done, description=news.what.format(news.done, news.total))
     left = task.time_remaining
     more = [news.more, "" if left is None else f"{clock(left)} left"]
     bar.update(task.id, more="  ".join(filter(None, more)))

@@ -29,27 +29,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"{typed.file}: {error}", file=sys.stderr)
         return 2
-    if before == after:
-        return 0
-    if typed.check:
+    if typed.check and before != after:
         print(f"{typed.file}: its tables are old; run: make tables", file=sys.stderr)
         return 1
-    typed.file.write_text(after)
+    if before != after:
+        typed.file.write_text(after)
     return 0
 
 
 def insert_tables(text: str) -> str:
-    """`text` with each table between `<!-- NAME: ... -->` and `<!-- /NAME -->`."""
-    for name, rows in {"norms": norm_table(), "placements": placement_table()}.items():
-        marked = re.search(rf"<!-- {name}:[^>]*-->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
-        if marked is None:
+    """Returns `text` with each table between `<!-- NAME: ... -->` and `<!-- /NAME -->`."""
+    for name, table in {"norms": norm_table(), "placements": placement_table()}.items():
+        place = re.search(rf"<!-- {name}:[^>]*-->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
+        if place is None:
             raise ValueError(f"there is no <!-- {name}: ... --> with its <!-- /{name} -->")
-        table = "".join(f"{row}\n" for row in rows)
-        text = text[: marked.start(1)] + table + text[marked.end(1) :]
+        text = text[: place.start(1)] + table + text[place.end(1) :]
     return text
 
 
-def norm_table() -> list[str]:
+def norm_table() -> str:
     rows = [
         (f"`{name}`", f"`{norm['formula']}`", norm["source"])
         for name, norm in _definitions("norm").items()
@@ -57,40 +55,40 @@ def norm_table() -> list[str]:
     return _markdown(("`norm=`", "formula, on the last axis", "source"), rows)
 
 
-def placement_table() -> list[str]:
+def placement_table() -> str:
     rows = [
-        (f"`{name}`", "<br>".join(_equations(of)), _companions(of), of["source"])
-        for name, of in _definitions("placement").items()
+        (f"`{name}`", "<br>".join(_equations(file)), _companions(file), file["source"])
+        for name, file in _definitions("placement").items()
     ]
     heads = ("`placement=`", "attention, then mlp", "with", "source")
     return _markdown(heads, rows)
 
 
-def _equations(of: Definition) -> list[str]:
-    """One line if both sub-layers say the same; below it the equations of some blocks, with their
-    condition."""
-    stated = of["equation"]
-    parts = stated if isinstance(stated, Mapping) else {"": stated}
-    lines = dict.fromkeys(f"`{equation}`" for part, equation in parts.items() if part != "end")
+def _equations(file: Definition) -> list[str]:
+    """Returns one line if both sub-layers have the same equation. Below it stand the equations of
+    some blocks, with their condition."""
+    equation = file["equation"]
+    parts = equation if isinstance(equation, Mapping) else {"": equation}
+    lines = dict.fromkeys(f"`{text}`" for part, text in parts.items() if part != "end")
     if "end" in parts:
         lines[f"before the head: `{parts['end']}`"] = None
-    for entry in of.get("where", []):
+    for entry in file.get("where", []):
         lines |= dict.fromkeys(f"where `{entry['blocks']}`: {line}" for line in _equations(entry))
     return list(lines)
 
 
-def _companions(of: Definition) -> str:
+def _companions(file: Definition) -> str:
     """Returns what the equation does not say: learned numbers, and what the placement brings."""
-    said = [f"{key}: {_said(spec)}" for key, spec in of.get("learned", {}).items()]
-    said += [f"{key}={_said(value)}" for key, value in of.get("brings", {}).items()]
-    if "weight_constraint" in of:
-        said.append(f"weights of {of['weight_constraint'].replace('_', ' ')}")
-    if "unverified" in of:
-        said.append(f"*unverified: {of['unverified']}*")
-    return "<br>".join(said)
+    lines = [f"{key}: {_spelling(value)}" for key, value in file.get("learned", {}).items()]
+    lines += [f"{key}={_spelling(value)}" for key, value in file.get("brings", {}).items()]
+    if "weight_constraint" in file:
+        lines.append(f"weights of {file['weight_constraint'].replace('_', ' ')}")
+    if "unverified" in file:
+        lines.append(f"*unverified: {file['unverified']}*")
+    return "<br>".join(lines)
 
 
-def _said(value: Any) -> str:
+def _spelling(value: Any) -> str:
     if isinstance(value, Mapping):
         share = ", one a block" if value.get("share") == "block" else ""
         return f"a learned {value['learn']} from {value['init']}{share}"
@@ -101,9 +99,9 @@ def _definitions(axis: str) -> dict[str, Definition]:
     return {name: yaml.safe_load(file.read_text()) for name, file in option_files(axis).items()}
 
 
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines]
+    return "\n".join(["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines, ""])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
-from transformer_norms.progress import Tell, each, tell_nobody
+from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import Question, read_request
@@ -109,7 +109,7 @@ def read_setting(
     question = read_request(text for text in keys if text != f"{MLP_WIDTH}={WIDTH}").question
     models = list(_models(question, xiong))
     variants: dict[str, list[Config]] = {name: [] for name, _ in models}
-    for name, values in each(tell, "composing models {:.0f}/{:.0f}", models):
+    for name, values in track(tell, "composing models {:.0f}/{:.0f}", models):
         try:
             variants[name].append(compose(as_typed(key, value) for key, value in values.items()))
         except ConfigError as error:
@@ -247,7 +247,7 @@ class Variant:
 
 def measure_variants(setting: Setting, tell: Tell = tell_nobody) -> list[Variant]:
     """Measures every model, and adds to each variant the bound that is proven for it."""
-    models = each(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
+    models = track(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
     rows = [row for name, config in models for row in _measure_blocks(name, config)]
     return [
         Variant(

@@ -17,7 +17,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
-from transformer_norms.progress import Tell, each, tell_nobody
+from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import read_request
 
@@ -235,7 +235,7 @@ def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> li
     unnamed = {"plugins", *alike} - {"norm"}
     answers = []
     with torch.no_grad():
-        for values in each(tell, "measuring norms {:.0f}/{:.0f}", norms):
+        for values in track(tell, "measuring norms {:.0f}/{:.0f}", norms):
             name = label({key: value for key, value in values.items() if key not in unnamed})
             answers.append(_measure_norm(name, values, layer))
     return answers

@@ -120,7 +120,7 @@ class _RowFiles:
                 )
             except (datasets.exceptions.DatasetsError, ValueError) as error:
                 raise InputError(
-                    f"data.paths: {names} cannot be read as {self.type} ({innermost(error)})"
+                    f"data.paths: {names} cannot be read as {self.type} ({root_cause(error)})"
                 ) from None
             check_field(self.field, rows.features, names)
             yield from read_column(rows, self.field, names)
@@ -164,7 +164,7 @@ def check_field(field: str, features: Any, where: str) -> None:
         raise InputError(f"data.field={field}: in {where} this column holds {kind} and no text")
 
 
-def innermost(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The first line of the innermost cause: `datasets` wraps it in words that name nothing."""
     while error.__cause__ is not None:
         error = error.__cause__

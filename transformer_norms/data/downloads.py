@@ -19,8 +19,8 @@ from transformer_norms.data.documents import (
     CORPORA,
     check_field,
     hide_bars,
-    innermost,
     read_column,
+    root_cause,
 )
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
@@ -107,7 +107,7 @@ class Hub:
                 rows = self._open(offline)
             except (OSError, ValueError, RuntimeError) as error:  # which `datasets` raises
                 raise InputError(
-                    f"{where} cannot be opened ({innermost(error)}); {instead}"
+                    f"{where} cannot be opened ({root_cause(error)}); {instead}"
                 ) from None
             check_field(self.field, rows.features, where)
             texts = read_column(rows, self.field, where)
@@ -116,12 +116,12 @@ class Hub:
     def _open(self, offline: bool) -> Any:
         import datasets
 
-        def read_metadata() -> Any:
-            return datasets.load_dataset_builder(
+        builder = call_within(
+            METADATA_SECONDS,
+            lambda: datasets.load_dataset_builder(
                 self.name, self.subset, revision=None if offline else self.revision
-            )
-
-        builder = call_within(METADATA_SECONDS, read_metadata)
+            ),
+        )
         if self.limit is not None and not offline:
             return builder.as_streaming_dataset(self.part)
         builder.download_and_prepare()
@@ -134,7 +134,7 @@ def _offline() -> bool:
     return any(word.upper() in {"1", "ON", "YES", "TRUE"} for word in words)
 
 
-class _Published:
+class _Vocabulary:
     """A published vocabulary, which tiktoken downloads or has in its cache."""
 
     type: str
@@ -174,7 +174,7 @@ class _Published:
 
 
 @TOKENIZERS("gpt2")
-class Gpt2(_Published):
+class Gpt2(_Vocabulary):
     """GPT-2's byte pairs; Radford et al. 2019."""
 
     type, encoding, pattern = "gpt2", "gpt2", "r50k"
@@ -189,7 +189,7 @@ class Gpt2(_Published):
 
 
 @TOKENIZERS("cl100k")
-class Cl100k(_Published):
+class Cl100k(_Vocabulary):
     """The byte pairs of GPT-3.5 and GPT-4."""
 
     type, encoding, pattern = "cl100k", "cl100k_base", "cl100k"

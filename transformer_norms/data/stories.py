@@ -18,6 +18,7 @@ from transformer_norms.kinds import Positive, Seed
 Choices = list[tuple[Any, float]]  # values with their probabilities
 Pick = Callable[[Choices], Any]
 END = "end"
+_SLOT = re.compile(r"([^{\[]*)(?:[{\[](\w+)\.?(\w*)[}\]]|$)")  # a literal, {name.form} or [name]
 
 
 @CORPORA("stories")
@@ -65,11 +66,11 @@ def derive(pick: Pick) -> Iterator[str]:
             yield literal
             if form:
                 if name not in memory:
-                    memory[name] = pick(_remembered(name))
-                yield _form(memory[name], form)
+                    memory[name] = pick(_memories(name))
+                yield _inflect(memory[name], form)
             elif name:
-                yield pick(_fresh(name, memory["mood"]["word"]))
-        scene = pick(_follows(scene))
+                yield pick(_words(name, memory["mood"]["word"]))
+        scene = pick(_successors(scene))
         yield "\n" if scene == END else " "
 
 
@@ -84,40 +85,34 @@ def closed_form() -> tuple[float, float]:
     transitions = np.array([[SCENES[a][1].get(b, 0.0) for b in names] for a in names])
     first = np.array([name == "open" for name in names], dtype=float)
     visits = np.linalg.solve(np.eye(len(names)) - transitions.T, first)
-    entropy = sum(_entropy(_remembered(name)) for name in MEMORY)
+    entropy = sum(_entropy(_memories(name)) for name in MEMORY)
     length = 0.0
     for name, count in zip(names, visits, strict=True):
-        inner_entropy, inner_length = _scene(name)
-        entropy += count * (inner_entropy + _entropy(_follows(name)))
+        inner_entropy, inner_length = _scene_moments(name)
+        entropy += count * (inner_entropy + _entropy(_successors(name)))
         length += count * (inner_length + 1)  # a blank, or the newline at the end
     return float(entropy), float(length)
 
 
-def _scene(scene: str) -> tuple[float, float]:
+def _scene_moments(scene: str) -> tuple[float, float]:
     """Entropy and expected bytes of a scene's text, given what the story remembers."""
     entropy = length = 0.0
     for literal, name, form in slots(scene):
-        length += _bytes(literal)
+        length += len(literal)
         if form:
-            length += sum(p * _bytes(_form(option, form)) for option, p in _remembered(name))
+            length += sum(p * len(_inflect(option, form)) for option, p in _memories(name))
         elif name:
-            for mood, share in _remembered("mood"):
-                words = _fresh(name, mood["word"])
+            for mood, share in _memories("mood"):
+                words = _words(name, mood["word"])
                 entropy += share * _entropy(words)
-                length += share * sum(p * _bytes(word) for word, p in words)
+                length += share * sum(p * len(word) for word, p in words)
     return entropy, length
 
 
 @cache
 def slots(scene: str) -> list[tuple[str, str, str]]:
-    """A scene's text as (literal, name, form). A fresh word has no form; the end has no name."""
-    parts = re.split(r"(\{\w+\.\w+\}|\[\w+\])", SCENES[scene][0])
-    marks = [*parts[1::2], ""]
-    triples = []
-    for literal, mark in zip(parts[0::2], marks, strict=True):
-        name, _, form = mark.strip("{}[]").partition(".")
-        triples.append((literal, name, form))
-    return triples
+    """A scene's text as (literal, name, form). A word has no form; the end has no name."""
+    return _SLOT.findall(SCENES[scene][0])
 
 
 def zipf(options: list) -> Choices:
@@ -127,21 +122,21 @@ def zipf(options: list) -> Choices:
 
 
 @cache
-def _remembered(name: str) -> Choices:
+def _memories(name: str) -> Choices:
     return zipf(MEMORY[name])
 
 
 @cache
-def _fresh(name: str, mood: str) -> Choices:
+def _words(name: str, mood: str) -> Choices:
     return zipf(FRESH[name] if name in FRESH else MOODY[name][mood])
 
 
 @cache
-def _follows(scene: str) -> Choices:
+def _successors(scene: str) -> Choices:
     return list(SCENES[scene][1].items())
 
 
-def _form(option: dict[str, str], form: str) -> str:
+def _inflect(option: dict[str, str], form: str) -> str:
     word = option[form.lower()]
     return word[0].upper() + word[1:] if form[0].isupper() else word
 
@@ -150,45 +145,41 @@ def _entropy(choices: Choices) -> float:
     return -sum(p * math.log(p) for _, p in choices)
 
 
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8"))
-
-
 # The grammar. Words are listed in order of frequency: the k-th has a probability proportional to
-# 1/k.
+# 1/k. All of it is ASCII, in which a character is a byte.
 
 
 def _phrases(text: str) -> list[str]:
     return text.split("|")
 
 
-def _forms(keys: str, *words: str) -> list[dict[str, str]]:
+def _rows(keys: str, *words: str) -> list[dict[str, str]]:
     return [dict(zip(keys.split(), word.split("|"), strict=True)) for word in words]
 
 
 def _people(child: str, forms: str, names: str) -> list[dict[str, str]]:
-    keys = "name child he him his"
-    return [_forms(keys, f"{name}|{child}|{forms}")[0] for name in names.split()]
+    words = (f"{name}|{child}|{forms}" for name in names.split())
+    return _rows("name child he him his", *words)
 
 
-def _alternating(first: list, second: list) -> list:
-    return [one for pair in zip(first, second, strict=True) for one in pair]
+def _interleave(first: list, second: list) -> list:
+    return [item for pair in zip(first, second, strict=True) for item in pair]
 
 
 GIRL, BOY = "she|her|her", "he|him|his"
 
 # Each is drawn once a story, at the first mention, and recalled afterwards.
 MEMORY: dict[str, list[dict[str, str]]] = {
-    "hero": _alternating(
+    "hero": _interleave(
         _people("girl", GIRL, "Anna Mia Clara Ruth Ella Nora Ida Greta Lucy Vera Judith Margaret"),
         _people("boy", BOY, "Tom Ben Peter Max Jonas Oscar Felix Hugo Leo Walter Samuel Frederick"),
     ),
-    "friend": _alternating(
+    "friend": _interleave(
         _people("girl", GIRL, "Lily Rosa Emma Alice Sarah Molly Hanna Sophie Elena Charlotte"),
         _people("boy", BOY, "Jack Paul Simon David Henry Anton Robin Martin Victor Benjamin"),
     ),
-    "mood": _forms("word", "brave", "shy", "lazy", "clever"),
-    "pet": _forms(
+    "mood": _rows("word", "brave", "shy", "lazy", "clever"),
+    "pet": _rows(
         "kind said sound",
         "dog|barked|Woof",
         "cat|purred|Meow",
@@ -199,8 +190,8 @@ MEMORY: dict[str, list[dict[str, str]]] = {
         "crow|shouted|Caw",
         "donkey|brayed|Hee-haw",
     ),
-    "called": _forms("name", *"Biscuit Pepper Snow Button Captain Shadow Turnip Whistle".split()),
-    "thing": _forms(
+    "called": _rows("name", *"Biscuit Pepper Snow Button Captain Shadow Turnip Whistle".split()),
+    "thing": _rows(
         "a noun it is was",
         "a kite|kite|it|is|was",
         "two drums|drums|them|are|were",
@@ -215,18 +206,18 @@ MEMORY: dict[str, list[dict[str, str]]] = {
         "a tin trumpet|tin trumpet|it|is|was",
         "yellow boots|yellow boots|them|are|were",
     ),
-    "spot": _forms(
+    "spot": _rows(
         "where",
         *_phrases(
             "under the bed|behind the clock|in a blue box|on top of the shelf|beside the stove|"
             "in the apple barrel|between two pillows|near the cellar door"
         ),
     ),
-    "home": _forms(
+    "home": _rows(
         "name",
         *"Millbrook Oakham Redhill Ferndale Stonebridge Elmstead Brightwater Kingsley".split(),
     ),
-    "food": _forms(
+    "food": _rows(
         "name",
         *"bread plums honey soup pancakes cherries cheese dumplings gingerbread".split(),
     ),

@@ -64,11 +64,10 @@ class Tokens:
 
 def cache_folder() -> Path:
     """$TRANSFORMER_NORMS_CACHE, else $XDG_CACHE_HOME/transformer_norms, else ~/.cache/..."""
-    own = os.environ.get("TRANSFORMER_NORMS_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
-    shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(shared, "transformer_norms").absolute()
+    if folder := os.environ.get("TRANSFORMER_NORMS_CACHE"):
+        return Path(folder).expanduser().absolute()
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches, "transformer_norms").absolute()
 
 
 def entry_key(content: dict) -> str:

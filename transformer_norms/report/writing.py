@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
-from transformer_norms.progress import Live, Tell, each, say
+from transformer_norms.progress import Live, Tell, say, track
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.figures import draw_curves, draw_rates
@@ -66,7 +66,7 @@ def write_report(
 def _files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, bytes]:
     study = findings.study
     runs = {member.folder: member.run for member in study.runs if member.run}
-    told = each(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
+    told = track(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
     rows = {run.folder: run.metrics() for run in told}
     tell("drawing", 0, 0)
     return {
