@@ -25,12 +25,12 @@ from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WITHOUT
 from transformer_norms.analysis.norm_tuning import Cost, Tuning
 from transformer_norms.files import read_json
-from transformer_norms.report import write_report
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.table import Table, table
+from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
-from transformer_norms.text_tables import escape_markdown, markdown_table
+from transformer_norms.report.writing import write_report
+from transformer_norms.text_tables import Table, escape_markdown, markdown_table, rows_of
 
 HERE = Path(__file__).parent
 RUNS = "runs.tar.xz"
@@ -118,7 +118,7 @@ def _inside(findings: Findings) -> Iterator[list[str]]:
 
 def _grid(columns: Table) -> str:
     kept = {heading: cells for heading, cells in columns.items() if heading not in LEFT_OUT}
-    return markdown_table([list(kept), *map(list, zip(*kept.values(), strict=True))])
+    return markdown_table(rows_of(kept))
 
 
 def _init_gradients(folder: Path) -> str:

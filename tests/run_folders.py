@@ -11,7 +11,8 @@ import yaml
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.kinds import plain
-from transformer_norms.report import write_report, writing
+from transformer_norms.report import writing
+from transformer_norms.report.writing import write_report
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned
 

@@ -16,7 +16,7 @@ from transformer_norms.config import old
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files
-from transformer_norms.report import write_report
+from transformer_norms.report.writing import write_report
 from transformer_norms.sample import main as sample
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -16,13 +16,13 @@ from run_folders import (
     make_study,
 )
 
-from transformer_norms.report import write_report
 from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import Scale, forest, maps, scale, shared_settings
 from transformer_norms.report.page.charts import probe_data
 from transformer_norms.report.page.drawings import drawn_blocks
+from transformer_norms.report.writing import write_report
 
 
 class Words(HTMLParser):

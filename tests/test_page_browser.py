@@ -6,7 +6,7 @@ import pytest
 from page_studies import LOSSES, RATES, STEPS, depth_study, tuned_study, value
 from run_folders import make_study
 
-from transformer_norms.report import write_report
+from transformer_norms.report.writing import write_report
 from transformer_norms.training.measures import Place, key_of
 
 

@@ -8,7 +8,8 @@ import pytest
 from hostile_study import HARMLESS, PAYLOADS, folder_of, make_study
 from page_walk import MARK, Page, spelled
 
-from transformer_norms.report import write_report, writing
+from transformer_norms.report import writing
+from transformer_norms.report.writing import write_report
 
 UNSEEN = "\0\x1b\x9b\ufeff\u200b\u2028\u2029\u202e\u2066\ufffd"  # what controls, hides, reverses
 PAPERS = {"arxiv.org", "doi.org", "openreview.net", "aclanthology.org"}

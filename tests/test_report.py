@@ -27,11 +27,11 @@ from run_folders import (
 )
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report import write_report
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
+from transformer_norms.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)

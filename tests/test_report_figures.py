@@ -18,10 +18,11 @@ from run_folders import (
     tuning_study,
 )
 
-from transformer_norms.report import figures, write_report
+from transformer_norms.report import figures
 from transformer_norms.report.figures import line_style, spread_apart
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Curve, loss_range
+from transformer_norms.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)

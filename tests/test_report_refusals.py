@@ -18,8 +18,8 @@ from run_folders import (
 )
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report import write_report
 from transformer_norms.report.__main__ import main
+from transformer_norms.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 80  # of a terminal
 Rows = Sequence[Sequence[str]]  # the first row is the heading
+Table = dict[str, list[str]]  # heading -> the cells of its column
 # A cell that begins so is a formula to some spreadsheet; the last four are full-width.
 _FORMULA = ("=", "+", "-", "@", "|", "%", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*|[]<>#~$"} | {"&": "&amp;"})
@@ -52,43 +53,53 @@ def spreadsheet_cell(value: Any) -> Any:
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
-def text_table(rows: Rows) -> str:
-    """For a terminal: the first column to the left, all others to the right; closer together where
-    they would not fit."""
+def shorten(value: object, longest: int = 48) -> str:
+    """The value as text, cut if it has more than `longest` characters."""
+    text = str(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def rows_of(table: Table) -> Rows:
+    return [list(table), *map(list, zip(*table.values(), strict=True))] if table else []
+
+
+def _columns(rows: Rows) -> tuple[list[list[str]], list[int]]:
+    """The cells of each row as they are printed, and the width of each column."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return cells, [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def text_table(rows: Rows) -> str:
+    """For a terminal: the first column to the left, all others to the right; closer together if
+    they would not fit."""
+    cells, widths = _columns(rows)
     between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
-    lines = (
+    lines = [
         between.join(
             cell.rjust(width) if n else cell.ljust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in cells
-    )
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def narrow_table(rows: Rows) -> list[str]:
     """For a terminal: lines of at most 80 columns, for which the first column is cut."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    first = min(first, COLUMNS - sum(others) - 2 * len(others))
-    return [
-        "  ".join(
-            text.ljust(width) if len(text) <= width else f"{text[: width - 3]}..."
-            for text, width in zip(row, (first, *others), strict=True)
-        ).rstrip()
+    cells, (first, *others) = _columns(rows)
+    widths = [min(first, COLUMNS - sum(others) - 2 * len(others)), *others]
+    padded = (
+        [shorten(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)]
         for row in cells
-    ]
+    )
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def wrapped_table(rows: Rows) -> list[str]:
     """For a terminal: lines of at most 80 columns, an indent of two included. Where the columns do
     not fit, the widest are wrapped, and nothing is cut. Columns without content are left out."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    kept = [n for n in range(len(cells[0])) if any(row[n] for row in cells[1:])]
-    cells = [[row[n] for n in kept] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    cells, widths = _columns(list(zip(*columns, strict=True)))
     while sum(widths) > COLUMNS - 2 * len(widths):
         widths[widths.index(max(widths))] -= 1
     lines = []
@@ -121,14 +132,16 @@ def markdown_table(rows: Rows) -> str:
 
 def straight_markdown_table(rows: Rows) -> str:
     """Columns stand straight, so that the text reads well in a terminal, too."""
+    if not rows:
+        return ""
     cells = [[escape_markdown(cell) for cell in row] for row in rows]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
+    heading, *rest = [
         f"| {' | '.join(text.ljust(w) for text, w in zip(row, widths, strict=True))} |"
         for row in cells
     ]
     rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    return "\n".join([*lines[:1], *([rule] if lines else []), *lines[1:]])
+    return "\n".join([heading, rule, *rest])
 
 
 def latex_table(rows: Rows, align: str) -> str:

@@ -6,7 +6,6 @@ Figures share styles that read in grey, names that do not overlap, and stable by
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ from transformer_norms.report.study import (
     Curve,
     Rows,
     Study,
+    Variant,
     loss_curve,
     loss_range,
     mean_curve,
     shown_loss,
 )
 from transformer_norms.report.tuning_audit import Audit, audits
-from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import printable
+from transformer_norms.text_tables import printable, shorten
 
 # From dark to light, about equally far apart in lightness; as many more than dashes as makes every
 # pair of the two come up.
@@ -40,9 +39,9 @@ DASHES: tuple[Any, ...] = (
 )
 GREY = "#666666"
 FONT = 7.5  # points
-_LONGEST = 34  # characters of a name
 DPI = 200
 _FRAME = 0.8  # inches of a figure that its axes do not have
+_LONGEST_NAME = 34  # characters
 
 
 def line_style(place: int) -> tuple[str, Any]:
@@ -51,8 +50,7 @@ def line_style(place: int) -> tuple[str, Any]:
 
 
 def short_name(text: str) -> str:
-    whole = printable(text)
-    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 3]}..."
+    return shorten(printable(text), _LONGEST_NAME)
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -121,21 +119,19 @@ _FAR = 12  # times the distance of the median from the best: what lies beyond is
 def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
     """The figure as an SVG and as a PNG; none if no run has ended. `rows` are the metrics by run
     folder."""
-    study = findings.study
-    shown = [variant for variant in study.variants if variant.ended]
-    if not shown:
+    variants = [variant for variant in findings.study.variants if variant.ended]
+    if not variants:
         return {}
     plt = pyplot()
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(_WIDTH, max(_HEIGHT, _PER_NAME * len(shown) + 1)),
+        1, 2, figsize=(_WIDTH, max(_HEIGHT, _PER_NAME * len(variants) + 1)),
         width_ratios=(1.5, 1), layout="constrained",
     )  # fmt: skip
     figure.get_layout_engine().set(wspace=0.05)
-    loss, drawn = _read_curves([variant.ended for variant in shown], rows)
-    names = [variant.name for variant in shown]
-    _training(left, names, drawn)
+    names = [variant.name for variant in variants]
+    loss = _draw_training(left, variants, rows)
     left.set(xlabel="tokens", ylabel=f"{loss}, nats per token")
-    _finals(right, names, [findings.outcomes[name] for name in names])
+    _draw_finals(right, names, [findings.outcomes[name] for name in names])
     # To the right: beside long names the axes are narrower than their label.
     right.set_xlabel(f"final {LOSSES[findings.loss]}, nats per token", loc="right")
     files = {f"curves.{kind}": figure_bytes(figure, kind) for kind in ("svg", "png")}
@@ -143,36 +139,31 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     return files
 
 
-def _read_curves(
-    runs: Sequence[Sequence[SavedRun]], rows: Mapping[Path, Rows]
-) -> tuple[str, list[list[Curve]]]:
-    """The name of the loss that is drawn, and the curves."""
-    evaluated = [loss_curve(rows[run.folder], "val/loss") for members in runs for run in members]
-    key = shown_loss([0 if one is None else len(one.loss) for one in evaluated])
-    drawn = [
-        [
-            found
-            for run in members
-            if (found := loss_curve(rows[run.folder], key, run.summary.status == "diverged"))
-        ]
-        for members in runs
-    ]
-    return LOSS_KEYS[key], drawn
-
-
-def _training(axes: Any, names: Sequence[str], drawn: Sequence[Sequence[Curve]]) -> None:
-    """Draws each seed as a thin line behind the mean, and each name at the end of its line."""
+def _draw_training(axes: Any, variants: Sequence[Variant], rows: Mapping[Path, Rows]) -> str:
+    """Draws each seed as a thin line behind the mean, and each name at the end of its line. Returns
+    the name of the loss that is drawn."""
     from matplotlib.ticker import EngFormatter
 
-    every = [curve for curves in drawn for curve in curves]
-    axes.set_ylim(*loss_range(every))
-    axes.set_xlim(0, max((curve.tokens[-1] for curve in every), default=1) * 1.01)
+    runs = [run for variant in variants for run in variant.ended]
+    evaluated = [loss_curve(rows[run.folder], "val/loss") for run in runs]
+    key = shown_loss([0 if curve is None else len(curve.loss) for curve in evaluated])
+    by_variant = [
+        [
+            curve
+            for run in variant.ended
+            if (curve := loss_curve(rows[run.folder], key, run.summary.status == "diverged"))
+        ]
+        for variant in variants
+    ]
+    curves = [curve for members in by_variant for curve in members]
+    axes.set_ylim(*loss_range(curves))
+    axes.set_xlim(0, max((curve.tokens[-1] for curve in curves), default=1) * 1.01)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.ticklabel_format(axis="y", useOffset=False)
-    label_ends(
-        axes, names, [_draw_variant(axes, place, curves) for place, curves in enumerate(drawn)]
-    )
+    ends = [_draw_variant(axes, place, members) for place, members in enumerate(by_variant)]
+    label_ends(axes, [variant.name for variant in variants], ends)
     style_axes(axes)
+    return LOSS_KEYS[key]
 
 
 def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]:
@@ -182,7 +173,7 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
         axes.plot(curve.tokens, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
         if curve.diverged:
             low, high = axes.get_ylim()
-            y = min(max(curve.loss[-1], low), high)  # at the edge where it is out of view
+            y = min(max(curve.loss[-1], low), high)  # at the edge if it is out of view
             axes.plot(curve.tokens[-1:], [y], "x", color=colour, clip_on=False, zorder=4)
     average = mean_curve([curve for curve in curves if not curve.diverged])
     if average is not None:
@@ -193,28 +184,27 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
     return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
 
 
-def _finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
+def _draw_finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
     """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
     interval. The right edge has a cross for each diverged run, a triangle for each loss outside."""
     finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
     span = _loss_span(finished)
     axes.set_xlim(*span)
     axes.ticklabel_format(axis="x", useOffset=False)
+    at_edge = {"clip_on": False, "transform": axes.get_yaxis_transform()}
     for place, (losses, outcome) in enumerate(zip(finished, outcomes, strict=True)):
         colour, _ = line_style(place)
         above = [place - 0.18] * len(losses)
         axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
         if any(loss > span[1] for loss in losses):
-            axes.plot([1], [place - 0.18], ">", color=colour, markersize=4, clip_on=False,
-                      transform=axes.get_yaxis_transform())  # fmt: skip
+            axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
         if losses:
             half = half_interval(losses)
             axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
                           capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
         for i in range(len(outcome.diverged)):
             y = place - 0.3 + 0.6 * (i + 1) / (len(outcome.diverged) + 1)
-            axes.plot([1], [y], "x", color=colour, markersize=5,
-                      clip_on=False, transform=axes.get_yaxis_transform())  # fmt: skip
+            axes.plot([1], [y], "x", color=colour, markersize=5, **at_edge)
     axes.set_yticks(
         range(len(names)), [short_name(text) for text in names], fontsize=FONT, parse_math=False
     )
@@ -251,8 +241,11 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     figure, axes = plt.subplots(figsize=(5.2, height), layout="constrained")
     if min(study.tune[study.rate]) > 0:
         axes.set_xscale("log")
-    axes.set_ylim(*_rate_span(tuned))
-    ends = [_draw_rates(axes, place, audit, study.rate) for place, audit in enumerate(tuned)]
+    axes.set_ylim(0.0, 1.0)
+    if losses := [loss for audit in tuned for loss in audit.curve.values()]:
+        room = 0.06 * (max(losses) - min(losses)) or 0.1
+        axes.set_ylim(min(losses) - room, max(losses) + 2 * room)
+    ends = [_draw_audit(axes, place, audit, study.rate) for place, audit in enumerate(tuned)]
     axes.margins(x=0.04)
     label_ends(axes, [audit.variant.name for audit in tuned], ends)
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
@@ -262,37 +255,19 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     return {"rates.svg": data}
 
 
-def _rate_span(tuned: list[Audit]) -> tuple[float, float]:
-    """The range of the losses that are drawn as points."""
-    losses = [loss for audit in tuned for loss in _points(audit).values()]
-    if not losses:
-        return 0.0, 1.0
-    room = 0.06 * (max(losses) - min(losses)) or 0.1
-    return min(losses) - room, max(losses) + 2 * room
-
-
-def _points(audit: Audit) -> dict[float, float]:
-    """The losses at the rates at which a run finished."""
-    return {
-        rate: loss
-        for rate, loss in audit.losses.items()
-        if rate not in audit.lost and isfinite(loss)
-    }
-
-
-def _draw_rates(axes: Any, place: int, audit: Audit, key: str) -> tuple[float, float]:
+def _draw_audit(axes: Any, place: int, audit: Audit, key: str) -> tuple[float, float]:
     """Draws a line through the rates at which a run finished, a ring around the chosen one, and a
     cross at the upper edge for each that diverged. Returns the end of the line."""
     colour, dashes = line_style(place)
-    points = _points(audit)
+    curve = audit.curve
     axes.plot(
-        list(points), list(points.values()), "o", linestyle=dashes, color=colour, markersize=3,
+        list(curve), list(curve.values()), "o", linestyle=dashes, color=colour, markersize=3,
         linewidth=1.2,
     )  # fmt: skip
     top = axes.get_ylim()[1]
     for rate in sorted(audit.diverged):
         axes.plot([rate], [top], "x", color=colour, markersize=6, clip_on=False)
-    best = (audit.variant.tuned.best if audit.variant.tuned else None) or {}
-    for rate in [rate for rate in points if rate == best.get(key)]:
-        axes.plot([rate], [points[rate]], "o", markersize=8, markerfacecolor="none", color=colour)
-    return list(points.items())[-1] if points else (max(audit.losses), top)
+    for rate, loss in curve.items():
+        if rate == audit.best.get(key):
+            axes.plot([rate], [loss], "o", markersize=8, markerfacecolor="none", color=colour)
+    return list(curve.items())[-1] if curve else (max(audit.losses), top)

@@ -11,6 +11,7 @@ from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.report.verdict import Comparison, compare
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.text_tables import shorten
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 
@@ -65,11 +66,10 @@ def findings(study: Study) -> Findings:
 
 
 def _outcomes(variant: Variant, loss: str) -> Outcomes:
-    diverged = {r.seed for r in variant.results if r.status == "diverged"}
     return Outcomes(
-        losses={m.seed: m.run.final_loss(loss) for m in variant.results if m.run and m.ended},
-        diverged=frozenset(diverged),
-        missing=frozenset(member.seed for member in variant.results if not member.ended),
+        {run.seed: run.final_loss(loss) for run in variant.ended},
+        frozenset(run.seed for run in variant.ended if not run.finished),
+        frozenset(member.seed for member in variant.results if not member.ended),
     )
 
 
@@ -87,9 +87,9 @@ _SHARED = {
     "trainer.steps": "horizon",
     "trainer.batch_size": "horizon",
 }
-_LONGEST = 48  # characters of a value
-FLOPS_WORD = 0.001  # share from which different FLOPs per token are named; below are gains and sums
-FLOPS_MARGIN = 0.01  # and from which that is more than a fair comparison has
+_FLOPS_NAMED = 0.001  # share from which FLOPs per token are named; below are gains and sums
+_FLOPS_UNFAIR = 0.01  # share from which that is more than a fair comparison has
+_MACHINE = ("device", "threads", "commit", "dirty")  # fields of a summary
 
 
 def check_comparable(study: Study) -> None:
@@ -102,22 +102,22 @@ def check_comparable(study: Study) -> None:
 
 
 def _check_seeds(variant: Variant) -> None:
-    """The runs of a variant differ in their seed, each in another, and in nothing else; those of
-    its tuning also in what is tuned."""
+    """The runs of a variant differ only in their seed, and no two have the same seed. Its tuning
+    runs differ also in what is tuned."""
     places: dict[str, StudyRun] = {}
     for member in (*variant.trials, *variant.results):
         place = json.dumps([member.stage, member.tuned, member.seed], sort_keys=True)
-        other = places.setdefault(place, member)
-        if other is not member:
-            if member.run and other.run:
-                _refuse_different(other.run, member.run)
+        earlier = places.setdefault(place, member)
+        if earlier is not member:
+            if member.run and earlier.run:
+                _refuse_different(earlier.run, member.run)
             raise ConfigError(
-                f"{variant.name}: seed {member.seed} has two runs, {other.folder} and "
+                f"{variant.name}: seed {member.seed} has two runs, {earlier.folder} and "
                 f"{member.folder}; name the folders, or the one sweep, that are meant"
             )
     trials = [(trial.run, trial.tuned) for trial in variant.trials if trial.run and trial.ended]
     for run, tuned in trials[1:]:
-        _refuse_different(trials[0][0], run, of_shared=True, but=tuned)
+        _refuse_different(trials[0][0], run, only_shared=True, ignored=tuned)
     for run in variant.ended[1:]:
         _refuse_different(variant.ended[0], run)
 
@@ -125,7 +125,7 @@ def _check_seeds(variant: Variant) -> None:
 def _check_pair(variant: Variant, baseline: Variant) -> None:
     if not (variant.ended and baseline.ended):
         return
-    _refuse_different(variant.ended[0], baseline.ended[0], of_shared=True)
+    _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)
     at_seed = {run.seed: run for run in baseline.ended if run.finished}
     for run in variant.ended:
         pair = at_seed.get(run.seed) if run.finished else None
@@ -137,43 +137,41 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
 
 
 def _refuse_different(
-    one: SavedRun, other: SavedRun, *, of_shared: bool = False, but: Iterable[str] = ()
+    run: SavedRun, other: SavedRun, *, only_shared: bool = False, ignored: Iterable[str] = ()
 ) -> None:
-    """Raises ConfigError if a setting differs that is not in `but`; with `of_shared` only settings
-    count that every two runs must share."""
+    """Raises ConfigError if a setting differs that is not `ignored`; with `only_shared` only the
+    settings count that every two runs must share."""
     differing = {
-        key: both
-        for key, both in _differing(one, other).items()
-        if (_kind(key) or not of_shared) and not any(_under(key, name) for name in but)
+        key: values
+        for key, values in _differing_settings(run, other).items()
+        if (_kind(key) or not only_shared) and not _within(key, ignored)
     }
-    prints = one.summary.data.fingerprint, other.summary.data.fingerprint
+    prints = run.summary.data.fingerprint, other.summary.data.fingerprint
     if prints[0] != prints[1]:
         differing["data.fingerprint"] = prints
     if not differing:
         return
     key = min(differing, key=lambda key: (_rank(key), key))
-    here, there = differing[key]
-    kind = _kind(key)
+    value, other_value = map(shorten, differing[key])
+    kind = f" ({_kind(key)})" if _kind(key) else ""
     raise ConfigError(
-        f"{key}{f' ({kind})' if kind else ''}: {shorten(here)} in {one.folder} and "
-        f"{shorten(there)} in {other.folder}; such runs are not compared: name other folders, or "
-        "a --baseline without it"
+        f"{key}{kind}: {value} in {run.folder} and {other_value} in {other.folder}; such runs are "
+        "not compared: name other folders, or a --baseline without it"
     )
 
 
-def _differing(one: SavedRun, other: SavedRun) -> dict[str, tuple[Any, Any]]:
+def _differing_settings(run: SavedRun, other: SavedRun) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the same in two runs, `none` where one has no such key."""
-    here, there = one.settings, other.settings
-    return {
-        key: (here.get(key, "none"), there.get(key, "none"))
-        for key in sorted({*here, *there})
-        if here.get(key, "none") != there.get(key, "none")
+    pairs = {
+        key: (run.settings.get(key, "none"), other.settings.get(key, "none"))
+        for key in sorted({*run.settings, *other.settings})
     }
+    return {key: values for key, values in pairs.items() if values[0] != values[1]}
 
 
 def _rank(key: str) -> int:
     """The place of a key in _SHARED; behind the last for all other keys."""
-    places = (place for place, group in enumerate(_SHARED) if _under(key, group))
+    places = (place for place, group in enumerate(_SHARED) if _within(key, [group]))
     return next(places, len(_SHARED))
 
 
@@ -181,8 +179,11 @@ def _kind(key: str) -> str:
     return [*_SHARED.values(), ""][_rank(key)]
 
 
-def _under(key: str, group: str) -> bool:
-    return key == group or key.startswith(f"{group}.")
+def _within(key: str, groups: Iterable[str]) -> bool:
+    return any(key == group or key.startswith(f"{group}.") for group in groups)
+
+
+# -------------------------------------------------------------- differences that nobody asked about
 
 
 def differences(study: Study, variant: Variant) -> list[str]:
@@ -191,76 +192,61 @@ def differences(study: Study, variant: Variant) -> list[str]:
     baseline = study.baseline_of(variant)
     if not (variant.ended and baseline.ended):
         return []
-    one, other = variant.ended[0], baseline.ended[0]
-    found = [
-        f"{key} {shorten(here)} ({shorten(there)})"
-        for key, (here, there) in _unasked(study, variant, baseline).items()
+    settings = [
+        f"{key} {shorten(value)} ({shorten(baseline_value)})"
+        for key, (value, baseline_value) in _unasked_settings(study, variant).items()
     ]
-    return found + _costs(one, other) + mixture_notes([*variant.ended, *baseline.ended])
+    costs = _different_costs(variant.ended[0], baseline.ended[0])
+    return settings + costs + mixture_notes([*variant.ended, *baseline.ended])
 
 
 def confounds(study: Study, variant: Variant) -> list[str]:
     """The names of the settings in `differences`, cut short: init, embed_scale, final_norm."""
+    keys = [key.removeprefix("architecture.") for key in _unasked_settings(study, variant)]
+    return list(dict.fromkeys(key.partition(".")[0] for key in keys))
+
+
+def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, Any]]:
+    """The settings in which a variant and its baseline differ, without the axes asked about and
+    the keys that were tuned."""
     baseline = study.baseline_of(variant)
     if not (variant.ended and baseline.ended):
-        return []
-    keys = _unasked(study, variant, baseline)
-    short = [key.removeprefix("architecture.") for key in keys]
-    return list(dict.fromkeys(key.partition(".")[0] for key in short))
-
-
-def _unasked(study: Study, variant: Variant, baseline: Variant) -> dict[str, tuple[Any, Any]]:
-    """The settings in which the two differ, without those asked about and those tuned."""
+        return {}
     asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
-    return {
-        key: both
-        for key, both in _differing(variant.ended[0], baseline.ended[0]).items()
-        if not any(_under(key, axis) for axis in (*asked, *study.tune))
-    }
+    differing = _differing_settings(variant.ended[0], baseline.ended[0])
+    return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
 
 
-def _costs(one: SavedRun, other: SavedRun) -> list[str]:
-    found = []
-    here, there = one.summary.parameters, other.summary.parameters
-    if here is not None and there is not None and here != there:
-        found.append(f"parameters {here - there:+,} (of {there:,})")
-    costs = one.flops_per_token, other.flops_per_token
-    if costs[0] is not None and costs[1] and costs[0] != costs[1]:
-        share = costs[0] / costs[1] - 1
-        if abs(share) < FLOPS_WORD:
-            return found
-        flag = f", more than {FLOPS_MARGIN:.0%} apart" if abs(share) > FLOPS_MARGIN else ""
-        found.append(f"FLOPs per token {share:+.2%}{flag}")
-    return found
+def _different_costs(run: SavedRun, other: SavedRun) -> list[str]:
+    notes = []
+    parameters, other_parameters = run.summary.parameters, other.summary.parameters
+    if parameters is not None and other_parameters is not None and parameters != other_parameters:
+        notes.append(f"parameters {parameters - other_parameters:+,} (of {other_parameters:,})")
+    flops, other_flops = run.flops_per_token, other.flops_per_token
+    if flops is not None and other_flops:
+        share = flops / other_flops - 1
+        if abs(share) >= _FLOPS_NAMED:
+            flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
+            notes.append(f"FLOPs per token {share:+.2%}{flag}")
+    return notes
 
 
 def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
     """The properties of machine, libraries and code, in words, that differ between runs."""
-    found = []
-    for name in ("device", "threads", "commit", "dirty"):
-        found += _several(name, [getattr(run.summary, name) for run in runs])
-    found += _several("replicas", [run.summary.replicas or 1 for run in runs])
-    versions = [run.summary.versions for run in runs]
-    for name in sorted({name for version in versions for name in version}):
-        found += _several(name, [version.get(name) for version in versions])
-    sources = [run.summary.source for run in runs]
-    common = set.intersection(*(set(source) for source in sources)) if sources else set()
+    summaries = [run.summary for run in runs]
+    values = {name: [getattr(summary, name) for summary in summaries] for name in _MACHINE}
+    values["replicas"] = [summary.replicas or 1 for summary in summaries]
+    for name in sorted({name for summary in summaries for name in summary.versions}):
+        values[name] = [summary.versions.get(name) for summary in summaries]
+    notes = []
+    for name, of_runs in values.items():
+        counts = Counter(map(str, of_runs)).most_common()
+        listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
+        notes += [f"{name} mixed: {listed}"] if len(counts) > 1 else []
+    sources = [summary.source for summary in summaries]
+    common = set.intersection(*map(set, sources)) if sources else set()
     files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
     if files:
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        found.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
-    return found
-
-
-def _several(name: str, values: Sequence[Any]) -> list[str]:
-    counts = Counter(str(value) for value in values)
-    if len(counts) < 2:
-        return []
-    listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts.most_common())
-    return [f"{name} mixed: {listed}"]
-
-
-def shorten(value: Any) -> str:
-    """The value as text, cut where it is long."""
-    text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+        notes.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
+    return notes

@@ -9,9 +9,8 @@ from transformer_norms.report.study import Study, Variant, ended_runs
 from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
-from transformer_norms.text_tables import narrow_table
+from transformer_norms.text_tables import Table, narrow_table
 
-Table = dict[str, list[str]]  # heading -> a cell for each variant
 _COLUMNS = (
     "variant tuned seeds diverged missing loss median difference interval p sign-flip "
     "correlation detectable verdict"

@@ -8,9 +8,10 @@ from math import inf, isfinite, log10, nan
 from statistics import fmean
 
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
-from transformer_norms.report.table import Table, number
+from transformer_norms.report.table import number
+from transformer_norms.text_tables import Table
 
-CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
+_CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
         runs, rate = ended_runs(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        loss = fmean(run.final_loss(CHOSEN_ON) for run in runs)
+        loss = fmean(run.final_loss(_CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
             losses[rate], statuses[rate] = loss, [run.summary.status for run in runs]
     ended = ended_runs(variant.trials)

@@ -14,16 +14,15 @@ from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import render_page
 from transformer_norms.report.study import Study, StudyRun
-from transformer_norms.report.table import Table
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import (
-    Rows,
     csv_table,
     escape_markdown,
     latex_table,
     printable,
+    rows_of,
     straight_markdown_table,
 )
 
@@ -58,16 +57,19 @@ def write_report(
         if count := sum(member.run is not None and member.run.translated for member in study.runs):
             say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
         results = findings(study)
+        files = _report_files(results, refresh if study.unfinished else None, live)
         folder = study.home if out is None else Path(out)
-        _write_files(folder, _files(results, refresh if study.unfinished else None, live))
+        _write_files(folder, files)
         return folder / "report.html", results
 
 
-def _files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, bytes]:
+def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, bytes]:
     study = findings.study
     runs = {member.folder: member.run for member in study.runs if member.run}
-    told = track(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
-    rows = {run.folder: run.metrics() for run in told}
+    rows = {
+        run.folder: run.metrics()
+        for run in track(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
+    }
     tell("drawing", 0, 0)
     return {
         "report.html": render_page(findings, rows, refresh),
@@ -94,27 +96,24 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
 def _results_csv(study: Study) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
     rows = [_results_row(study, member) for member in study.runs]
-    columns = list(dict.fromkeys(key for row in rows for key in row)) if rows else ["study"]
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study"]
     return csv_table([columns, *([row.get(column) for column in columns] for row in rows)])
 
 
 def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
     variants = (v.name for v in study.variants if v.values == member.variant)
+    values = {key: member.variant.get(key) for key in study.axes}
     return {
         "study": member.folder.parent.name,
         "run": member.folder.name,
         "stage": member.stage,
         "variant": next(variants, ""),
-        **{key: _cell(member.variant.get(key)) for key in study.axes},
+        **{k: value_text(v) if isinstance(v, Mapping) else v for k, v in values.items()},
         **{key: member.tuned.get(key) for key in study.tune},
         "seed": member.seed,
         "status": member.status,
         **(_measurements(member.run) if member.run else {}),
     }
-
-
-def _cell(value: Any) -> Any:
-    return value_text(value) if isinstance(value, Mapping) else value
 
 
 def _measurements(run: SavedRun) -> dict[str, Any]:
@@ -135,10 +134,6 @@ def _measurements(run: SavedRun) -> dict[str, Any]:
     }
 
 
-def _rows(columns: Table) -> Rows:
-    return [list(columns), *zip(*columns.values(), strict=True)] if columns else []
-
-
 def _table_tex(findings: Findings) -> str:
     r"""table.tex: needs \usepackage{booktabs}; a comment says how the numbers were computed."""
     columns = {
@@ -147,34 +142,36 @@ def _table_tex(findings: Findings) -> str:
     align = "".join("l" if name in _WORDS else "r" for name in columns)
     notes = (findings.study.question or "Runs by variant", tables.method_note(findings))
     comments = [f"% {printable(note)}" for note in notes]
-    return "\n".join([*comments, latex_table(_rows(columns), align)]) + "\n"
+    return "\n".join([*comments, latex_table(rows_of(columns), align)]) + "\n"
 
 
 def _table_md(findings: Findings) -> str:
     """table.md: the question, the answer, and what the answer rests on. Empty sections are left
     out. It reads well in a terminal, too."""
     study = findings.study
-    warnings = [*tables.unusual_runs(findings), *tables.run_warnings(study)]
-    tuning = straight_markdown_table(_rows(audit_table(study)))
-    sections = [
-        f"# {escape_markdown(study.question or 'Runs by variant')}",
-        _verdicts(findings),
-        straight_markdown_table(_rows(tables.table(findings))),
-        escape_markdown(tables.method_note(findings)),
-        _section("Tuning", tuning, _items(audit_lines(study))),
-        _section("Noise", _items(tables.noise_notes(findings))),
-        _section("Warnings of the runs", _items(warnings)),
-        _section("Missing and left out", _items(tables.left_out_notes(study))),
-        _section("Where this comes from", _items(tables.origin_notes(study))),
-    ]
-    return "\n\n".join(filter(None, sections)) + "\n"
+    sections = {
+        "": [
+            f"# {escape_markdown(study.question or 'Runs by variant')}",
+            _verdicts(findings),
+            straight_markdown_table(rows_of(tables.table(findings))),
+            escape_markdown(tables.method_note(findings)),
+        ],
+        "## Tuning": [
+            straight_markdown_table(rows_of(audit_table(study))),
+            _list(audit_lines(study)),
+        ],
+        "## Noise": [_list(tables.noise_notes(findings))],
+        "## Warnings of the runs": [
+            _list([*tables.unusual_runs(findings), *tables.run_warnings(study)])
+        ],
+        "## Missing and left out": [_list(tables.left_out_notes(study))],
+        "## Where this comes from": [_list(tables.origin_notes(study))],
+    }
+    parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
+    return "\n\n".join(text for part in parts for text in part if text) + "\n"
 
 
-def _section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *filter(None, parts)]) if any(parts) else ""
-
-
-def _items(texts: Iterable[str]) -> str:
+def _list(texts: Iterable[str]) -> str:
     return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
@@ -182,9 +179,9 @@ def _verdicts(findings: Findings) -> str:
     """A sentence for each variant, and below it its other differences from the baseline."""
     lines = []
     for variant in findings.study.variants:
-        lines.append(_items([sentence(findings, variant)]))
-        if others := findings.differences.get(variant.name):
-            beside = f"({variant.baseline} in brackets): {'; '.join(others)}"
+        lines.append(f"- {escape_markdown(sentence(findings, variant))}")
+        if differences := findings.differences.get(variant.name):
+            beside = f"({variant.baseline} in brackets): {'; '.join(differences)}"
             lines.append(f"  - it differs in more {escape_markdown(beside)}")
     if not any(variant.baseline for variant in findings.study.variants):
         lines.append("- nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.report import write_report
+from transformer_norms.report.writing import write_report
 from transformer_norms.run.summary import ENDED, read_summary
 from transformer_norms.sweep.planning import Job
 

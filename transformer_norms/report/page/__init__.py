@@ -18,14 +18,14 @@ from markupsafe import Markup
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.figures import COLOURS, DASHES
-from transformer_norms.report.findings import LOSSES, Findings, confounds, shorten
+from transformer_norms.report.findings import LOSSES, Findings, confounds
 from transformer_norms.report.page.charts import chart_data, label_on
 from transformer_norms.report.page.drawings import drawn_blocks
 from transformer_norms.report.study import Rows, Study, StudyRun, Variant
-from transformer_norms.report.table import Table, number
+from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.sweep_record import value_text
-from transformer_norms.text_tables import templates
+from transformer_norms.text_tables import Table, shorten, templates
 
 _HERE = Path(__file__).parent
 _PROBES = "trainer.probe_every"
