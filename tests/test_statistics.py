@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from transformer_norms.report.statistics import (
     Outcomes,
     Share,
-    detectable,
+    detectable_difference,
     holm,
     sign_flip,
 )
@@ -274,23 +274,25 @@ def test_without_an_effect_the_power_is_the_noncentral_t_of_the_textbook():
         def power(difference, seeds=seeds, quantile=quantile):
             return stats.nct.sf(quantile, seeds - 1, difference * seeds**0.5)
 
-        found = detectable(1.0, seeds, compared_, 0)
+        found = detectable_difference(1.0, seeds, compared_, 0)
         assert power(found) == pytest.approx(0.9, abs=1e-5)
         assert found == pytest.approx(optimize.brentq(lambda d: power(d) - 0.9, 0, 1e3), rel=1e-5)
     # Half a standard deviation takes 44 pairs: R's power.t.test(delta=.5, power=.9, type="paired")
-    assert detectable(1.0, 44, 1, 0) < 0.5 < detectable(1.0, 43, 1, 0)
+    assert detectable_difference(1.0, 44, 1, 0) < 0.5 < detectable_difference(1.0, 43, 1, 0)
 
 
 def test_the_effect_is_a_floor_under_what_can_be_seen():
-    assert detectable(1e-9, 5, 1, EFFECT) == pytest.approx(EFFECT, rel=1e-5)
+    assert detectable_difference(1e-9, 5, 1, EFFECT) == pytest.approx(EFFECT, rel=1e-5)
     # Noise small against the effect: only the mean must pass it
     sd = 0.001
     expected = EFFECT + stats.norm.ppf(0.9) * sd / 10**0.5
-    assert detectable(sd, 10, 1, EFFECT) == pytest.approx(expected, rel=1e-4)
-    assert detectable(10.0, 5, 1, EFFECT) == pytest.approx(detectable(10.0, 5, 1, 0), rel=1e-3)
+    assert detectable_difference(sd, 10, 1, EFFECT) == pytest.approx(expected, rel=1e-4)
+    assert detectable_difference(10.0, 5, 1, EFFECT) == pytest.approx(
+        detectable_difference(10.0, 5, 1, 0), rel=1e-3
+    )
 
 
 def test_more_seeds_find_less():
-    found = [detectable(PUBLISHED * 2**0.5, seeds, 1, EFFECT) for seeds in (3, 5, 8, 10)]
+    found = [detectable_difference(PUBLISHED * 2**0.5, seeds, 1, EFFECT) for seeds in (3, 5, 8, 10)]
     assert sorted(found, reverse=True) == found
     assert len(set(found)) == 4

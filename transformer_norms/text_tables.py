@@ -60,6 +60,7 @@ def shorten(value: object, longest: int = 48) -> str:
 
 
 def rows_of(table: Table) -> Rows:
+    """The headings, then the rows of cells; nothing for a table without columns."""
     return [list(table), *map(list, zip(*table.values(), strict=True))] if table else []
 
 

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--watch", action="store_true",
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
-    nothing = "stopped; nothing was written since the last report"
-    return run_command(partial(_report, parser, arguments), nothing)
+    when_stopped = "stopped; nothing was written since the last report"
+    return run_command(partial(_report, parser, arguments), when_stopped)
 
 
 def _report(parser: Parser, arguments: Sequence[str] | None) -> int:

@@ -41,11 +41,13 @@ def answer(findings: Findings) -> Answer:
     for verdict in get_args(Verdict):
         variants = [v for v in findings.compared if findings.verdict(v) == verdict]
         variants.sort(key=lambda v: findings.comparisons[v.name].difference or 0)
-        members = [(v, _difference(findings, v)) for v in variants]
+        members = [(v, _difference_text(findings, v)) for v in variants]
         if verdict == "diverged":
-            members += [(v, "at every value tried") for v in _lost(findings)]
+            members += [(v, "at every value tried") for v in _lost_variants(findings)]
         groups += [Group(verdict, members)] if members else []
-    return Answer(_lead(findings, groups), groups, _notes(findings, groups), _unfinished(findings))
+    return Answer(
+        _lead(findings, groups), groups, _notes(findings, groups), _unfinished_note(findings)
+    )
 
 
 def sentence(findings: Findings, variant: Variant) -> str:
@@ -56,7 +58,7 @@ def sentence(findings: Findings, variant: Variant) -> str:
             return f"{variant.name} diverged at every value tried ({len(variant.trials)} runs)"
         return f"{variant.name} has no runs planned for its result yet"
     if not variant.compared:
-        return f"{variant.name}: {_ending(outcomes)}"
+        return f"{variant.name}: {_ending_text(outcomes)}"
     baseline = findings.study.baseline_of(variant)
     verdict = comparison_sentence(
         variant.name,
@@ -68,7 +70,7 @@ def sentence(findings: Findings, variant: Variant) -> str:
     return "; ".join([verdict, *caveats(variant, baseline)])
 
 
-def _ending(outcomes: Outcomes) -> str:
+def _ending_text(outcomes: Outcomes) -> str:
     """`mean 2.3000 nats over 3 seeds; diverged in 1 of 3 (1 to 91 %); 1 missing`"""
     missing = f"{len(outcomes.missing)} missing"
     if outcomes.mean is None:
@@ -79,12 +81,12 @@ def _ending(outcomes: Outcomes) -> str:
     return "; ".join(parts)
 
 
-def _lost(findings: Findings) -> list[Variant]:
+def _lost_variants(findings: Findings) -> list[Variant]:
     """The variants that diverged wherever they were tuned: that is an answer, too."""
     return [v for v in findings.study.variants if v.compared and v.lost]
 
 
-def _difference(findings: Findings, variant: Variant) -> str:
+def _difference_text(findings: Findings, variant: Variant) -> str:
     comparison = findings.comparisons[variant.name]
     if comparison.verdict == "diverged":
         divergence = findings.outcomes[variant.name].divergence
@@ -106,7 +108,7 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
     if groups and groups[0].verdict == "better":
         return f"{sentence(findings, groups[0].members[0][0])}."
     if not compared:
-        if lost := _lost(findings):
+        if lost := _lost_variants(findings):
             return f"{'; '.join(sentence(findings, v) for v in lost)}."
         variants = findings.study.variants
         count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in variants)
@@ -155,7 +157,7 @@ def _lowest_mean(findings: Findings) -> str:
     )
 
 
-def _unfinished(findings: Findings) -> str:
+def _unfinished_note(findings: Findings) -> str:
     count = findings.study.count()
     if count["missing"]:
         return f"Not finished: {count['missing']} of {count['runs']} runs have no result."

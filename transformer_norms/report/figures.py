@@ -187,7 +187,7 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
 def _draw_finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
     """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
     interval. The right edge has a cross for each diverged run, a triangle for each loss outside."""
-    finished = [[o.losses[seed] for seed in sorted(o.losses.keys() - o.diverged)] for o in outcomes]
+    finished = [list(outcome.finished.values()) for outcome in outcomes]
     span = _loss_span(finished)
     axes.set_xlim(*span)
     axes.ticklabel_format(axis="x", useOffset=False)

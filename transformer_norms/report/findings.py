@@ -137,34 +137,34 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
 
 
 def _refuse_different(
-    run: SavedRun, other: SavedRun, *, only_shared: bool = False, ignored: Iterable[str] = ()
+    first: SavedRun, second: SavedRun, *, only_shared: bool = False, ignored: Iterable[str] = ()
 ) -> None:
     """Raises ConfigError if a setting differs that is not `ignored`; with `only_shared` only the
     settings count that every two runs must share."""
     differing = {
         key: values
-        for key, values in _differing_settings(run, other).items()
+        for key, values in _differing_settings(first, second).items()
         if (_kind(key) or not only_shared) and not _within(key, ignored)
     }
-    prints = run.summary.data.fingerprint, other.summary.data.fingerprint
+    prints = first.summary.data.fingerprint, second.summary.data.fingerprint
     if prints[0] != prints[1]:
         differing["data.fingerprint"] = prints
     if not differing:
         return
     key = min(differing, key=lambda key: (_rank(key), key))
-    value, other_value = map(shorten, differing[key])
+    value, second_value = map(shorten, differing[key])
     kind = f" ({_kind(key)})" if _kind(key) else ""
     raise ConfigError(
-        f"{key}{kind}: {value} in {run.folder} and {other_value} in {other.folder}; such runs are "
-        "not compared: name other folders, or a --baseline without it"
+        f"{key}{kind}: {value} in {first.folder} and {second_value} in {second.folder}; such runs "
+        "are not compared: name other folders, or a --baseline without it"
     )
 
 
-def _differing_settings(run: SavedRun, other: SavedRun) -> dict[str, tuple[Any, Any]]:
+def _differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the same in two runs, `none` where one has no such key."""
     pairs = {
-        key: (run.settings.get(key, "none"), other.settings.get(key, "none"))
-        for key in sorted({*run.settings, *other.settings})
+        key: (first.settings.get(key, "none"), second.settings.get(key, "none"))
+        for key in sorted({*first.settings, *second.settings})
     }
     return {key: values for key, values in pairs.items() if values[0] != values[1]}
 
@@ -217,14 +217,13 @@ def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, An
     return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
 
 
-def _different_costs(run: SavedRun, other: SavedRun) -> list[str]:
+def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
     notes = []
-    parameters, other_parameters = run.summary.parameters, other.summary.parameters
-    if parameters is not None and other_parameters is not None and parameters != other_parameters:
-        notes.append(f"parameters {parameters - other_parameters:+,} (of {other_parameters:,})")
-    flops, other_flops = run.flops_per_token, other.flops_per_token
-    if flops is not None and other_flops:
-        share = flops / other_flops - 1
+    parameters, of = variant.summary.parameters, baseline.summary.parameters
+    if parameters is not None and of is not None and parameters != of:
+        notes.append(f"parameters {parameters - of:+,} (of {of:,})")
+    if variant.flops_per_token is not None and baseline.flops_per_token:
+        share = variant.flops_per_token / baseline.flops_per_token - 1
         if abs(share) >= _FLOPS_NAMED:
             flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
             notes.append(f"FLOPs per token {share:+.2%}{flag}")

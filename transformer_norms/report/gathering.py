@@ -39,16 +39,16 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
-    named = _Folders(folders[0] if folders[0].is_dir() else folders[0].parent, tell)
+    sources = _Sources(folders[0] if folders[0].is_dir() else folders[0].parent, tell)
     for folder in folders:
         try:
-            named.add(folder.resolve(), str(folder))
+            sources.add(folder.resolve(), str(folder))
         except OSError as error:
             raise ConfigError(f"{folder}: {error.strerror}") from None
-    if named.records:
-        study = _planned_study(named, baseline, effect)
+    if sources.records:
+        study = _planned_study(sources, baseline, effect)
     else:
-        study = _unplanned_study(named, baseline)
+        study = _unplanned_study(sources, baseline)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
@@ -56,7 +56,7 @@ def read_study(
 
 
 @dataclass
-class _Folders:
+class _Sources:
     """The runs and the sweeps in the named folders; `home` is the first folder."""
 
     home: Path
@@ -117,28 +117,29 @@ def _is_record(path: Path) -> bool:
     return path.name.startswith("sweep-") and path.suffix == ".json"
 
 
-# ------------------------------------------------------------------------- the record of a sweep
+# ----------------------------------------------------------------------- the records of sweeps
 
 
-def _planned_study(named: _Folders, baseline: Values | None, effect: float | None) -> Study:
-    """The study that the sweeps' records plan."""
-    record, *_ = records = list(named.records.values())
-    _check_one_question(named.records, baseline, effect)
+def _planned_study(sources: _Sources, baseline: Values | None, effect: float | None) -> Study:
+    """The study of the runs that the sweeps' records name."""
+    records = list(sources.records.values())
+    record = records[0]
+    _check_one_question(sources.records, baseline, effect)
     if unknown := [key for key in baseline or {} if key not in record.axes]:
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(record.axes)}")
     members: dict[str, StudyRun] = {}
-    for path, sweep in named.records.items():
+    for path, sweep in sources.records.items():
         for planned in sweep.runs:
-            member = _planned_run(named, path.parent, planned, sweep)
+            member = _planned_run(sources, path.parent, planned, sweep)
             # Two variants that come to one run both have it.
             key = json.dumps([str(member.folder), member.stage, member.variant])
             members.setdefault(key, member)
     runs = list(members.values())
     tuned = [choice for sweep in records for choice in sweep.tuned]
     return Study(
-        named.home,
+        sources.home,
         record.axes,
-        runs + named.left_out(record.axes, [member.run for member in runs]),
+        runs + sources.left_out(record.axes, [member.run for member in runs]),
         _variants(runs, record.baseline if baseline is None else baseline, tuned),
         record.effect,
         " ".join(dict.fromkeys(sweep.question for sweep in records)),
@@ -163,12 +164,12 @@ def _check_one_question(
 
 
 def _planned_run(
-    named: _Folders, study: Path, planned: PlannedRun, record: SweepRecord
+    sources: _Sources, study: Path, planned: PlannedRun, record: SweepRecord
 ) -> StudyRun:
     """A planned run, whether or not it has begun. A result at values that are no longer the best
     does not count: a wider grid has been tried since."""
     folder = planned.newest(study)
-    run = named.read_run(folder)
+    run = sources.read_run(folder)
     if run and run.summary.identity != planned.identity:
         raise ConfigError(
             f"{folder}: its identity is {run.summary.identity}, and the sweep planned "
@@ -215,9 +216,9 @@ def _variants(
 # ------------------------------------------------------------------------------ without a record
 
 
-def _unplanned_study(named: _Folders, baseline: Values | None) -> Study:
+def _unplanned_study(sources: _Sources, baseline: Values | None) -> Study:
     """Whoever typed the runs planned them: a run that has not ended is missing."""
-    counted = newest_attempts(named.runs.values())
+    counted = newest_attempts(sources.runs.values())
     groups = group_by_variant(counted, list(baseline or {}))
     members = [
         StudyRun(run.folder, run, "result", values, {}, run.seed)
@@ -227,7 +228,7 @@ def _unplanned_study(named: _Folders, baseline: Values | None) -> Study:
     axes = list(dict.fromkeys(key for values, _ in groups for key in values))
     variants = _variants(members, baseline or {})
     variants.sort(key=lambda variant: variant.compared)  # baselines first
-    return Study(named.home, axes, members + named.left_out(axes, counted), variants)
+    return Study(sources.home, axes, members + sources.left_out(axes, counted), variants)
 
 
 def group_by_variant(

@@ -86,6 +86,11 @@ class Outcomes:
         return median(values) if values else None
 
     @property
+    def finished(self) -> dict[int, float]:
+        """The losses of the runs that did not diverge, by seed in order."""
+        return {s: loss for s, loss in sorted(self.losses.items()) if s not in self.diverged}
+
+    @property
     def divergence(self) -> Share:
         """The share of the ended runs that diverged."""
         return Share(len(self.diverged), len(self.losses))
@@ -97,14 +102,16 @@ def deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+def correlation(losses: Sequence[float], baseline_losses: Sequence[float]) -> float | None:
     """Pearson's correlation. None below three pairs (any two lie on a line) or without a spread."""
-    spread = deviation(ours) * deviation(theirs) if len(ours) > 2 else 0.0
+    spread = deviation(losses) * deviation(baseline_losses) if len(losses) > 2 else 0.0
     if spread == 0:
         return None
-    our_mean, their_mean = math.fsum(ours) / len(ours), math.fsum(theirs) / len(theirs)
-    products = ((a - our_mean) * (b - their_mean) for a, b in zip(ours, theirs, strict=True))
-    return max(-1.0, min(1.0, math.fsum(products) / (len(ours) - 1) / spread))
+    count = len(losses)
+    mean, baseline_mean = math.fsum(losses) / count, math.fsum(baseline_losses) / count
+    pairs = zip(losses, baseline_losses, strict=True)
+    covariance = math.fsum((a - mean) * (b - baseline_mean) for a, b in pairs) / (count - 1)
+    return max(-1.0, min(1.0, covariance / spread))
 
 
 def half_interval(values: Sequence[float]) -> float | None:
@@ -118,12 +125,12 @@ def half_interval(values: Sequence[float]) -> float | None:
 # ------------------------------------------------------------------ the tests of paired differences
 
 
-def two_sided(mean: float, error: float, freedom: int) -> float:
+def difference_p(mean: float, error: float, freedom: int) -> float:
     """Student's p of a mean as far from zero as this, in either direction."""
     return 2 * float(special.stdtr(freedom, -abs(mean) / error))
 
 
-def within(mean: float, error: float, freedom: int, effect: float) -> float:
+def equivalence_p(mean: float, error: float, freedom: int, effect: float) -> float:
     """The p of the claim that a mean is less than `effect` away from zero: the larger p of two
     one-sided t tests, against +effect and -effect.     Schuirmann 1987"""
     return float(special.stdtr(freedom, (abs(mean) - effect) / error))
@@ -165,7 +172,7 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def detectable(sd: float, seeds: int, compared: int, effect: float) -> float:
+def detectable_difference(sd: float, seeds: int, compared: int, effect: float) -> float:
     """The smallest true difference, in nats per token, that is found with probability POWER.
 
     A difference is found if mean >= max(effect, t s / sqrt(n)), over n = `seeds` paired

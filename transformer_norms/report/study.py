@@ -147,7 +147,7 @@ LOSS_KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
 
 @dataclass(frozen=True)
 class Curve:
-    """Arrays of one length: loss in nats per token, tokens, and seconds of training (NaN where they
+    """Arrays of one length: loss in nats per token, tokens, and seconds of training (NaN if they
     are not known)."""
 
     tokens: Any
@@ -182,22 +182,22 @@ def mean_curve(curves: Sequence[Curve]) -> Curve | None:
         return None
     grid = min((curve.tokens for curve in curves), key=len)
     grid = grid[grid <= min(curve.tokens[-1] for curve in curves)]
-    return Curve(
-        grid,
-        np.mean([np.interp(grid, curve.tokens, curve.loss) for curve in curves], axis=0),
-        np.mean([np.interp(grid, curve.tokens, curve.seconds) for curve in curves], axis=0),
-    )
+    loss = np.mean([np.interp(grid, curve.tokens, curve.loss) for curve in curves], axis=0)
+    seconds = np.mean([np.interp(grid, curve.tokens, curve.seconds) for curve in curves], axis=0)
+    return Curve(grid, loss, seconds)
 
 
 def shown_loss(evaluations: Sequence[int]) -> str:
-    """The loss that figures show: validation if most runs have enough evaluations, by count."""
-    enough = [count >= _ENOUGH for count in evaluations]
-    return "val/loss" if 2 * sum(enough) > len(enough) else "train/loss"
+    """The key of the loss that figures show: that of validation if most runs have enough
+    evaluations. `evaluations` are their numbers by run."""
+    enough = sum(count >= _ENOUGH for count in evaluations)
+    return "val/loss" if 2 * enough > len(evaluations) else "train/loss"
 
 
 def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """The range of losses that shows how training ended. It leaves out the first steps, the runs
-    that diverged and those that learned nothing; if all diverged, what rose far above the start."""
+    that diverged and those that learned nothing. If all diverged, it reaches to twice the loss at
+    the start."""
     if not curves:
         return 0.0, 1.0
     initial = float(np.median([curve.loss[0] for curve in curves]))

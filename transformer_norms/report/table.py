@@ -4,7 +4,7 @@ from collections import Counter
 from math import inf, isinf, isnan
 
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.statistics import detectable
+from transformer_norms.report.statistics import detectable_difference
 from transformer_norms.report.study import Study, Variant, ended_runs
 from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
@@ -122,7 +122,9 @@ def noise_notes(findings: Findings) -> list[str]:
     for name, c in findings.comparisons.items():
         if c.correlation is None or not c.sd:
             continue
-        sizes = [f"{detectable(c.sd, n, together, c.effect):.4f} with {n}" for n in _SEEDS]
+        sizes = [
+            f"{detectable_difference(c.sd, n, together, c.effect):.4f} with {n}" for n in _SEEDS
+        ]
         notes.append(
             f"{name} and its baseline: pairs of one seed correlate at {number(c.correlation, 2)}, "
             f"their differences have a standard deviation of {c.sd:.4f}; such noise lets a true "

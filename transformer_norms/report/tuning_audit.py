@@ -121,8 +121,8 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
 
 def audit_lines(study: Study) -> list[str]:
     """Explains the table of the audit, and names the faults of the tuning."""
-    every, key = audits(study), study.rate
-    if not every or key is None:
+    rows, key = audits(study), study.rate
+    if not rows or key is None:
         return []
     low, high = min(study.tune[key]), max(study.tune[key])
     decades = f", {log10(high / low):.1f} decades" if low > 0 else ""
@@ -131,16 +131,16 @@ def audit_lines(study: Study) -> list[str]:
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
         "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each"
     ]
-    points = sorted({audit.points for audit in every})
+    points = sorted({audit.points for audit in rows})
     if len(points) == 1:
         lines.append(f"every variant was tried at {points[0]} points")
     else:
         lines.append(f"UNEQUAL: variants were tried at {points[0]} to {points[-1]} points")
-    for audit in every:
+    for audit in rows:
         lines += _faults(audit)
-    if all(audit.variant.tuned and not audit.variant.tuned.edge for audit in every):
+    if all(audit.variant.tuned and not audit.variant.tuned.edge for audit in rows):
         lines.append("every best value lies inside the grid")
-    seeds = sorted({trial.seed for audit in every for trial in audit.variant.trials})
+    seeds = sorted({trial.seed for audit in rows for trial in audit.variant.trials})
     lines.append(f"seeds of tuning: {', '.join(map(str, seeds))}")
     if shared := shared_seeds(study.variants):
         return [*lines, f"SHARED: seeds of tuning and of results: {shared}"]
@@ -161,19 +161,19 @@ def _faults(audit: Audit) -> list[str]:
 
 def audit_table(study: Study) -> Table:
     """The audit by variant: points tried, the best, sensitivity, and the loss at each rate."""
-    every, key = audits(study), study.rate
-    if not every or key is None:
+    rows, key = audits(study), study.rate
+    if not rows or key is None:
         return {}
     columns = {
-        "variant": [audit.variant.name for audit in every],
-        "points": [str(audit.points) for audit in every],
-        f"best {key}": [_best_text(audit, key) for audit in every],
-        "sensitivity": [number(audit.sensitivity) for audit in every],
+        "variant": [audit.variant.name for audit in rows],
+        "points": [str(audit.points) for audit in rows],
+        f"best {key}": [_best_text(audit, key) for audit in rows],
+        "sensitivity": [number(audit.sensitivity) for audit in rows],
     }
-    for rate in sorted({rate for audit in every for rate in audit.losses}):
+    for rate in sorted({rate for audit in rows for rate in audit.losses}):
         columns[f"{rate:g}"] = [
             number(audit.losses.get(rate)) + " (diverged)" * (rate in audit.diverged)
-            for audit in every
+            for audit in rows
         ]
     return columns
 

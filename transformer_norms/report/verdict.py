@@ -13,13 +13,13 @@ from transformer_norms.report.statistics import (
     LEVEL,
     Outcomes,
     correlation,
-    detectable,
+    detectable_difference,
     deviation,
+    difference_p,
+    equivalence_p,
     half_interval,
     holm,
     sign_flip,
-    two_sided,
-    within,
 )
 from transformer_norms.run.sweep_record import EFFECT
 
@@ -74,7 +74,7 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
                 c,
                 p_holm=p[name],
                 p_equivalent=p_equivalent[name],
-                detectable=detectable(c.sd, len(c.seeds), len(p), effect),
+                detectable=detectable_difference(c.sd, len(c.seeds), len(p), effect),
             )
         comparisons[name] = replace(c, verdict=_verdict(c, *pairs[name]))
     return comparisons
@@ -83,16 +83,19 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
 def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
     """The comparison of one pair, before Holm's correction and the verdict."""
     seeds = tuple(sorted(variant.losses.keys() & baseline.losses.keys()))
-    ours, theirs = [variant.losses[s] for s in seeds], [baseline.losses[s] for s in seeds]
-    if not seeds or math.inf in ours or math.inf in theirs:
+    losses, baseline_losses = (
+        [variant.losses[s] for s in seeds],
+        [baseline.losses[s] for s in seeds],
+    )
+    if not seeds or math.inf in losses or math.inf in baseline_losses:
         return Comparison(seeds, effect=effect)
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    differences = [a - b for a, b in zip(losses, baseline_losses, strict=True)]
     mean = math.fsum(differences) / len(seeds)
     if len(seeds) == 1 or variant.diverged or baseline.diverged:
         return Comparison(seeds, mean, effect=effect)
     sd, freedom = deviation(differences), len(seeds) - 1
     # A spread that the losses' own rounding can make is none.
-    if max(differences) - min(differences) <= 1e-12 * max(map(abs, ours + theirs)):
+    if max(differences) - min(differences) <= 1e-12 * max(map(abs, losses + baseline_losses)):
         return Comparison(seeds, mean, sd=sd, effect=effect)
     error, half = sd / math.sqrt(len(seeds)), half_interval(differences) or 0.0
     return Comparison(
@@ -101,10 +104,10 @@ def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Compa
         low=mean - half,
         high=mean + half,
         sd=sd,
-        correlation=correlation(ours, theirs),
-        p=two_sided(mean, error, freedom),
+        correlation=correlation(losses, baseline_losses),
+        p=difference_p(mean, error, freedom),
         sign_flip=sign_flip(differences),
-        p_equivalent=within(mean, error, freedom, effect),
+        p_equivalent=equivalence_p(mean, error, freedom, effect),
         effect=effect,
     )
 
@@ -145,7 +148,7 @@ def comparison_sentence(
         case "equivalent":
             claim = _equivalence_claim(variant, baseline, comparison)
         case "not distinguishable":
-            claim = _no_claim(variant, baseline, comparison)
+            claim = _undecided_claim(variant, baseline, comparison)
         case "identical":
             seeds = plural(len(comparison.seeds), "seed")
             claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
@@ -155,8 +158,8 @@ def comparison_sentence(
             (first, lost), (second, rest) = shares if outcomes.diverged else reversed(shares)
             claim = f"{first} diverged in {lost}, {second} in {rest}"
         case "too few seeds":
-            claim = _too_few_seeds(variant, baseline, comparison)
-    return claim + _missing_runs(variant, outcomes) + _missing_runs(baseline, baseline_outcomes)
+            claim = _too_few_claim(variant, baseline, comparison)
+    return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
 
 
 def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
@@ -172,12 +175,12 @@ def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
     difference, interval = difference_and_interval(c)
     return (
         f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
-        f"(difference {difference}, {interval}, {_p(c.p_equivalent)} after Holm, "
+        f"(difference {difference}, {interval}, {_p_text(c.p_equivalent)} after Holm, "
         f"{plural(len(c.seeds), 'seed')})"
     )
 
 
-def _no_claim(variant: str, baseline: str, c: Comparison) -> str:
+def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     assert c.detectable is not None
     difference, interval = difference_and_interval(c)
@@ -188,16 +191,16 @@ def _no_claim(variant: str, baseline: str, c: Comparison) -> str:
         )
     return (
         f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')} "
-        f"(they would find a true difference of {_two_digits(c.detectable)} nine times in ten): "
-        f"difference {difference} nats, {interval}, {_p(c.p_holm)} after Holm"
+        f"(they would find a true difference of {_two_digit_text(c.detectable)} nine times in "
+        f"ten): difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
     )
 
 
-def _too_few_seeds(variant: str, baseline: str, c: Comparison) -> str:
+def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
     claim = f"{variant} cannot be compared with {baseline}"
     if c.difference is None:
         return f"{claim}: they have no seed in common"
-    difference = _two_digits(c.difference)
+    difference = _two_digit_text(c.difference)
     if len(c.seeds) == 1:
         return f"{claim} with 1 seed (difference {difference} nats)"
     return (
@@ -206,7 +209,7 @@ def _too_few_seeds(variant: str, baseline: str, c: Comparison) -> str:
     )
 
 
-def _missing_runs(name: str, outcomes: Outcomes) -> str:
+def _missing_note(name: str, outcomes: Outcomes) -> str:
     missing = len(outcomes.missing)
     if not missing:
         return ""
@@ -229,11 +232,11 @@ def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
 
 def _evidence(c: Comparison) -> str:
     assert c.p_holm is not None
-    exact = "" if c.sign_flip is None else f", sign-flip {_p(c.sign_flip)}"
-    return f"{_p(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
+    exact = "" if c.sign_flip is None else f", sign-flip {_p_text(c.sign_flip)}"
+    return f"{_p_text(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
 
 
-def _p(p: float) -> str:
+def _p_text(p: float) -> str:
     if p < 0.001:
         return "p below 0.001"
     if 0.0495 <= p < LEVEL:
@@ -241,7 +244,7 @@ def _p(p: float) -> str:
     return f"p {p:.3f}" if p < 0.1 else f"p {p:.2f}"
 
 
-def _two_digits(value: float) -> str:
+def _two_digit_text(value: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
     text = f"{value:z.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text

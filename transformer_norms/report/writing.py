@@ -158,20 +158,20 @@ def _table_md(findings: Findings) -> str:
         ],
         "## Tuning": [
             straight_markdown_table(rows_of(audit_table(study))),
-            _list(audit_lines(study)),
+            _bullets(audit_lines(study)),
         ],
-        "## Noise": [_list(tables.noise_notes(findings))],
+        "## Noise": [_bullets(tables.noise_notes(findings))],
         "## Warnings of the runs": [
-            _list([*tables.unusual_runs(findings), *tables.run_warnings(study)])
+            _bullets([*tables.unusual_runs(findings), *tables.run_warnings(study)])
         ],
-        "## Missing and left out": [_list(tables.left_out_notes(study))],
-        "## Where this comes from": [_list(tables.origin_notes(study))],
+        "## Missing and left out": [_bullets(tables.left_out_notes(study))],
+        "## Where this comes from": [_bullets(tables.origin_notes(study))],
     }
     parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
     return "\n\n".join(text for part in parts for text in part if text) + "\n"
 
 
-def _list(texts: Iterable[str]) -> str:
+def _bullets(texts: Iterable[str]) -> str:
     return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
