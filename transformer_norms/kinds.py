@@ -7,7 +7,7 @@ A node is a group of keys. If its keys are known, it is a dataclass, `@node clas
 registered class decides its keys, it is a `Values`. A `Mark` says what an annotation's type cannot.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, dataclass_transform
@@ -57,6 +57,7 @@ Size = Annotated[Integer, Field(ge=1, le=2**20)]
 Auto = Literal["auto"]
 Nothing = Literal["none"]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_list)]
+Groups = Annotated[Sequence[Mapping[str, Any]], BeforeValidator(_list)]
 
 
 class Mark(Enum):

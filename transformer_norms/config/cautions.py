@@ -8,14 +8,15 @@ from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement
+from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
 
 
-def cautions(config: Config, placement: Placement, typed: Collection[str]) -> list[str]:
-    """`config` is resolved, its `choices` included; `typed` are the keys that the user typed."""
+def cautions(config: Config, typed: Collection[str]) -> list[str]:
+    """Returns what is strange about a resolved config, of which the user typed the keys `typed`."""
+    placement = read_placement(config.placement)
     return [
         *_stream(config, placement),
         *_ignored(config, placement),
@@ -79,10 +80,13 @@ def _heads(config: Config, placement: Placement) -> Iterator[str]:
     sizes = config.model
     for name, site in placement.sites():
         if name == "v" and site.share == "full" and sizes.kv_heads != sizes.heads:
-            yield "placement.attention.v: norm@full spans the few heads of model.kv_heads alone"
-        of = config.norms.get(site.norm, {}).get("type")
-        if name in ("q", "k") and of in BOUNDED:
-            yield f"placement.attention.{name}: {of} bounds each logit's parts and not their length"
+            yield "placement.equation: v=norm@full spans the few heads of model.kv_heads alone"
+        kind = config.norms.get(site.norm, {}).get("type")
+        if name in ("q", "k") and kind in BOUNDED:
+            yield (
+                f"placement.equation: {name}={kind} bounds each coordinate of a query or key, and "
+                "not its length"
+            )
 
 
 def _unlike_the_paper(
@@ -104,7 +108,7 @@ def _unlike_the_paper(
                 continue
             if choices["preset"] == "none" or {axis, key} & set(typed):
                 node = f"{axis}={choices[axis]}"
-                yield f"{key}={_shown(here[key])}, where {node} goes with {_shown(wanted)}"
+                yield f"{key}={_value_text(here[key])}, where {node} goes with {_value_text(wanted)}"
     if MLPS[config.mlp.type].gated and "gate" in config.init.std:
         yield (
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "
@@ -126,8 +130,8 @@ def _unlike_the_file(config: Config, typed: Collection[str]) -> Iterator[str]:
             yield f"{key} is typed: what is computed is not the equation of placement={name}"
 
 
-def _shown(value: Any) -> str:
-    """A coefficient in a few words."""
+def _value_text(value: Any) -> str:
+    """Returns a value, or a learned coefficient in a few words."""
     if isinstance(value, Mapping):
         return f"a learned {value['learn']} from {value['init']}"
     return str(value)

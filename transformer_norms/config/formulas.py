@@ -1,77 +1,102 @@
-"""Every formula of a config worked out in each block that it is for."""
+"""Works out every formula of a config in each block that it is for, and names the key of one that
+has no value there."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from transformer_norms.config.validation import shown
+from transformer_norms.config.validation import short_text
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import formula_values
 from transformer_norms.model.coefficient import Shapes, coefficient
-from transformer_norms.model.initialization import ROLES, InitRule
-from transformer_norms.model.placement import Placement
+from transformer_norms.model.initialization import ROLES, read_deviations
+from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 
+Values = Mapping[str, float]
+# The shapes that a learned coefficient may have, on the stream and on heads.
+STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))
+HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))
 
-def check_formulas(config: ModelConfig, placement: Placement, init: InitRule) -> None:
-    """Every coefficient, and every weight's deviation, has a value in each block that it is for."""
-    depth, architecture = config.model.depth, config.architecture
+
+def check_formulas(config: ModelConfig) -> None:
+    """Raises ConfigError if a coefficient, or a weight's deviation, has no value in a block."""
+    architecture, depth = config.architecture, config.model.depth
     values = formula_values(config.model)
     blocks = [{**values, "i": i, "l": i + 1} for i in range(depth)]
     for key in ("embed_scale", "attention_scale", "logit_scale"):
-        if getattr(architecture, key) != "none" or key == "attention_scale":
-            learned = HEAD if key == "attention_scale" else STREAM
-            _check_coefficient(f"architecture.{key}", getattr(architecture, key), learned, values)
-    with _formula("architecture.rope_base", architecture.rope_base):
+        spec = getattr(architecture, key)
+        if spec != "none" or key == "attention_scale":
+            shapes = HEAD if key == "attention_scale" else STREAM
+            with _name_key(f"architecture.{key}", spec):
+                _check_coefficient(spec, shapes, values)
+    with _name_key("architecture.rope_base", architecture.rope_base):
         rotary_bases(architecture.rope_base, depth)
+    placement = read_placement(config.placement)
     for here in blocks:
-        with _formula("placement.where", "blocks"):
-            plans = placement.plans(int(here["i"]), depth)
-        for name, plan in {**plans, "block": placement.block_plan}.items():
-            for key, spec, learned in _coefficients(plan):
-                _check_coefficient(f"placement.{name}.{key}", spec, learned, here)
-    outside = {"embedding": True, "head": not architecture.tied}
-    outside["position"] = config.position.type == "learned"
-    for role in ROLES:
-        key = role if role in init.std else "default"
-        for here in blocks if role not in outside else [values] * outside[role]:
-            with _formula(f"init.std.{key}", init.std[key].text):
-                if init.std[key]({**here, "fan_in": here["d"], "fan_out": here["d"]}) < 0:
-                    raise ValueError("a standard deviation is at least 0")
+        _check_block(placement, here, depth)
+    _check_deviations(config, values, blocks)
 
 
-STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))  # what may be learned on the stream
-HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))  # and on heads
+def _check_block(placement: Placement, values: Values, depth: int) -> None:
+    i = int(values["i"])
+    with _name_key("placement.where", "blocks"):
+        plans = {**placement.plans(i, depth), "block": placement.block_plan}
+        equations = placement.equation(i, depth)
+    for part, plan in plans.items():
+        equation = equations.get(part) or next(iter(equations.values()))
+        key = "equation" if equation in placement.usual.text.values() else "where"
+        for slot, spec, shapes in _coefficients(plan):
+            if isinstance(spec, Mapping):
+                faulty = _name_key(f"placement.learned.{plan.names[slot]}", spec)
+            else:
+                faulty = _name_key(f"placement.{key}", spec, f" in '{equation}', block i={i},")
+            with faulty:
+                _check_coefficient(spec, shapes, values)
 
 
 def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
-    for key, spec in plan.coefficients.items():
-        if (key, spec) != ("a", REST_OF_B):
-            yield key, spec, HEAD if key == "head_scale" else STREAM
-    for key, spec in plan.adds.items():
-        yield key, spec, STREAM
-    for key, site in plan.sites.items():
-        yield f"{key}.scale", site.scale, HEAD if key in (*HEAD_SITES, "head_norm") else STREAM
+    for slot, spec in plan.coefficients.items():
+        if (slot, spec) != ("a", REST_OF_B):
+            yield slot, spec, HEAD if slot == "head_scale" else STREAM
+    for slot, spec in plan.adds.items():
+        yield slot, spec, STREAM
+    for name, site in plan.sites.items():
+        shapes = HEAD if name in (*HEAD_SITES, "head_norm") else STREAM
+        yield f"{name}.scale", site.scale, shapes
 
 
-def _check_coefficient(key: str, spec: Any, learned: Shapes, values: Mapping[str, float]) -> None:
-    with _formula(key, spec):
-        if isinstance(spec, bool) or not isinstance(spec, (str, int, float, Mapping)):
-            raise ValueError("a number, a formula such as sqrt(d), or learn and init are wanted")
-        coefficient(spec, learned, values)
+def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:
+    if isinstance(spec, bool) or not isinstance(spec, (str, int, float, Mapping)):
+        raise ValueError("a number, a formula such as sqrt(d), or learn and init are wanted")
+    coefficient(spec, shapes, values)
+
+
+def _check_deviations(config: ModelConfig, values: Values, blocks: list[Values]) -> None:
+    """Checks the standard deviation of each role's weights, in each block that has such weights."""
+    with _name_key("init.std", config.init.std):
+        deviations = read_deviations(config.init.std)
+    outside = {"embedding": True, "head": not config.architecture.tied}
+    outside["position"] = config.position.type == "learned"
+    for role in ROLES:
+        key = role if role in deviations else "default"
+        formula = deviations[key]
+        for here in blocks if role not in outside else [values] * outside[role]:
+            with _name_key(f"init.std.{key}", formula.text):
+                if formula({**here, "fan_in": here["d"], "fan_out": here["d"]}) < 0:
+                    raise ValueError("a standard deviation is at least 0")
 
 
 @contextmanager
-def _formula(key: str, text: Any) -> Iterator[None]:
+def _name_key(key: str, spec: Any, where: str = "") -> Iterator[None]:
+    """Turns the error of a formula into a ConfigError that names its key."""
     try:
         yield
     except ValueError as error:
-        raise ConfigError(f"{key}: {shown(text)} is not allowed; {_cut(str(error))}") from None
+        line = str(error)
+        line = line if len(line) <= 300 else line[:297] + "..."
+        raise ConfigError(f"{key}: {short_text(spec)}{where} is not allowed; {line}") from None
     except (RecursionError, MemoryError):
-        raise ConfigError(f"{key}: {shown(text)} is nested too deeply") from None
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= 300 else line[:297] + "..."
+        raise ConfigError(f"{key}: {short_text(spec)} is nested too deeply") from None

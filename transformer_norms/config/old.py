@@ -17,7 +17,6 @@ from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.names import AXES_OF_A_RUN, option_files
 
-SAID = "is of an earlier form, and was translated"
 # The value of keys that are younger than a file without them.
 _YOUNGER: dict[str, Any] = {
     "trainer.probe_every": 0,

@@ -84,23 +84,28 @@ def parse_one(text: str) -> Override:
 
 
 EQUATION = "placement.equation"
+# The keys whose values hold equations.
+_WITH_EQUATIONS = (EQUATION, "placement.where")
 
 
 def quote_equations(text: str) -> str:
-    """`placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs, around each of
-    several equations, and around each part of `{attention: ..., mlp: ...}`."""
+    """`placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs: around each of
+    several equations, and around each word or equation inside `{...}` and `[...]`."""
     key, _, value = text.partition("=")
-    if key != EQUATION or re.search(r"""['"]|^choice\(""", value):
+    if key not in _WITH_EQUATIONS or re.search(r"""['"]|^choice\(""", value):
         return text
-    return f"{key}={','.join(map(_quoted_equation, _split(value)))}"
+    return f"{key}={','.join(map(_quote, _split(value)))}"
 
 
-def _quoted_equation(text: str) -> str:
+def _quote(text: str) -> str:
     text = text.strip()
-    if not (text.startswith("{") and text.endswith("}")):
-        return QuotedString(text, Quote.single).with_quotes() if text else text
-    pairs = [part.partition(":") for part in _split(text[1:-1]) if part]
-    return "{" + ",".join(f"{name.strip()}:{_quoted_equation(one)}" for name, _, one in pairs) + "}"
+    inside = _split(text[1:-1])
+    if text.startswith("[") and text.endswith("]"):
+        return f"[{','.join(map(_quote, inside))}]"
+    if text.startswith("{") and text.endswith("}"):
+        pairs = [part.partition(":") for part in inside if part]
+        return "{" + ",".join(f"{key.strip()}:{_quote(value)}" for key, _, value in pairs) + "}"
+    return QuotedString(text, Quote.single).with_quotes() if text else text
 
 
 def _split(text: str) -> list[str]:
@@ -197,7 +202,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def _no_such_key(pair: Typed, config: DictConfig) -> str:
-    known = list(flat(config, depth=2)) + AXES + ["config"]
+    known = [*_keys_and_inner_keys(config), *AXES, "config"]
     last = pair.key.rpartition(".")[2]
     near = [key for key in known if key.rpartition(".")[2] == last][:1] or nearest(pair.key, known)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
@@ -222,10 +227,9 @@ def _options_with(axis: str, key: str) -> Iterable[str]:
             yield name
 
 
-def flat(config: Mapping[Any, Any], depth: int = 99, above: str = "") -> Iterable[str]:
-    """The dotted keys of a config, hydra's own left out."""
-    for key, value in config.items():
-        if key != "hydra":
-            yield f"{above}{key}"
-            if isinstance(value, Mapping) and depth > 1:
-                yield from flat(value, depth - 1, f"{above}{key}.")
+def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:
+    """The keys of a config, each followed by the dotted keys of its node."""
+    for key, node in config.items():
+        yield str(key)
+        if isinstance(node, DictConfig):
+            yield from (f"{key}.{inner}" for inner in node)

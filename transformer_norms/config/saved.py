@@ -4,7 +4,7 @@ Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bou
 """
 
 import re
-import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,20 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
-from omegaconf.errors import OmegaConfBaseException
 
 from transformer_norms.config import old
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
+from transformer_norms.progress import say
 
+LONGEST = 1 << 18  # bytes
+_DEEPEST = 20
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_BYTES, _DEPTH = 1 << 18, 20
+_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
+_announced: set[Path] = set()  # the translated files that this process has named
 
 
 @dataclass(frozen=True)
@@ -42,85 +45,114 @@ class Saved:
         return self.resolved["norms"].get(name) if axis.startswith("norm") else None
 
     def compare(self, config: Config) -> None:
-        """ConfigError where `config`, which came of the choices, is not what the file says."""
-        here = to_mapping(config)["resolved"]
-        for key, there, now in _differences(self.resolved, here):
+        """Raises ConfigError where `config`, which came of the choices, is not what the file says
+        under `resolved`."""
+        for key, stated, computed in _differences(self.resolved, to_mapping(config)["resolved"]):
             raise ConfigError(
-                f"{key}: under resolved stands {there!r}, and {now!r} comes of what was chosen. To "
-                f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
+                f"{key}: under resolved stands {stated!r}, and {computed!r} comes of what was "
+                "chosen. To change a saved run leave the file as it is and type: "
+                f"config=FILE {key}=VALUE"
             )
 
 
 def to_yaml(config: Config) -> str:
-    """The text of config.yaml."""
+    """Returns the text of config.yaml."""
     return OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
-    """Returns the text of config.yaml."""
+    """Returns the content of config.yaml."""
     resolved = plain(config)
     chosen = resolved.pop("chosen")
     return {**chosen, "resolved": resolved}
 
 
-def parse_mapping(value: Any) -> Any:
-    """A config.yaml's content in today's form: itself, or what a file of before means."""
-    if isinstance(value, dict) and "words" in value and "resolved" not in value:
-        return old.translate(value)
-    return value
+def in_todays_form(content: Any) -> Any:
+    """Returns the content of a config.yaml itself, or what that of an earlier version means."""
+    if isinstance(content, dict) and "words" in content and "resolved" not in content:
+        return old.translate(content)
+    return content
 
 
 def is_old(file: Path) -> bool:
-    """Whether a config.yaml was written before there was `resolved`."""
+    """Returns whether a config.yaml was written before there was `resolved`."""
     return b"\nresolved:" not in file.read_bytes()
 
 
-def resolved_values(value: Any) -> dict[str, Any]:
-    """Returns the resolved values of a config.yaml of any version; `chosen` has its choices."""
-    chosen = dict(parse_mapping(value))
+def resolved_values(content: Any) -> dict[str, Any]:
+    """Returns the resolved values of a config.yaml in today's form; `chosen` has its choices."""
+    chosen = dict(content)
     resolved = chosen.pop("resolved")
     return {**resolved, "chosen": chosen}
 
 
 def read_saved(file: Path) -> Saved:
-    """The saved run in `file`; ConfigError where it holds tags, aliases or `${`, or is no run's.
-
-    OmegaConf's loader is PyYAML's safe one with its rule for floats: 1e-5 is a number.
-    """
-    text = _text(file)
+    """Reads a saved run. A line says once if the file is of an earlier form. Raises ConfigError if
+    the file holds more than values, or no run."""
     try:
-        _refuse_more_than_values(text)
-        value = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-        today = parse_mapping(value)
-        if today is not value:
-            print(f"config={file}: {old.SAID}", file=sys.stderr)
+        content = parse_yaml(_read(file))
+        today = in_todays_form(content)
+        if today is not content and file.resolve() not in _announced:
+            _announced.add(file.resolve())
+            say(f"config={file}: is of an earlier form, and was translated")
         return _saved(today)
     except ConfigError as error:
         raise ConfigError(f"config={file}: {error}") from None
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"config={file}: is no YAML: {' '.join(str(error).split())}") from None
 
 
-def _text(file: Path) -> str:
+def _read(file: Path) -> bytes:
+    if file.is_dir():
+        raise ConfigError(f"is a folder; name a file, config={file}/config.yaml")
+    if not file.is_file():
+        raise ConfigError("there is no such file")
     try:
-        if file.is_dir():
-            raise ConfigError(f"config={file}: is a folder; name a file, config={file}/config.yaml")
-        if not file.is_file():
-            raise ConfigError(f"config={file}: there is no such file")
         with open(file, "rb") as stream:
-            data = stream.read(_BYTES + 1)
+            data = stream.read(LONGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error}") from None
+    if len(data) > LONGEST:
+        raise ConfigError(f"is longer than {LONGEST} bytes; no run's config is")
+    return data
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """PyYAML's safe loader, in C where it can be, with OmegaConf's rules: 1e-5 is a float, and no
+    key stands twice."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, number in keys.items():
+            if number > 1:
+                raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
+        return super().construct_mapping(node, deep=deep)
+
+
+def parse_yaml(data: bytes) -> Any:
+    """Returns the values of a YAML file. Raises ConfigError if it holds anything but values."""
+    try:
         text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config={file}: cannot be read: {error}") from None
-    if len(data) > _BYTES:
-        raise ConfigError(f"config={file}: is longer than {_BYTES} bytes; no run's config is")
-    return text
+        _refuse_more_than_values(text)
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot be read: {error}") from None
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"is no YAML: {' '.join(str(error).split())}") from None
 
 
 def _refuse_more_than_values(text: str) -> None:
     """Looks at the events, before anything is built from them; ConfigError."""
     depth = 0
-    for event in yaml.parse(text, Loader=get_yaml_loader()):
+    for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise ConfigError("a saved config holds no anchors or aliases")
         if tag := getattr(event, "tag", None):
@@ -132,36 +164,34 @@ def _refuse_more_than_values(text: str) -> None:
                 raise ConfigError(f"a saved config holds no {event.value}")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH:
+        if depth > _DEEPEST:
             raise ConfigError("is nested too deeply")
 
 
-def _saved(value: Any) -> Saved:
-    """ConfigError where a part of a run's config is missing, unknown or of another kind."""
-    if not isinstance(value, dict):
+def _saved(content: Any) -> Saved:
+    """Raises ConfigError where a part of a run's config is missing, unknown or of another kind."""
+    if not isinstance(content, dict):
         raise ConfigError("is no saved run; 'choices' is missing")
-    _same_keys("", value, ["choices", *CHOSEN, "resolved"])
-    choices, resolved = value.pop("choices"), value.pop("resolved")
-    for key, group in (("choices", choices), ("resolved", resolved)):
-        _check_group(key, group)
+    _check_keys("", content, ["choices", *CHOSEN, "resolved"])
+    choices, resolved = content.pop("choices"), content.pop("resolved")
+    _check_group("choices", choices)
+    _check_group("resolved", resolved)
     for key in ("choices", "norms", "init", "trainer"):
         _check_group(f"resolved.{key}", resolved.get(key))
-    _same_keys("choices", choices, AXES_OF_A_RUN)
-    for key, name in choices.items():
-        typed = (
-            key == "placement"
-            and isinstance(value["placement"], dict)
-            and (name == equation_text(value["placement"].get("equation")))
-        )
-        if not isinstance(name, str) or not (typed or _NAME.fullmatch(name)):
-            raise ConfigError(f"choices.{key}: {name!r} is not allowed; it should be a name")
     for name, norm in resolved["norms"].items():
         _check_group(f"resolved.norms.{name}", norm)
-    return Saved(choices, value, resolved)
+    _check_keys("choices", choices, AXES_OF_A_RUN)
+    placement = content["placement"]
+    equation = placement.get("equation") if isinstance(placement, dict) else None
+    for axis, name in choices.items():
+        typed = axis == "placement" and name == equation_text(equation)
+        if not isinstance(name, str) or not (typed or _NAME.fullmatch(name)):
+            raise ConfigError(f"choices.{axis}: {name!r} is not allowed; it should be a name")
+    return Saved(choices, content, resolved)
 
 
 def equation_text(equation: Any) -> str:
-    """The name of a placement that was typed as an equation."""
+    """Returns the name of a placement that was typed as an equation."""
     if isinstance(equation, Mapping):
         return ", ".join(f"{part}: {text}" for part, text in equation.items())
     return str(equation)
@@ -172,25 +202,22 @@ def _check_group(key: str, value: Any) -> None:
         raise ConfigError(f"{key}: {value!r} is not allowed; it should be a group of keys")
 
 
-def _same_keys(node: str, there: dict[str, Any], wanted: list[str]) -> None:
+def _check_keys(node: str, values: dict[str, Any], known: list[str]) -> None:
     dot = f"{node}." if node else ""
-    for key in wanted:
-        if key not in there:
+    for key in known:
+        if key not in values:
             raise ConfigError(f"is no saved run; '{dot}{key}' is missing")
-    for key in there:
-        if key not in wanted:
-            raise ConfigError(f"{dot}{key}: {unknown('key', key, wanted)}")
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{dot}{key}: {unknown('key', key, known)}")
 
 
-def _differences(saved: Any, resolved: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    if not (isinstance(saved, dict) and isinstance(resolved, dict)):
-        return [] if saved == resolved else [(key, saved, resolved)]
-    found = []
-    for name in [*resolved, *(name for name in saved if name not in resolved)]:
+def _differences(stated: Any, computed: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    if not (isinstance(stated, dict) and isinstance(computed, dict)):
+        return [] if stated == computed else [(key, stated, computed)]
+    differences = []
+    for name in [*computed, *(name for name in stated if name not in computed)]:
         inner = f"{key}.{name}".strip(".")
         if inner not in _OF_A_COMMAND:
-            found += _differences(saved.get(name), resolved.get(name), inner)
-    return found
-
-
-_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
+            differences += _differences(stated.get(name), computed.get(name), inner)
+    return differences

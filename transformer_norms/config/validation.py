@@ -107,7 +107,7 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
         near = nearest(str(listed[0]["input"]), allowed)
         hint = f" (did you mean {near[0]}?)" if near else ""
         wanted.insert(0, f"allowed are {', '.join(allowed)}{hint}")
-    return f"{key}: {shown(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
+    return f"{key}: {short_text(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
 
 
 def _key(node: str, values: Any, error: Any) -> str:
@@ -124,7 +124,8 @@ def _joined(*parts: object) -> str:
     return ".".join(str(part) for part in parts if part != "")
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
+    """Returns a value as a message quotes it."""
     text = repr(plain(value))
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -45,7 +45,7 @@ def prepare(
     exception, the preparation ends and leaves no trace.
     """
     content = {
-        "corpus": corpus.identity(),
+        "corpus": identity_of(corpus),
         "tokenizer": tokenizer.identity(),
         "split": split,
         "val_fraction": val_fraction,
@@ -56,6 +56,19 @@ def prepare(
         say=say,
         poll=lambda: tell("data: waiting", 0, 0),
     )
+
+
+def identity_of(corpus: Corpus) -> dict:
+    """Returns what stands for the corpus in hashes. Raises InputError if it does not name the
+    corpus by a `type`, as that of a plugin may not."""
+    identity = corpus.identity()
+    if not isinstance(identity, dict) or not isinstance(identity.get("type"), str):
+        name = type(corpus).__name__
+        raise InputError(f"data: {name}.identity() returns {identity!r}; wanted is a dict with type")
+    if not hasattr(corpus, "floor"):
+        name = type(corpus).__name__
+        raise InputError(f"data: {name}.floor is missing: nats per UTF-8 byte, or None")
+    return identity
 
 
 def _build(

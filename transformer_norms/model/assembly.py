@@ -13,7 +13,7 @@ from transformer_norms.model.block import TOPOLOGIES, SubLayer
 from transformer_norms.model.coefficient import Adding, Rest, Scaled, coefficient
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import PARTS, Placement, qk_site
+from transformer_norms.model.placement import PARTS, qk_site, read_placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
@@ -28,7 +28,7 @@ class Assembly:
 
     def __init__(self, config: ModelConfig, position: NoPosition) -> None:
         self.config, self.position = config, position
-        self.placement = Placement(**config.placement)
+        self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
         self.values = formula_values(self.sizes)
         self.biased = biased(self.architecture.bias)
@@ -123,7 +123,7 @@ class Assembly:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         scales = ("up_scale", "gate_scale") if kind.gated else ("up_scale",)
         spec = plan.coefficient("hidden_scale")
-        return kind(
+        return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,

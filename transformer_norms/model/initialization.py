@@ -46,6 +46,17 @@ class Embedding(nn.Embedding):
     def reset_parameters(self) -> None: ...
 
 
+def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
+    """Returns the formula of each role's standard deviation. Raises ValueError if a role is unknown
+    or `default` is missing."""
+    unknown = sorted(set(std) - {"default", *ROLES})
+    if unknown or "default" not in std:
+        raise ValueError(
+            f"std names {unknown or 'no default'}; it needs default and may name {ROLES}"
+        )
+    return {role: Formula(formula) for role, formula in std.items()}
+
+
 class InitRule:
     """The standard deviation of each weight as a formula of N, R, d, dh, m, fan_in, fan_out and,
     inside blocks, i and l. `std` maps roles to formulas, `default` stands for the rest; `truncate`
@@ -58,12 +69,7 @@ class InitRule:
         std: Mapping[str, str | float],
         truncate: Nothing | Annotated[Number, Field(ge=0.1, le=10)],
     ) -> None:
-        unknown = sorted(set(std) - {"default", *ROLES})
-        if unknown or "default" not in std:
-            raise ValueError(
-                f"std names {unknown or 'no default'}; it needs default and may name {ROLES}"
-            )
-        self.std = {role: Formula(formula) for role, formula in std.items()}
+        self.std = read_deviations(std)
         self.truncate = None if truncate == "none" else float(truncate)
 
     @torch.no_grad()

@@ -1,12 +1,14 @@
 """A placement: its equations, read into a plan for each block."""
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
-from transformer_norms.kinds import Mark, Text
+from transformer_norms.kinds import Groups, Mark, Text, plain
 from transformer_norms.model.equation import RESERVED, Reader
 from transformer_norms.model.sites import INSIDE, Site, SubLayerPlan
 from transformer_norms.names import unknown
@@ -45,7 +47,7 @@ class Placement:
         *,
         source: Annotated[Text, Mark.ASIDE] = "",
         equation: Text | Mapping[str, str],
-        where: Sequence[Mapping[str, Any]] = (),
+        where: Groups = (),
         learned: Mapping[str, Mapping[str, Any]] = {},
         weight_constraint: Literal["none", "unit_length"] = "none",
         brings: Annotated[Mapping[str, Any], Mark.ASIDE] = {},
@@ -111,6 +113,17 @@ class Placement:
         return _Entry.read(
             f"{key}.equation", entry["equation"], self.topology, self.learned, entry["blocks"]
         )
+
+
+def read_placement(node: Mapping[str, Any]) -> Placement:
+    """Returns the placement that a config's node states. An equation is read once: the check of a
+    config and the model built from it share what was read."""
+    return _read_placement(json.dumps(plain(node), default=str))
+
+
+@lru_cache(maxsize=256)
+def _read_placement(node: str) -> Placement:
+    return Placement(**json.loads(node))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, marked
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
-from transformer_norms.model.placement import PARTS
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits: their annotations carry Mark.ASIDE, in the
@@ -21,7 +20,6 @@ _ASIDE = tuple(marked(Mark.ASIDE))
 # beside the rooms starts a run and shows it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "names.py")
-_PARTS = {part for parts in PARTS.values() for part in parts}  # of an equation
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
@@ -42,24 +40,27 @@ def part(config: Resolved) -> dict[str, Any]:
     values: dict[str, Any] = plain(config)
     for key in _ASIDE:
         _drop(values, key.split("."))
-    values["placement"] = _canonical(values["placement"])
+    values["placement"] = _respelled(values["placement"])
     return values
 
 
-def _canonical(value: Any) -> Any:
-    """The equations of a placement as their content, not their spelling: `x+f(x)` is `x + f(x)`."""
-    if isinstance(value, list):
-        return [_canonical(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: canonical(item)
-        if key in ("equation", *_PARTS) and isinstance(item, str)
-        else _canonical(item)
-        if key in ("equation", "where")
-        else item
-        for key, item in value.items()
-    }
+def _respelled(entry: Any) -> Any:
+    """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
+    is `x + f(x)`. A value of another kind, as in a damaged folder, stays as it is."""
+    if not isinstance(entry, dict):
+        return entry
+    respelled = dict(entry)
+    equation = entry.get("equation")
+    if isinstance(equation, str):
+        respelled["equation"] = canonical(equation)
+    elif isinstance(equation, dict):
+        respelled["equation"] = {
+            part: canonical(text) if isinstance(text, str) else text
+            for part, text in equation.items()
+        }
+    if isinstance(entry.get("where"), list):
+        respelled["where"] = [_respelled(inner) for inner in entry["where"]]
+    return respelled
 
 
 def _drop(node: dict[str, Any], key: list[str]) -> None:

@@ -45,8 +45,11 @@ def _run(folder: str | Path) -> Path:
 
 
 def runs(folder: str | Path) -> list[dict[str, Any]]:
-    """Every run below a folder, as {folder, config, summary, metrics}. Of runs with one identity in
-    one study only the newest attempt is listed."""
+    """Returns every run below a folder, as {folder, config, summary, metrics}. Of runs with one
+    identity in one study only the newest attempt is listed. Raises ConfigError if there is no such
+    folder."""
+    if not Path(folder).is_dir():
+        raise ConfigError(f"{folder}: there is no such folder")
     files = sorted(Path(folder).rglob("summary.json"))
     return [
         {

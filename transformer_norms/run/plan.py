@@ -8,6 +8,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
 from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
@@ -24,7 +25,7 @@ class Plan:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.corpus = CORPORA.maker(config.data)()
-        self.data_identity = self.corpus.identity()
+        self.data_identity = identity_of(self.corpus)
         self.hash = identity.run_hash(config, self.data_identity)
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run

@@ -11,9 +11,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf._utils import get_yaml_loader
-
 from transformer_norms.config import saved
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.errors import ConfigError
@@ -25,7 +22,7 @@ from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
 
 Row = dict[str, Any]
-_CONFIG, _TOKENIZER, _METRICS, _DEPTH = 1 << 18, 1 << 26, 1 << 29, 20  # bytes, but for the depth
+_TOKENIZER, _METRICS = 1 << 26, 1 << 29  # bytes
 # A loss from this share of the loss of the tokens' frequencies on: the model has learned little.
 FREQUENCIES = 0.99
 # The keys of a config that are read by name, besides its identity.
@@ -33,12 +30,6 @@ _READ = (
     "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
     "trainer.batch_size trainer.precision"
 ).split()
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """PyYAML's safe loader in C, with OmegaConf's rule for floats: 1e-5 is one."""
-
-    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
 class SavedRun:
@@ -158,14 +149,8 @@ def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
     """The values of a config.yaml of any version of the project, and whether they had to be
     translated. It takes a tenth of the time of `saved.read_saved`, which validates as well."""
     try:
-        text = plain_file(path, _CONFIG).read_bytes().decode()
-        _refuse_more_than_values(text)
-        loader = _Loader(text)
-        try:
-            value = loader.get_single_data()
-        finally:
-            loader.dispose()
-        today = saved.parse_mapping(value)
+        content = saved.parse_yaml(plain_file(path, saved.LONGEST).read_bytes())
+        today = saved.in_todays_form(content)
         config = saved.resolved_values(today)
         for key in _READ:
             value_at(config, key)
@@ -177,20 +162,8 @@ def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
             chosen_value(config["chosen"], key)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if str(path) not in str(error) else error) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is no run's config: {error}") from None
-    return config, today is not value
-
-
-def _refuse_more_than_values(text: str) -> None:
-    """Looks at the events, before anything is built from them."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if getattr(event, "anchor", None) or getattr(event, "tag", None):
-            raise ConfigError("a saved config holds no anchors, aliases or tags")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH:
-            raise ConfigError("is nested too deeply")
+    return config, today is not content

@@ -115,7 +115,9 @@ def label(variant: Mapping[str, Any]) -> str:
 def value_text(value: Any) -> str:
     """A value as a table shows it; an equation in parts is `attention: x + f(x), mlp: ...`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{part}: {text}" for part, text in value.items())
+        return ", ".join(f"{part}: {value_text(text)}" for part, text in value.items())
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_text, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

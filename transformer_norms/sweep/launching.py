@@ -35,13 +35,19 @@ def launch(launcher: Any, batch: list[Job], say: Callable[[str], None]) -> list[
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     try:
-        returned = launcher.launch([list(job.overrides) for job in batch], initial_job_idx=0)
+        returned = launcher.launch([_for_hydra(job) for job in batch], initial_job_idx=0)
     except Exception as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
         lost = {"status": "failed", "error": line}
         return [{"status": "finished"} if job.ended else lost for job in batch]
     return [_unpack(one) for one in returned]
+
+
+def _for_hydra(job: Job) -> list[str]:
+    """The arguments of a job as Hydra's launchers take them: a placement's file may leave out a key
+    that is typed, and Hydra composes such a key only behind `++`."""
+    return [f"++{text}" if text.startswith("placement.") else text for text in job.overrides]
 
 
 def _unpack(returned: Any) -> Answer:
@@ -58,9 +64,10 @@ def run_job(overrides: Sequence[str]) -> Answer:
     """
     from transformer_norms.run.run import train
 
+    typed = [text.removeprefix("++") for text in overrides]
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            summary = train(compose(overrides), weights_only=True)
+            summary = train(compose(typed), weights_only=True)
             keep_weights_only(Path(summary["folder"]))
     except Busy:
         return {"status": "busy"}

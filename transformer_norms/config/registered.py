@@ -1,0 +1,111 @@
+"""The settings of registered classes: what a node's `type` names, and whether it can be built and
+called as the program does it. A plugin's class is checked here like a built-in one."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
+from transformer_norms.config.validation import check
+from transformer_norms.data import CORPORA, TOKENIZERS
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.position import POSITIONS
+from transformer_norms.names import Registry, unknown
+from transformer_norms.norms import NORMS
+from transformer_norms.training.loss import LOSSES
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.schedule import SCHEDULES
+
+
+@dataclass(frozen=True)
+class Use:
+    """The use of what a registry holds: the arguments that the builder supplies besides the node's
+    own settings, and the methods that are called later, each with its arguments."""
+
+    registry: Registry
+    supplied: tuple[str, ...] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+
+USES = {
+    "norm": Use(NORMS, ("width",), {"forward": "x"}),
+    "position": Use(
+        POSITIONS,
+        ("width", "context", "head_dim", "bases", "fraction", "interleaved"),
+        {"forward": "x start", "angles": "start time", "rotation": "i"},
+    ),
+    "attention": Use(
+        ATTENTIONS,
+        ("width", "heads", "head_dim", "context", "dropout", "scale", "cap"),
+        {"forward": "q k v x"},
+    ),
+    "mlp": Use(
+        MLPS,
+        ("width", "mlp_width", "bias", "mid", "up_scale", "gate_scale"),
+        {"forward": "x angles cache"},
+    ),
+    "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
+    "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),
+    "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
+    "optimizer": Use(OPTIMIZERS, ("model",)),
+    "schedule": Use(SCHEDULES, ("step", "steps")),
+    "tracking": Use(TRACKING),
+}
+
+
+def check_registered(
+    key: str, axis: str, values: Mapping[str, Any], spelled: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Returns the node's values as the class that its `type` names takes them, and those that its
+    file holds besides. Raises ConfigError."""
+    use = USES[axis]
+    name = values.get("type")
+    if name is None:
+        raise ConfigError(f"{key}.type is missing; there are {', '.join(sorted(use.registry))}")
+    if not isinstance(name, str) or name not in use.registry:
+        raise ConfigError(f"{key}.type: {unknown(use.registry.kind, name, sorted(use.registry))}")
+    thing, file = use.registry[name], owner_of(CHOSEN[axis])
+    _check_use(f"{key}.type: {name}", thing, use)
+    owners = [thing, *([file] if file else [])]
+    own = {k: value for k, value in values.items() if k != "type"}
+    checked = check(key, own, *owners, supplied=use.supplied, auto=True, spelled=spelled)
+    return {"type": name, **checked}
+
+
+def _check_use(key: str, thing: Callable[..., Any], use: Use) -> None:
+    """Raises ConfigError if the builder cannot supply its arguments, or if a method that the
+    program calls is missing or takes other arguments."""
+    if use.registry is MLPS and not hasattr(thing, "gated"):
+        raise ConfigError(f"{key} has no attribute gated, which says whether it has a gate")
+    supplied = [name for name in use.supplied if name != "gate_scale" or thing.gated]
+    parameters = inspect.signature(thing).parameters
+    takes_rest = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if missing := [name for name in supplied if name not in parameters and not takes_rest]:
+        raise ConfigError(
+            f"{key} takes no argument {missing[0]}; it is built with {', '.join(supplied)}, and "
+            "**rest may stand for those that it does not need"
+        )
+    if inspect.isclass(thing):  # of a function's result the methods are not known
+        for method, arguments in use.methods.items():
+            _check_method(key, thing, method, arguments.split())
+
+
+def _check_method(key: str, kind: type, method: str, arguments: Sequence[str]) -> None:
+    if method == "__call__" and issubclass(kind, nn.Module):
+        method = "forward"
+    call = f"{method}({', '.join(arguments)})"
+    function = next((vars(base)[method] for base in kind.__mro__ if method in vars(base)), None)
+    if function is None or function is nn.Module.forward:
+        raise ConfigError(f"{key} has no method {call}")
+    if inspect.isfunction(function):
+        signature = inspect.signature(function)
+        try:
+            signature.bind(None, *arguments)
+        except TypeError as error:
+            names = ", ".join(signature.parameters)
+            raise ConfigError(f"{key}: {method}({names}) is called as {call}: {error}") from None
