@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pausing import PAUSE
 
-from transformer_norms import cli
+from transformer_norms import cli, compose, runs
+from transformer_norms.kinds import plain
 from transformer_norms.run.folder import hold_run
 
 ROOT = Path(__file__).parents[1]
@@ -145,3 +146,15 @@ def test_hydras_own_flags_answer_and_an_unknown_flag_is_one_line(start):
     code, _, err = ended(start("--hepl"))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "--hepl" in err
+
+
+def test_where_is_swept_without_quotes_though_the_placements_file_has_none(run_here):
+    entries = (
+        "[{blocks: i == 0, equation: norm(x + f(x))}]",
+        "{blocks: i == 0, equation: x + f(x)}",
+    )
+    code, answer, err = run_here("-m", "trainer.steps=1", f"placement.where={','.join(entries)}")
+    assert (code, answer["finished"]) == (0, 2), err
+    swept = [run["config"]["placement"]["where"] for run in runs("runs/main")]
+    typed = [compose([f"placement.where={entry}"]).placement.where for entry in entries]
+    assert sorted(map(str, swept)) == sorted(str(plain(where)) for where in typed)

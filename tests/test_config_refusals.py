@@ -175,7 +175,20 @@ RANGES = [
     ("init=gpt2 init.std.default=foo", "init.std.default", "'foo'", "known here are"),
     ("init=gpt2 init.std.default=-1", "init.std.default", "-1", "at least 0"),
     ("init=gpt2 init.std.output=1/0", "init.std.output", "'1/0'", "no value"),
-    ("placement=admin placement.learned.a.init=foo", "placement.attention.a", "'foo'", "known"),
+    ("placement=admin placement.learned.a.init=foo", "placement.learned.a", "'foo'", "known"),
+    (
+        ("placement.equation=x + 1/i * f(x)",),
+        "placement.equation: '1/i' in 'x + 1/i * f(x)'",
+        "i=0",
+    ),
+    (
+        ("placement.where={blocks: i == 1, equation: norm(x) + f(x)}",),
+        "placement.where[0].equation: 'norm(x)'",
+    ),
+    (
+        ("placement.where=[{blocks: i == 1, equation: x - log(0) * f(x)}]",),
+        "placement.where: '- (log(0))' in 'x - log(0) * f(x)', block i=1",
+    ),
     ("architecture.embed_scale=foo", "architecture.embed_scale", "'foo'", "known here are"),
     ("architecture.embed_scale=true", "architecture.embed_scale", "True", "sqrt(d)"),
     ("architecture.embed_scale=[1]", "architecture.embed_scale", "[1]", "sqrt"),

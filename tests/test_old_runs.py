@@ -63,6 +63,11 @@ def test_an_old_unfinished_run_is_refused_as_by_other_code_and_runs_anew_beside_
     assert anew["val_loss"] == 5.475649774074554  # as the code of then trained it
 
 
+def test_an_old_config_that_is_typed_is_called_translated_once(capfd):
+    assert train(compose([f"config={PLAIN}/config.yaml"]))["folder"] == str(PLAIN)
+    assert capfd.readouterr().err.count("was translated") == 1
+
+
 def test_an_old_config_trains_as_it_did():
     config = compose([as_typed("config", f"{PLAIN}/config.yaml"), "study=again"])
     assert train(config)["val_loss"] == 5.466518044471741

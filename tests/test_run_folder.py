@@ -241,6 +241,11 @@ def test_again_runs_beside_it_and_the_newest_is_then_meant():
     assert [str(run["folder"]) for run in runs("runs")] == [second["folder"]]
 
 
+def test_a_folder_that_is_not_there_has_no_table_of_runs():
+    with pytest.raises(ConfigError, match="nowhere: there is no such folder"):
+        runs("nowhere")
+
+
 def test_an_edited_file_is_another_run_and_a_renamed_one_the_same():
     first = go()
     shutil.copy("corpus.txt", "renamed.txt")

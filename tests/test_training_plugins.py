@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_norms import ConfigError, compose, load
+from transformer_norms import ConfigError, compose, load, train
 from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.errors import InputError
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
@@ -338,6 +339,129 @@ def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine)
     config = compose([f"plugins={mine}", *typed])
     model = build_model(config, VOCABULARY)
     assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
+
+
+# What the program cannot build or call
+
+MODULE = "class Broken(torch.nn.Module):\n    "
+FORWARD = "def __init__(self, **rest):\n        super().__init__()\n    def forward(self, "
+BROKEN = {
+    "attention without sizes": (
+        "attention",
+        MODULE + "def __init__(self):\n        super().__init__()",
+        "attention.type: broken takes no argument width; it is built with width, heads,",
+    ),
+    "attention without x": (
+        "attention",
+        MODULE + FORWARD + "q, k, v):\n        return v",
+        "forward(self, q, k, v) is called as forward(q, k, v, x): too many",
+    ),
+    "attention without forward": (
+        "attention",
+        MODULE + "def __init__(self, **rest):\n        super().__init__()",
+        "attention.type: broken has no method forward(q, k, v, x)",
+    ),
+    "mlp without gated": (
+        "mlp",
+        MODULE + FORWARD + "x, *context):\n        return x",
+        "mlp.type: broken has no attribute gated",
+    ),
+    "mlp without context": (
+        "mlp",
+        MODULE + "gated = False\n    " + FORWARD + "x):\n        return x",
+        "forward(self, x) is called as forward(x, angles, cache)",
+    ),
+    "norm with two streams": (
+        "norm",
+        MODULE + "def __init__(self, width):\n        super().__init__()\n"
+        "    def forward(self, x, y):\n        return x",
+        "forward(self, x, y) is called as forward(x): missing a required argument: 'y'",
+    ),
+    "loss without targets": (
+        "loss",
+        "class Broken:\n    def __call__(self, logits):\n        return logits.sum()",
+        "__call__(self, logits) is called as __call__(logits, targets)",
+    ),
+    "loss as a module": (
+        "loss",
+        MODULE + "def forward(self, logits):\n        return logits.sum()",
+        "forward(self, logits) is called as forward(logits, targets)",
+    ),
+    "schedule without a horizon": (
+        "schedule",
+        "def broken(step):\n    return 1.0",
+        "schedule.type: broken takes no argument steps",
+    ),
+    "optimizer of parameters": (
+        "optimizer",
+        "def broken(parameters):\n    return []",
+        "optimizer.type: broken takes no argument model",
+    ),
+    "corpus whose identity wants more": (
+        "data",
+        "class Broken:\n    floor = None\n    def documents(self):\n        return []\n"
+        "    def identity(self, more):\n        return {'type': 'broken'}",
+        "identity(self, more) is called as identity(): missing a required argument: 'more'",
+    ),
+    "corpus whose identity has no type": (
+        "data",
+        "class Broken:\n    floor = None\n    def documents(self):\n        return []\n"
+        "    def identity(self):\n        return {'name': 'broken'}",
+        "Broken.identity() returns {'name': 'broken'}; wanted is a dict with type",
+    ),
+}
+REGISTRIES = {
+    "attention": "model.attention import ATTENTIONS",
+    "mlp": "model.mlp import MLPS",
+    "norm": "norms import NORMS",
+    "loss": "training.loss import LOSSES",
+    "schedule": "training.schedule import SCHEDULES",
+    "optimizer": "training.optimizer import OPTIMIZERS",
+    "data": "data import CORPORA",
+}
+SETTINGS = {
+    "mlp": "activation: gelu\n",
+    "data": "split: hash\nval_fraction: 0.1\nval_tokens: 99\nseed: auto\n",
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_class_that_cannot_be_built_or_called_is_refused_before_anything_is_written(
+    case, tmp_path, monkeypatch
+):
+    axis, code, said = BROKEN[case]
+    monkeypatch.chdir(tmp_path)
+    name = REGISTRIES[axis].rpartition(" ")[2]
+    file = tmp_path / "mine" / "configs" / axis / "broken.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("type: broken\n" + SETTINGS.get(axis, ""))
+    (tmp_path / "mine" / "broken.py").write_text(
+        f"import torch\nfrom transformer_norms.{REGISTRIES[axis]}\n"
+        f'{name}.pop("broken", None)\n@{name}("broken")\n{code}\n'
+    )
+    data = [] if axis == "data" else ["data=stories"]
+    with pytest.raises((ConfigError, InputError)) as refused:
+        train(compose(["plugins=mine", "model=tiny", "tracking=none", *data, f"{axis}=broken"]))
+    assert said in str(refused.value)
+    assert str(refused.value).isprintable()
+    assert not Path("runs").exists()
+
+
+def test_an_mlp_has_settings_of_its_own(tmp_path):
+    (tmp_path / "configs" / "mlp").mkdir(parents=True)
+    (tmp_path / "configs" / "mlp" / "faded.yaml").write_text(
+        "type: faded\nactivation: gelu\nshare: 0.25\n"
+    )
+    (tmp_path / "faded.py").write_text(
+        "from transformer_norms.kinds import Share\n"
+        "from transformer_norms.model.mlp import MLP, MLPS\n"
+        '@MLPS("faded")\nclass Faded(MLP):\n'
+        "    def __init__(self, *, share: Share, **rest):\n"
+        "        super().__init__(**rest)\n        self.share = share\n"
+        "    def forward(self, x, *context):\n        return self.share * super().forward(x)\n"
+    )
+    config = compose([f"plugins={tmp_path}", "mlp=faded", "mlp.share=0.5", "model=tiny"])
+    assert build_model(config, VOCABULARY).blocks[0].mlp.f.share == 0.5
 
 
 # A run

@@ -15,6 +15,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.painting import block_svg
 from transformer_norms.explain.text import explanation_text
+from transformer_norms.kinds import plain
 
 VECTOR = {"learn": "vector", "init": 0.9}
 EQUATIONS = [
@@ -88,3 +89,25 @@ def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(
         assert torch.equal(first, second)
     assert runs[0]["identity"] == runs[1]["identity"]
     assert runs[1]["choices"]["placement"] == equation
+
+
+WHERE = "[{blocks: i == 0, equation: norm(x + f(x))}]"
+PARTS = "{blocks: i == 1, equation: {attention: norm(x + f(x)), mlp: x + f(x)}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        (WHERE, [{"blocks": "i == 0", "equation": "norm(x + f(x))"}]),
+        (
+            PARTS,  # one entry needs no brackets
+            [{"blocks": "i == 1", "equation": {"attention": "norm(x + f(x))", "mlp": "x + f(x)"}}],
+        ),
+        ("[]", []),
+    ],
+)
+def test_where_is_typed_without_quotes_as_an_equation_is(text, entries):
+    config = compose(["placement.equation=x + f(norm(x))", f"placement.where={text}"])
+    quoted = compose(["placement.equation=x + f(norm(x))", as_typed("placement.where", entries)])
+    assert config == quoted
+    assert plain(config.placement.where) == entries

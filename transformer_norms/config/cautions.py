@@ -108,7 +108,8 @@ def _unlike_the_paper(
                 continue
             if choices["preset"] == "none" or {axis, key} & set(typed):
                 node = f"{axis}={choices[axis]}"
-                yield f"{key}={_value_text(here[key])}, where {node} goes with {_value_text(wanted)}"
+                there = _value_text(wanted)
+                yield f"{key}={_value_text(here[key])}, where {node} goes with {there}"
     if MLPS[config.mlp.type].gated and "gate" in config.init.std:
         yield (
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "

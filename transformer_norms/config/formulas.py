@@ -1,7 +1,7 @@
 """Works out every formula of a config in each block that it is for, and names the key of one that
 has no value there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:
     coefficient(spec, shapes, values)
 
 
-def _check_deviations(config: ModelConfig, values: Values, blocks: list[Values]) -> None:
+def _check_deviations(config: ModelConfig, values: Values, blocks: Sequence[Values]) -> None:
     """Checks the standard deviation of each role's weights, in each block that has such weights."""
     with _name_key("init.std", config.init.std):
         deviations = read_deviations(config.init.std)

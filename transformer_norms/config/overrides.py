@@ -229,7 +229,7 @@ def _options_with(axis: str, key: str) -> Iterable[str]:
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:
     """The keys of a config, each followed by the dotted keys of its node."""
-    for key, node in config.items():
-        yield str(key)
-        if isinstance(node, DictConfig):
+    for key, node in to_dict(config).items():
+        yield key
+        if isinstance(node, dict):
             yield from (f"{key}.{inner}" for inner in node)

@@ -2,7 +2,7 @@
 called as the program does it. A plugin's class is checked here like a built-in one."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,7 @@ def check_registered(
     return {"type": name, **checked}
 
 
-def _check_use(key: str, thing: Callable[..., Any], use: Use) -> None:
+def _check_use(key: str, thing: Any, use: Use) -> None:
     """Raises ConfigError if the builder cannot supply its arguments, or if a method that the
     program calls is missing or takes other arguments."""
     if use.registry is MLPS and not hasattr(thing, "gated"):

@@ -7,7 +7,7 @@ block is built, threads and replicas when the run starts.
 
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -85,9 +85,9 @@ def resolve(
 
 def _freeze(name: str, node: Any) -> Any:
     """Returns a node as the class that declares its keys, or as read-only values."""
-    owner = base_of(CHOSEN.get(name, Values))
+    owner: Any = base_of(CHOSEN.get(name, Values))
     if is_dataclass(owner):
-        return build(owner, name, freeze(node))
+        return build(cast(Any, owner), name, freeze(node))
     return Values(node) if isinstance(node, Mapping) else node
 
 

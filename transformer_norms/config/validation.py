@@ -107,7 +107,9 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
         near = nearest(str(listed[0]["input"]), allowed)
         hint = f" (did you mean {near[0]}?)" if near else ""
         wanted.insert(0, f"allowed are {', '.join(allowed)}{hint}")
-    return f"{key}: {short_text(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
+    return (
+        f"{key}: {short_text(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
+    )
 
 
 def _key(node: str, values: Any, error: Any) -> str:

@@ -64,7 +64,9 @@ def identity_of(corpus: Corpus) -> dict:
     identity = corpus.identity()
     if not isinstance(identity, dict) or not isinstance(identity.get("type"), str):
         name = type(corpus).__name__
-        raise InputError(f"data: {name}.identity() returns {identity!r}; wanted is a dict with type")
+        raise InputError(
+            f"data: {name}.identity() returns {identity!r}; wanted is a dict with type"
+        )
     if not hasattr(corpus, "floor"):
         name = type(corpus).__name__
         raise InputError(f"data: {name}.floor is missing: nats per UTF-8 byte, or None")
