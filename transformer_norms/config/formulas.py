@@ -47,7 +47,7 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
         equations = placement.equation(i, depth)
     for part, plan in plans.items():
         equation = equations.get(part) or next(iter(equations.values()))
-        key = "equation" if equation in placement.usual.text.values() else "where"
+        key = "equation" if equation in placement.default.text.values() else "where"
         for slot, spec, shapes in _coefficients(plan):
             if isinstance(spec, Mapping):
                 faulty = _name_key(f"placement.learned.{plan.names[slot]}", spec)
