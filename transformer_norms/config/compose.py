@@ -99,7 +99,7 @@ def _with_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
     values, axes = place(choices.values, pairs), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
     if "equation" in own:
-        placement = {key: values["placement"][key] for key in own}
+        placement = {key: item for key, item in values["placement"].items() if key in own}
         named = set(re.findall(r"\w+", str([placement["equation"], placement.get("where")])))
         learned = values["placement"].get("learned", {})
         if isinstance(learned, dict):  # else it is refused where the placement is read

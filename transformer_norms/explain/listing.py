@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from transformer_norms.config.resolution import REGISTRIES
+from transformer_norms.config.registered import USES
 from transformer_norms.explain.text import heading, wrap
 from transformer_norms.model.mlp import ACTIVATIONS
 from transformer_norms.names import AXES_OF_A_RUN, option_files
@@ -34,9 +34,8 @@ def _description(axis: str, text: str) -> str:
     if axis == "mlp":
         activation = ACTIVATIONS[content["activation"]]
         return f"{content['type']}: {_first_paragraph(activation)}"
-    if axis in REGISTRIES and "type" in content:
-        registry, _ = REGISTRIES[axis]
-        return _first_paragraph(registry[content["type"]])
+    if axis in USES and "type" in content:
+        return _first_paragraph(USES[axis].registry[content["type"]])
     return ", ".join(f"{key} {value}" for key, value in content.items()) or "no choice"
 
 
