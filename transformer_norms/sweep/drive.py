@@ -1,7 +1,7 @@
 """Runs what is missing of a sweep, stage by stage, through whichever launcher was chosen.
 
 question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
-them, grid.py chooses each variant's best point, and ending.py reports and answers.
+them, tuning.py chooses each variant's best point, and ending.py reports and answers.
 """
 
 import time
@@ -25,7 +25,6 @@ from transformer_norms.run.sweep_record import (
 )
 from transformer_norms.sweep.board import Board
 from transformer_norms.sweep.ending import AGAIN, REFUSED, end_sweep
-from transformer_norms.sweep.grid import Grid, best_point, new_points, widen
 from transformer_norms.sweep.launching import (
     Answer,
     keep_weights_only,
@@ -35,6 +34,7 @@ from transformer_norms.sweep.launching import (
 )
 from transformer_norms.sweep.planning import Job, Jobs, count
 from transformer_norms.sweep.question import read_request
+from transformer_norms.sweep.tuning import Grid, best_point, new_points, widen
 from transformer_norms.tracking.mirror import Mirror
 from transformer_norms.training.stopping import Stopping
 
@@ -74,12 +74,12 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
 
 
 class Sweep:
-    """Runs the jobs of one question. `make` makes them, `launcher` is Hydra's, and `follow` is
+    """Runs the jobs of one question. `planner` makes them, `launcher` is Hydra's, and `follow` is
     called with each folder whose run has begun."""
 
-    def __init__(self, make: Jobs, launcher: Any, follow: Callable[[Path], None]) -> None:
-        self.make, self.launcher, self.follow = make, launcher, follow
-        self.request, self.question = make.request, make.request.question
+    def __init__(self, planner: Jobs, launcher: Any, follow: Callable[[Path], None]) -> None:
+        self.planner, self.launcher, self.follow = planner, launcher, follow
+        self.request, self.question = planner.request, planner.request.question
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
@@ -92,7 +92,7 @@ class Sweep:
         self.stopping = Stopping()
         self.stopping.patient = True
         with self.stopping, Board(self.request.name, self.follow) as self.board:
-            for line in self.make.introduction(first):
+            for line in self.planner.introduction(first):
                 self.board.say(line)
             self._run_stage(first)
             if self.question.tune and not self.stopped:
@@ -105,8 +105,8 @@ class Sweep:
         known = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._record()
-        self.board.add([job for job in _distinct(jobs) if job.folder not in known])
-        waiting = _distinct(jobs)
+        waiting = jobs = _distinct(jobs)
+        self.board.add([job for job in jobs if job.folder not in known])
         while waiting and not self.stopped:
             busy = []
             for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
@@ -118,7 +118,7 @@ class Sweep:
                     if answer["status"] == "busy":
                         busy.append(job)
             waiting = self._wait_for_others(busy)
-        for job in _distinct(jobs):
+        for job in jobs:
             with suppress(Busy):  # a run may have been killed between its end and this
                 keep_weights_only(job.folder)
         self.board.look()
@@ -188,14 +188,8 @@ class Sweep:
     def _new_trials(self, wider: Grid) -> list[Job]:
         """The trials that a wider grid adds; none if one of them is not allowed."""
         points = replace(self.question, tune={**self.question.tune, **wider}).points
-        new = new_points(self.grid, points)
         try:
-            trials = [
-                self.make.make("tune", variant, point, seed)
-                for seed in self.question.tune_seeds
-                for variant in self.question.variants
-                for point in new
-            ]
+            trials = self.planner.make_all("tune", new_points(self.grid, points))
         except ConfigError as error:
             self.board.say(f"the best was at an edge of the grid, which ends there: {error}")
             return []
@@ -208,7 +202,7 @@ class Sweep:
         """Runs stage 2: each variant at its best, on seeds that the tuning has not seen."""
         try:
             jobs = [
-                self.make.make("result", tuned.variant, tuned.best, seed)
+                self.planner.make("result", tuned.variant, tuned.best, seed)
                 for seed in self.question.seeds
                 for tuned in self.tuned
                 if tuned.best is not None
@@ -234,7 +228,7 @@ class Sweep:
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
         )
-        study = self.make.study
+        study = self.planner.study
         path = path_of(study, record.name)
         study.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(study):  # one command at a time reads and writes the record

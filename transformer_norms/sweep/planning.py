@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
@@ -16,6 +16,8 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.sweep.question import MOST_RUNS, Request
+
+Stage = Literal["tune", "result"]
 
 
 @dataclass(frozen=True)
@@ -59,23 +61,30 @@ class Jobs:
         Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
         question = self.request.question
-        seeds = question.tune_seeds or question.seeds
         points, variants = question.points, question.variants
-        if len(variants) * len(points) * max(len(seeds), len(question.seeds)) > MOST_RUNS:
+        most_seeds = max(len(question.tune_seeds), len(question.seeds))
+        if len(variants) * len(points) * most_seeds > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
         self._check_names(variants, points)
         if question.tune:
             for seed in question.seeds:
                 self.make("result", variants[0], points[0], seed)
-        stage = "tune" if question.tune else "result"
+        return self.make_all("tune" if question.tune else "result", points)
+
+    def make_all(self, stage: Stage, points: Sequence[Values]) -> list[Job]:
+        """The jobs of all variants at these points, seed by seed: early runs compare all variants.
+
+        The seeds are those of the stage.
+        """
+        question = self.request.question
         return [
             self.make(stage, variant, point, seed)
-            for seed in seeds  # seed by seed: early runs compare all variants
-            for variant in variants
+            for seed in (question.tune_seeds if stage == "tune" else question.seeds)
+            for variant in question.variants
             for point in points
         ]
 
-    def make(self, stage: Any, variant: Values, tuned: Values, seed: int) -> Job:
+    def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
         overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
         if overrides not in self._made:

@@ -1,4 +1,4 @@
-"""A sweep's question: what configs/sweep/NAME.yaml says, and what was typed in its place."""
+"""Reads a sweep's question from configs/sweep/NAME.yaml, and from what was typed beside it."""
 
 import itertools
 import json

@@ -48,23 +48,23 @@ def sync(folders: list[Path], mode: str) -> int:
     for folder in [*runs, *(study for study in reports if study not in runs)]:
         view = view_of(folder, mode)
         if not view.update(last=True):
-            said = "another process is mirroring it"
+            outcome = "another process is mirroring it"
         elif view.problem:
-            said, failed = view.problem, 1
+            outcome, failed = view.problem, 1
         else:
             step = view.state["step"]
-            said = "mirrored" if step < 0 else f"mirrored up to step {step}"
+            outcome = "mirrored" if step < 0 else f"mirrored up to step {step}"
             if view.state["mode"] == "offline" == mode:
-                said += "; its upload waits for `sync` online"
+                outcome += "; its upload waits for `sync` online"
             elif view.state["mode"] == "offline":
-                said += f", but W&B is not reached: {view.home / 'mirror.log'}"
+                outcome += f", but W&B is not reached: {view.home / 'mirror.log'}"
                 failed = 1
-        print(f"{view.name}: {said}", file=sys.stderr)
+        print(f"{view.name}: {outcome}", file=sys.stderr)
     return failed
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """Returns the run folder itself, or those of a study."""
+    """Returns the folder itself if it is a run's, and the run folders of a study."""
     if (folder / "metrics.jsonl").is_file():
         return [folder]
     runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
@@ -82,16 +82,19 @@ def save_workspace(project: str) -> int:
     if resolve_mode("auto", os.environ) != "online":
         return _refuse("log in first (wandb login), and leave WANDB_MODE unset")
     try:  # in a process of its own: without a network W&B tries for minutes, or prompts
-        done = subprocess.run(
+        saving = subprocess.run(
             [sys.executable, "-m", "transformer_norms.tracking.workspace", project],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SAVE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return _refuse(f"W&B did not answer within {_SAVE_SECONDS} s; is there a network?")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
-        return _refuse(last.replace(os.environ.get("WANDB_API_KEY") or "\0", "***"))
-    print(done.stdout.strip())
+    if saving.returncode:
+        from transformer_norms.tracking.view import hide_key  # imports wandb
+
+        return _refuse(
+            hide_key((saving.stderr.strip().splitlines() or ["no reason was given"])[-1])
+        )
+    print(saving.stdout.strip())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The content of a run folder and of a study's report, as W&B shows it."""
+"""Reads run folders and reports for W&B: names to group by, rows, totals, pictures."""
 
 import json
 import os
@@ -35,12 +35,12 @@ class RunView(View):
         super().__init__(folder.parent, folder.name, files, mode)
 
     def fields(self) -> dict[str, Any]:
-        """Keys for grouping (`choices.norm`, `variant`, ...) stand above the run's own keys."""
+        """The config has keys to group by (`variant`, `stage`, ...) beside the run's own keys."""
         run = SavedRun(self.folder)
-        planned, record = _planned(run) or (None, None)
-        stage = planned.stage if planned else "train"
-        words = {
-            "variant": label(planned.variant) if planned else _variant(run),
+        plan, record = _plan_of(run) or (None, None)
+        stage = plan.stage if plan else "train"
+        groups = {
+            "variant": label(plan.variant) if plan else _variant_of(run),
             "stage": stage,
             "identity": run.summary.identity,
             "commit": run.summary.commit,
@@ -50,7 +50,7 @@ class RunView(View):
             "job_type": stage,
             "tags": [_tag(f"{axis}={value}") for axis, value in run.config["choices"].items()],
             "notes": record.question if record else None,
-            "config": {**run.config, **words},
+            "config": {**run.config, **groups},
         }
 
     def ended(self) -> bool:
@@ -110,10 +110,10 @@ class ReportView(View):
 
     def pictures(self) -> dict[str, Any]:
         page, curves = self.files
-        shown = {"view/report": _page(page.read_text(encoding="utf-8"))}
+        pictures = {"view/report": _page(page.read_text(encoding="utf-8"))}
         if curves.is_file():
-            shown["view/curves"] = wandb.Image(str(curves))
-        return shown
+            pictures["view/curves"] = wandb.Image(str(curves))
+        return pictures
 
 
 def view_of(folder: Path, mode: str) -> View:
@@ -121,14 +121,15 @@ def view_of(folder: Path, mode: str) -> View:
     return RunView(folder, mode) if is_run else ReportView(folder, mode)
 
 
-def _planned(run: SavedRun) -> tuple[PlannedRun, SweepRecord] | None:
-    """Returns what a sweep planned the run for; a result counts more than another's tuning."""
+def _plan_of(run: SavedRun) -> tuple[PlannedRun, SweepRecord] | None:
+    """Returns a sweep's plan of the run, and the sweep. A plan of a result goes before another
+    sweep's plan of a tuning run."""
     study, identity = run.folder.parent, run.summary.identity
     plans = [
-        (planned, record)
+        (plan, record)
         for record in _records(study)
-        for planned in record.runs
-        if planned.identity == identity and run.folder in planned.attempts(study)
+        for plan in record.runs
+        if plan.identity == identity and run.folder in plan.attempts(study)
     ]
     return min(plans, key=lambda plan: plan[0].stage != "result", default=None)
 
@@ -139,7 +140,7 @@ def _records(study: Path) -> Iterator[SweepRecord]:
             yield read_record(path)
 
 
-def _variant(run: SavedRun) -> str:
+def _variant_of(run: SavedRun) -> str:
     """Names a run that no sweep planned without its seed, and with a hash of all other keys, so
     that a group differs in nothing but seeds: `rmsnorm-post-tiny-3f2a`."""
     name = re.sub(r"(-s\d+)?-[0-9a-f]{8}(-from-\w+)?(-\d+)?$", "", run.folder.name)
@@ -147,7 +148,7 @@ def _variant(run: SavedRun) -> str:
 
 
 def _tag(text: str) -> str:
-    """A long one, such as a typed equation, is cut and ends with a hash, so that it stays apart."""
+    """Cuts a long text, such as a typed equation, and ends it with a hash, so that tags differ."""
     return text if len(text) <= _LONGEST_TAG else f"{text[: _LONGEST_TAG - 5]}~{digest(text)[:4]}"
 
 

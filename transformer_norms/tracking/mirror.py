@@ -1,7 +1,7 @@
-"""One background process per command shows run folders in W&B; here are both ends of its pipe.
+"""Shows run folders in W&B by one background process per command; here are both ends of its pipe.
 
-Training names folders to that process. It never imports wandb and never waits for it. What the
-process could not finish, `python -m transformer_norms.tracking sync FOLDER` does later.
+Training names folders to that process. Training never imports wandb and never waits for it. What
+the process could not finish, `python -m transformer_norms.tracking sync FOLDER` does later.
 """
 
 import netrc

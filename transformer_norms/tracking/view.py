@@ -1,7 +1,7 @@
-"""A view is the W&B run that shows one folder. It is complete, or it is written anew, whole.
+"""Shows one folder as one W&B run, which is its view.
 
-Live mirroring, `sync` and repair are the same `update`. `<study>/wandb/<id>.json` holds the
-fingerprint of what a complete view shows.
+Live mirroring, `sync` and repair are the same `update`. A view that is not complete is written anew
+from the folder. `<study>/wandb/<id>.json` holds the fingerprint of what a complete view shows.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import wandb
 
+from transformer_norms.errors import describe_error
 from transformer_norms.files import read_json, write_json
 from transformer_norms.locks import Lock, take_lock
 from transformer_norms.training.measures import PREFIX
@@ -70,7 +71,7 @@ class View(ABC):
         try:
             if not self._claim():
                 return False
-            # Both are read first: what is written meanwhile makes the view incomplete.
+            # The folder is read first: what is written meanwhile makes the view incomplete.
             done = last or self.ended()
             fingerprint = self._fingerprint() if done else ""
             if self._run is not None or not (done and self._is_complete(fingerprint)):
@@ -84,7 +85,7 @@ class View(ABC):
         return done
 
     def _claim(self) -> bool:
-        """One process at a time writes a view."""
+        """Whether this process may write the view: one process at a time does."""
         if self._lock is None:
             self.home.mkdir(exist_ok=True)
             file = self.home / f"{self.id}.lock"
@@ -194,9 +195,13 @@ class View(ABC):
             run.finish(exit_code=code)
 
     def _note(self, error: Exception, text: str = "") -> str:
-        """Writes one line to mirror.log and returns it; it contains no API key."""
-        text = " ".join(f"{text}{type(error).__name__}: {error}".split())
-        text = text.replace(os.environ.get("WANDB_API_KEY") or "\0", "***")
+        """Writes one line to mirror.log and returns it."""
+        line = hide_key(text + describe_error(error))
         with suppress(OSError), open(self.home / "mirror.log", "a") as log:
-            log.write(f"{self.name}: {text}\n")
-        return text
+            log.write(f"{self.name}: {line}\n")
+        return line
+
+
+def hide_key(text: str) -> str:
+    """Masks the API key, which an error of W&B may quote."""
+    return text.replace(os.environ.get("WANDB_API_KEY") or "\0", "***")

@@ -1,5 +1,6 @@
-"""The result of stage 1: the point of the grid where each variant trained best, and a wider grid if
-the best lies at an edge."""
+"""Tuning, which is stage 1: finds the point of a grid, such as a learning rate, where a variant
+trained best, and widens the grid if the best lies at an edge.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -18,6 +19,7 @@ def best_point(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
     """The point with the lowest mean validation loss over the tuning seeds. A diverged run counts
     as its initial loss, and as infinity if it has none. A point where every seed diverged is never
     the best."""
+    with_edges = [key for key, values in grid.items() if _has_steps(values)]
     means = []
     for point in distinct([point for point, _ in trials]):
         summaries = [_summary_of(folder) for tried, folder in trials if tried == point]
@@ -25,19 +27,13 @@ def best_point(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
             losses = [_counted_loss(summary) for summary in summaries]
             means.append((sum(losses) / len(losses), point))
     if not means:
-        return Tuned(
-            variant=variant, best=None, edge=[key for key in grid if _has_steps(grid[key])]
-        )
+        return Tuned(variant=variant, best=None, edge=with_edges)
     _, best = min(means, key=lambda pair: pair[0])
-    edge = [
-        key
-        for key, values in grid.items()
-        if _has_steps(values) and best[key] in (min(values), max(values))
-    ]
+    edge = [key for key in with_edges if best[key] in (min(grid[key]), max(grid[key]))]
     return Tuned(variant=variant, best=best, edge=edge)
 
 
-def widen(grid: Grid, answers: Sequence[Tuned]) -> Grid:
+def widen(grid: Grid, tuned: Sequence[Tuned]) -> Grid:
     """The grid, for all variants alike, with one more step at each end where some variant was best.
     A variant that diverged everywhere adds a step at the lower end."""
     wider = {key: list(values) for key, values in grid.items()}
@@ -45,7 +41,7 @@ def widen(grid: Grid, answers: Sequence[Tuned]) -> Grid:
         if not _has_steps(values):
             continue
         steps = sorted(values)
-        bests = [answer.best[key] if answer.best else steps[0] for answer in answers]
+        bests = [one.best[key] if one.best else steps[0] for one in tuned]
         if steps[-1] in bests:
             wider[key].append(_next_step(steps[-2], steps[-1]))
         if steps[0] in bests:

@@ -1,10 +1,10 @@
-"""Stage 1's answer, from losses written down by hand."""
+"""Tuning, from losses written down by hand."""
 
 import pytest
 
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.run.sweep_record import Tuned
-from transformer_norms.sweep.grid import best_point, new_points, widen
+from transformer_norms.sweep.tuning import best_point, new_points, widen
 
 LR = "optimizer.lr"
 GRID = {LR: [1e-3, 2e-3, 4e-3]}
@@ -26,8 +26,8 @@ def trial(tmp_path):
 
 def test_the_best_point_has_the_lowest_mean_over_the_tuning_seeds(trial):
     trials = [trial(1e-3, 2.0), trial(1e-3, 2.4), trial(2e-3, 2.1), trial(2e-3, 2.2)]
-    found = best_point({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
-    assert (found.best, found.edge) == ({LR: 2e-3}, [])
+    tuned = best_point({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
+    assert (tuned.best, tuned.edge) == ({LR: 2e-3}, [])
 
 
 def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
@@ -38,15 +38,15 @@ def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
         trial(2e-3, 2.0),
         trial(2e-3, None, diverged=True),
     ]
-    found = best_point({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
-    assert (found.best, found.edge) == ({LR: 1e-3}, [LR])
+    tuned = best_point({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
+    assert (tuned.best, tuned.edge) == ({LR: 1e-3}, [LR])
 
 
 def test_a_diverged_run_with_a_low_loss_is_never_the_best(trial):
-    found = best_point(
+    tuned = best_point(
         {}, [trial(1e-3, 3.0), trial(2e-3, 1.0, diverged=True), trial(4e-3, 4.0)], GRID
     )
-    assert found.best == {LR: 1e-3}
+    assert tuned.best == {LR: 1e-3}
 
 
 def test_a_run_that_diverged_at_its_first_step_counts_as_infinity(trial):
@@ -55,9 +55,9 @@ def test_a_run_that_diverged_at_its_first_step_counts_as_infinity(trial):
 
 
 def test_a_variant_that_diverged_everywhere_has_no_best_and_asks_for_lower_rates(trial):
-    found = best_point({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
-    assert (found.best, found.edge) == (None, [LR])
-    assert widen(GRID, [found]) == {LR: [5e-4, *GRID[LR]]}
+    tuned = best_point({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
+    assert (tuned.best, tuned.edge) == (None, [LR])
+    assert widen(GRID, [tuned]) == {LR: [5e-4, *GRID[LR]]}
 
 
 def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best(trial):
@@ -72,17 +72,17 @@ def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_be
 def test_a_grid_of_words_or_of_one_value_has_no_edge(trial):
     words = {"schedule": ["cosine", "linear"]}
     run = trial(0, 1.0)[1]
-    found = best_point({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
-    assert found.edge == []
-    assert widen(words, [found]) == words
+    tuned = best_point({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
+    assert tuned.edge == []
+    assert widen(words, [tuned]) == words
     one = {LR: [1e-3]}
     assert best_point({}, [trial(1e-3, 2.0)], one).edge == []
 
 
 def test_whole_numbers_stay_whole():
     grid = {"schedule.warmup": [50, 100]}
-    found = Tuned(variant={}, best={"schedule.warmup": 100}, edge=["schedule.warmup"])
-    assert widen(grid, [found]) == {"schedule.warmup": [50, 100, 200]}
+    tuned = Tuned(variant={}, best={"schedule.warmup": 100}, edge=["schedule.warmup"])
+    assert widen(grid, [tuned]) == {"schedule.warmup": [50, 100, 200]}
 
 
 def test_only_the_points_that_a_wider_grid_adds_are_run():
