@@ -25,11 +25,13 @@ OF_NUMBERS: Functions = {"sqrt": (1, math.sqrt), "log": (1, math.log), "abs": (1
 
 
 class Formula:
-    """A value as a function of named values: numbers such as N (blocks), R = 2N, i, l = i + 1, d,
-    dh, m, H (heads), L (context), or, with `functions` of them, the tokens of a norm.
+    """A formula of named values, which is called with them.
 
-    Numbers, names, + - * / % ** ( ), the functions, and the comparisons < <= == !=. Anything else
-    is a ValueError, at parsing.
+    The values are numbers such as N (blocks), R = 2N, i, l = i + 1, d, dh, m, H (heads), L
+    (context). A norm's formula has tokens among its values, and `functions` of tokens.
+
+    A formula holds numbers, names, + - * / % ** ( ), the functions, and the comparisons
+    < <= == !=. Anything else is refused by a ValueError when it is parsed.
     """
 
     def __init__(self, text: str | float, functions: Functions = OF_NUMBERS) -> None:

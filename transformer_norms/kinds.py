@@ -87,7 +87,7 @@ def node(declared: Class) -> Class:
 
 
 class Values(Mapping[str, Any]):
-    """Read-only keys and values, also as attributes: `config.norm.eps`, `Placement(**values)`."""
+    """Read-only keys and values. A key is also an attribute: `config.norm.eps`."""
 
     __slots__ = ("_values",)
     _values: dict[str, Any]
@@ -124,14 +124,14 @@ class Values(Mapping[str, Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Mappings as `Values` and lists as tuples, at every depth."""
+    """Returns mappings as `Values` and lists as tuples, at every depth."""
     if isinstance(value, Mapping) and not isinstance(value, Values):
         return Values(value)
     return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
 
 
 def plain(value: Any) -> Any:
-    """Nodes as dictionaries and tuples as lists, at every depth: what YAML and JSON can hold."""
+    """Returns nodes as dictionaries and tuples as lists, at every depth, for YAML and JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def plain(value: Any) -> Any:
 
 
 def value_at(tree: Any, key: str) -> Any:
-    """The value of a dotted key; KeyError where there is none."""
+    """Returns the value of a dotted key. Raises KeyError or AttributeError if there is none."""
     for part in key.split("."):
         tree = tree[part] if isinstance(tree, Mapping) else getattr(tree, part)
     return tree

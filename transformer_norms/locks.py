@@ -55,10 +55,3 @@ def wait_for_lock(
         time.sleep(_LOOK_EVERY)
         lock = take_lock(path)
     return lock
-
-
-def is_locked(path: Path) -> bool:
-    lock = take_lock(path)
-    if lock is not None:
-        lock.release()
-    return lock is None

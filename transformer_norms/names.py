@@ -25,8 +25,8 @@ class Registry(dict[str, Any]):
         self.kind = kind
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Any], Any]:
-        """Registers a thing under `name`. `facts` become its attributes: what others must know of
-        it before they call it."""
+        """Registers a thing under `name`. `facts` become its attributes, which can be read before
+        it is called."""
 
         def register(thing: Any) -> Any:
             if name in self and self[name] is not thing:
@@ -39,8 +39,8 @@ class Registry(dict[str, Any]):
         return register
 
     def maker(self, node: Mapping[str, Any]) -> partial[Any]:
-        """Returns what the node's `type` names, given the node's values that it has arguments for.
-        The rest of a node is what its file says besides."""
+        """Returns the thing that the node's `type` names, with the node's values that it takes as
+        arguments. The other values of a node only describe the choice."""
         thing = self[node["type"]]
         own = node.keys() & inspect.signature(thing).parameters.keys() - {"type"}
         return partial(thing, **{key: value for key, value in node.items() if key in own})
@@ -58,14 +58,14 @@ def options(axis: str, folder: Path | None = None) -> list[str]:
 
 
 def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
-    """The file of each of an axis's names: ours, and those of a folder of plugins."""
+    """The file behind each name of an axis. `folder` is a folder of plugins, which has its own."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
 
 def distinct_norms(folder: Path | None = None) -> list[str]:
-    """The options of norm=, without those that differ from one of a shorter name in eps and its
-    source alone. `folder` is one of plugins."""
+    """The options of norm= that compute different functions. If options differ only in eps and
+    source, the shortest name stands for all. `folder` is a folder of plugins."""
     names: dict[str, str] = {}
     for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
         norm = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from transformer_norms.text_tables import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, Task
@@ -40,11 +42,7 @@ def track(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
 
 def say(line: str) -> None:
     """Prints one line for a person: on stderr, without control characters."""
-    print(_without_controls(line), file=sys.stderr, flush=True)
-
-
-def _without_controls(line: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in line)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 class Screen:
@@ -83,7 +81,7 @@ class Screen:
     def say(self, line: str) -> None:
         """Prints one line for a person, without control characters."""
         with _GONE:
-            self._console.out(_without_controls(line), highlight=False)
+            self._console.out(printable(line), highlight=False)
 
     def close(self) -> None:
         with _GONE:

@@ -84,8 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _print(typed: argparse.Namespace) -> int:
     if typed.tokens < 1 or not 0 <= typed.temperature <= 100:
         raise ConfigError("--tokens must be at least 1 and --temperature between 0 and 100")
-    asked = {key: getattr(typed, key) for key in ("temperature", "seed", "plugins")}
-    print(sample(typed.folder, typed.prompt, typed.tokens, **asked))
+    options = {key: getattr(typed, key) for key in ("temperature", "seed", "plugins")}
+    print(sample(typed.folder, typed.prompt, typed.tokens, **options))
     return 0
 
 

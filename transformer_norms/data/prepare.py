@@ -1,7 +1,7 @@
 """Corpus, tokenizer and split -> tokens, from the cache or built into it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -125,7 +125,9 @@ def _write_parts(
     draft: Draft, split: Split, tokenizer: Tokenizer, tell: Tell
 ) -> dict[str, dict[str, int]]:
     """Encodes each part into a file. Returns how many documents, bytes and tokens it has."""
-    sizes = {part: _count_bytes(texts) for part, texts in split.parts().items()}
+    sizes = {
+        part: sum(len(text.encode()) for text in texts) for part, texts in split.parts().items()
+    }
     total, done, facts = sum(sizes.values()), 0, {}
 
     def encode(texts: list[str]) -> Iterator[bytes]:
@@ -141,10 +143,6 @@ def _write_parts(
         tokens = draft.files[f"{part}.bin"]["size"] // width
         facts[part] = {"documents": len(texts), "bytes": sizes[part], "tokens": tokens}
     return facts
-
-
-def _count_bytes(texts: Iterable[str]) -> int:
-    return sum(len(text.encode("utf-8")) for text in texts)
 
 
 def unigram_entropy(train: np.ndarray, val: np.ndarray, vocab_size: int) -> float:

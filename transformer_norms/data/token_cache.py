@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.files import sha256, storage
-from transformer_norms.locks import is_locked, wait_for_lock
+from transformer_norms.files import TEMPORARY, sha256, storage
+from transformer_norms.locks import take_lock, wait_for_lock
 from transformer_norms.manifest import DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.progress import Say
 
@@ -27,7 +27,7 @@ SCHEMA = 2
 PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
 _NAMES = r"(train|val|test)\.bin|tokenizer\.json"
-_MOST_SHORT = 2**16  # so many ids fit two bytes
+_TWO_BYTES = 2**16  # ids
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,16 @@ def _lock_file(root: Path, key: str) -> Path:
 
 def _remove_leftovers(root: Path, key: str) -> None:
     """Removes what killed builders left. A builder at work holds the lock of its key."""
-    for leftover in root.glob(".tmp-*"):
-        built = leftover.name.rsplit("-", 1)[-1]
-        if built == key or not is_locked(_lock_file(root, built)):
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in root.glob(f"{TEMPORARY}*"):
+        builder = leftover.name.rsplit("-", 1)[-1]
+        lock = nullcontext() if builder == key else take_lock(_lock_file(root, builder))
+        if lock is not None:
+            with lock:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def dtype_for(vocab_size: int) -> str:
-    return "<u2" if vocab_size <= _MOST_SHORT else "<u4"
+    return "<u2" if vocab_size <= _TWO_BYTES else "<u4"
 
 
 def pack_ids(ids: np.ndarray, vocab_size: int) -> bytes:
