@@ -14,6 +14,9 @@ from scipy import stats
 
 from transformer_norms.analysis.init_gradients import main
 from transformer_norms.analysis.init_measures import (
+    DOWN,
+    OUTPUT,
+    SQUARE,
     bound,
     draw_tokens,
     fit_law,
@@ -54,8 +57,8 @@ def test_the_last_gradient_falls_with_depth_where_the_stream_grows(placement, ex
 
 def squares(placement):
     """{block: the stream's mean square after it, by seed}"""
-    rows = under_xiong()[placement].model(DEEPEST)
-    return {b: [r.square for r in rows if r.block == b] for b in range(1, DEEPEST + 1)}
+    models = under_xiong()[placement].blocks[DEEPEST]
+    return {b: models[:, b - 1, SQUARE].tolist() for b in range(1, DEEPEST + 1)}
 
 
 def test_the_stream_of_pre_norm_grows_between_the_papers_bounds_at_every_depth():
@@ -180,19 +183,21 @@ def by_differences(placement, weights, batch, depth, name):
 def test_gradients_and_streams_of_one_and_two_blocks_are_those_of_the_formulas(placement):
     setting = read_setting([f"placement={placement}", *SMALL], xiong=True)
     (variant,) = measure_variants(setting)
-    rows = variant.rows
-    assert [(row.depth, row.block) for row in rows] == [(1, 1), (2, 1), (2, 2)]
+    assert {depth: numbers.shape for depth, numbers in variant.blocks.items()} == {
+        1: (1, 1, 3),
+        2: (1, 2, 3),
+    }
     for config in setting.variants[placement]:
         depth = config.model.depth
         named = build_model(config, 64).named_parameters()
         weights = {name.removesuffix(".weight"): p.detach().double() for name, p in named}
         _, expected = loss_and_squares(placement, weights, draw_tokens(config), depth)
-        for row in (row for row in rows if row.depth == depth):
-            assert row.square == pytest.approx(expected[row.block - 1], rel=1e-12)
-            for part, found in (("mlp.f.down", row.down), ("attention.f.output", row.output)):
-                name = f"blocks.{row.block - 1}.{part}"
+        for block, found in enumerate(variant.blocks[depth][0]):
+            assert found[SQUARE] == pytest.approx(expected[block], rel=1e-12)
+            for part, column in (("mlp.f.down", DOWN), ("attention.f.output", OUTPUT)):
+                name = f"blocks.{block}.{part}"
                 wanted = by_differences(placement, weights, draw_tokens(config), depth, name)
-                assert found == pytest.approx(wanted, rel=1e-6)
+                assert found[column] == pytest.approx(wanted, rel=1e-6)
 
 
 # --------------------------------------------------------------------------------- planted powers
@@ -200,7 +205,8 @@ def test_gradients_and_streams_of_one_and_two_blocks_are_those_of_the_formulas(p
 
 def test_a_planted_power_of_the_depth_is_found_and_its_interval_is_students():
     depths, planted = (2, 3, 7, 20), {-0.5: 3.0, 0.25: 0.1, -1.75: 40.0}
-    found = fit_law([{n: c * n**s for n in depths} for s, c in planted.items()])
+    values = [[c * n**s for s, c in planted.items()] for n in depths]
+    found = fit_law(depths, np.array(values))
     assert found.slopes == pytest.approx(tuple(planted), abs=1e-12)
     assert found.slope == pytest.approx(np.mean([*planted]), abs=1e-12)
     spread = np.std([*planted], ddof=1) / math.sqrt(3)
@@ -210,17 +216,18 @@ def test_a_planted_power_of_the_depth_is_found_and_its_interval_is_students():
 
 
 def test_the_misfit_is_the_largest_factor_between_the_seeds_mean_and_the_line():
-    values = [{2: 0.5, 4: 0.1, 8: 0.9}, {2: 0.4, 4: 0.3, 8: 0.2}]
-    x = np.log([2, 4, 8])
-    y = np.mean([np.log([*own.values()]) for own in values], axis=0)
-    off = y - np.polyval(np.polyfit(x, y, 1), x)
-    assert fit_law(values).misfit == pytest.approx(np.exp(np.abs(off).max()), rel=1e-12)
+    values = [[0.5, 0.4], [0.1, 0.3], [0.9, 0.2]]
+    x, y = np.log([2, 4, 8]), np.log(values).mean(1)
+    line = stats.linregress(x, y)
+    off = y - line.slope * x - line.intercept
+    misfit = fit_law((2, 4, 8), np.array(values)).misfit
+    assert misfit == pytest.approx(np.exp(np.abs(off).max()), rel=1e-12)
 
 
 def test_one_seed_has_no_interval_and_what_has_no_logarithm_no_law():
-    assert fit_law([{2: 1.0, 4: 2.0}]).half is None
+    assert fit_law((2, 4), np.array([[1.0], [2.0]])).half is None
     for value in (0.0, math.inf, math.nan):
-        assert fit_law([{2: 1.0, 4: value}]) is None
+        assert fit_law((2, 4), np.array([[1.0], [value]])) is None
 
 
 # ------------------------------------------------------------------------------------ the command

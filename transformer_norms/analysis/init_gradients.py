@@ -3,8 +3,6 @@
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,12 @@ from transformer_norms.analysis.command import (
 )
 from transformer_norms.analysis.init_measures import (
     DEFAULTS,
+    DOWN,
     SEQUENCES,
+    SQUARE,
     VOCABULARY,
-    Row,
     Setting,
     Variant,
-    geometric_mean,
     measure_variants,
     read_setting,
     stream_bounds,
@@ -96,10 +94,8 @@ def rows(setting: Setting, variants: Sequence[Variant]) -> list[list[str]]:
 def _row(variant: Variant, first: int, last: int) -> list[str]:
     law = variant.law
     half = "" if law is None or law.half is None else f" ± {law.half:.2f}"
-    gradients = [
-        geometric_mean([row.down for row in variant.last if row.depth == n]) for n in (first, last)
-    ]
-    stream = fmean(row.square for row in variant.last if row.depth == last)
+    gradients = [geometric_mean(variant.blocks[n][:, -1, DOWN]) for n in (first, last)]
+    stream = variant.blocks[last][:, -1, SQUARE].mean()
     bounds = " ({:g} to {:g})".format(*stream_bounds(last)) if variant.bound == -0.5 else ""
     return [
         variant.name,
@@ -109,6 +105,12 @@ def _row(variant: Variant, first: int, last: int) -> list[str]:
         *(f"{gradient:.3g}" for gradient in gradients),
         f"{stream:.3g}{bounds}",
     ]
+
+
+def geometric_mean(values: np.ndarray, axis: int | None = None) -> Any:
+    """The geometric mean, which is 0 if a value is 0."""
+    with np.errstate(divide="ignore"):
+        return np.exp(np.log(values).mean(axis))
 
 
 def notes(setting: Setting, variants: Sequence[Variant]) -> list[str]:
@@ -160,16 +162,16 @@ def terminal(setting: Setting, variants: Sequence[Variant]) -> str:
 
 def files(setting: Setting, variants: Sequence[Variant]) -> dict[str, bytes]:
     """The contents of init_gradients.csv, .md and .svg."""
-    csv_rows = [
-        [
-            f"{value:.{DIGITS}g}" if isinstance(value, float) else value
-            for value in asdict(row).values()
-        ]
+    heading = "variant depth seed block down output square".split()
+    lines = [
+        [variant.name, depth, seed, block, *(f"{number:.{DIGITS}g}" for number in numbers)]
         for variant in variants
-        for row in variant.rows
+        for depth, models in variant.blocks.items()
+        for seed, blocks in zip(variant.seeds, models, strict=True)
+        for block, numbers in enumerate(blocks, start=1)
     ]
     return {
-        "init_gradients.csv": csv_table([[field.name for field in fields(Row)], *csv_rows]),
+        "init_gradients.csv": csv_table([heading, *lines]),
         "init_gradients.md": markdown_page(setting, variants).encode(),
         "init_gradients.svg": figure(variants, setting.depths),
     }
@@ -222,8 +224,8 @@ def figure(variants: Sequence[Variant], depths: Sequence[int]) -> bytes:
     gradients, down, square = panels
     ends = [
         _draw_by_depth(gradients, variants, depths),
-        _draw_by_block(down, variants, deepest, geometric_mean, lambda row: row.down),
-        _draw_by_block(square, variants, deepest, fmean, lambda row: row.square),
+        _draw_by_block(down, variants, deepest, DOWN, geometric_mean),
+        _draw_by_block(square, variants, deepest, SQUARE, np.mean),
     ]
     if any(variant.bound == -0.5 for variant in variants):
         _draw_bounds(square, deepest)
@@ -247,12 +249,18 @@ def _draw_by_depth(axes: Any, variants: Sequence[Variant], depths: Sequence[int]
         colour, dashes = line_style(place)
         last, law = variant.last, variant.law
         aside = 2 ** (ASIDE * (place - (len(variants) - 1) / 2))
-        axes.plot([row.depth * aside for row in last], [row.down for row in last],
-                  color=colour, alpha=0.7, **DOT)  # fmt: skip
+        x = np.repeat([depth * aside for depth in variant.blocks], len(variant.seeds))
+        axes.plot(x, last.ravel(), color=colour, alpha=0.7, **DOT)
         values = [law(depth) if law else 0.0 for depth in depths]
         axes.plot(depths, values, color=colour, linestyle=dashes, linewidth=1.2)
         ends.append((float(depths[-1]), values[-1]))
-    dots = [(r.depth, r.down) for variant in variants for r in variant.last if 0 < r.down < np.inf]
+    dots = [
+        (depth, down)
+        for variant in variants
+        for depth, seeds in zip(variant.blocks, variant.last, strict=True)
+        for down in seeds
+        if 0 < down < np.inf
+    ]
     if dots:  # Xiong's two slopes: 0 above all dots, -1/2 below them
         top = OFF * max(y for _, y in dots)
         low = min(y * n**0.5 for n, y in dots) / OFF
@@ -263,20 +271,17 @@ def _draw_by_depth(axes: Any, variants: Sequence[Variant], depths: Sequence[int]
 
 
 def _draw_by_block(
-    axes: Any,
-    variants: Sequence[Variant],
-    depth: int,
-    mean: Callable[[Sequence[float]], float],
-    value: Callable[[Row], float],
+    axes: Any, variants: Sequence[Variant], depth: int, column: int, mean: Callable[..., Any]
 ) -> list[End]:
-    ends = []
+    """One of the measured numbers in the blocks of the models of one depth."""
+    ends, blocks = [], range(1, depth + 1)
     for place, variant in enumerate(variants):
         colour, dashes = line_style(place)
-        rows = variant.model(depth)
-        axes.plot([row.block for row in rows], [value(row) for row in rows],
-                  color=colour, alpha=0.25, rasterized=True, **DOT)  # fmt: skip
-        line = variant.by_block(depth, mean, value)
-        axes.plot(range(1, depth + 1), line, color=colour, linestyle=dashes, linewidth=1.2)
+        numbers = variant.blocks[depth][..., column]
+        axes.plot(np.tile(blocks, len(numbers)), numbers.ravel(), color=colour, alpha=0.25,
+                  rasterized=True, **DOT)  # fmt: skip
+        line = mean(numbers, axis=0)
+        axes.plot(blocks, line, color=colour, linestyle=dashes, linewidth=1.2)
         ends.append((float(depth), line[-1]))
     axes.set_xticks(sorted({1, *(round(depth * part / 4) for part in range(1, 5))}))
     return ends
@@ -301,7 +306,7 @@ def _set_ticks(axes: Any) -> None:
 
 
 def _name_lines(axes: Any, names: Sequence[str], ends: Sequence[End]) -> None:
-    """Names each line at its end. `name_ends` reckons in linear scales, so it gets logarithms."""
+    """Names each line at its end. `label_ends` knows linear scales only, so it gets logarithms."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     beside = axes.twinx()

@@ -1,13 +1,14 @@
 """Models before training: which are asked for, what each block has, and how depth changes it."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import fmean, linear_regression
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.config.building import build_model
@@ -151,24 +152,6 @@ def _models(question: Question, xiong: bool) -> Iterator[tuple[str, Values]]:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One block of one model.
-
-    `down` and `output` are the Frobenius norms of the gradients of the matrices by which mlp and
-    attention write to the stream, in nats per token. `square` is the mean square of the stream
-    after the block: of the stream x if there are two, x and r.
-    """
-
-    variant: str
-    depth: int
-    seed: int
-    block: int  # from 1
-    down: float
-    output: float
-    square: float
-
-
-@dataclass(frozen=True)
 class Law:
     """value = c N^s over depths N
 
@@ -193,74 +176,68 @@ class Law:
         return self.factor * depth**self.slope
 
 
-def fit_law(values: Sequence[Mapping[int, float]]) -> Law | None:
+def fit_law(depths: Sequence[int], values: Float[np.ndarray, "depth seed"]) -> Law | None:
     """Fits log(value) on log(depth) for each seed, by least squares.
 
-    `values` has one mapping from depth to value per seed. The law is None if a value has no
-    logarithm, because it is zero or not finite.
+    The law is None if a value has no logarithm, because it is zero or not finite.
     """
-    if not all(0 < value < math.inf for own in values for value in own.values()):
+    if not ((values > 0) & np.isfinite(values)).all():
         return None
-    x = {depth: math.log(depth) for depth in values[0]}
-    y = [{depth: math.log(value) for depth, value in own.items()} for own in values]
-    lines = [linear_regression([*x.values()], [own[depth] for depth in x]) for own in y]
-    slope, intercept = (fmean(numbers) for numbers in zip(*lines, strict=True))
-    off = (fmean(own[depth] for own in y) - slope * at - intercept for depth, at in x.items())
-    misfit = math.exp(max(map(abs, off)))
-    return Law(tuple(line.slope for line in lines), math.exp(intercept), misfit)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """All rows of one variant, and the power of N that bounds its last gradient."""
-
-    name: str
-    rows: Sequence[Row]
-    bound: float | None
-
-    @property
-    def law(self) -> Law | None:
-        """The law of |dL/dW_down| in the last block."""
-        seeds = dict.fromkeys(row.seed for row in self.rows)
-        return fit_law([{r.depth: r.down for r in self.last if r.seed == seed} for seed in seeds])
-
-    @property
-    def last(self) -> list[Row]:
-        """The rows of the last blocks."""
-        return [row for row in self.rows if row.block == row.depth]
-
-    def model(self, depth: int) -> list[Row]:
-        """The rows of all blocks at one depth."""
-        return [row for row in self.rows if row.depth == depth]
-
-    def by_block(
-        self, depth: int, mean: Callable[[Sequence[float]], float], value: Callable[[Row], float]
-    ) -> list[float]:
-        """The mean over seeds in each block of one depth."""
-        rows = self.model(depth)
-        blocks = range(1, depth + 1)
-        return [mean([value(row) for row in rows if row.block == block]) for block in blocks]
+    x, y = np.log(depths), np.log(values)
+    slopes, intercepts = np.polyfit(x, y, 1)
+    off = y.mean(1) - slopes.mean() * x - intercepts.mean()
+    factor, misfit = np.exp([intercepts.mean(), abs(off).max()]).tolist()
+    return Law(tuple(slopes.tolist()), factor, misfit)
 
 
 # ---------------------------------------------------------------------------- what is measured
 
+# The measured numbers of a block: the Frobenius norms of the gradients of the matrices by which mlp
+# and attention write to the stream, in nats per token, and the mean square of the stream after the
+# block. If there are two streams x and r, it is that of x.
+DOWN, OUTPUT, SQUARE = range(3)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The numbers of every block of one variant's models by depth, and the power of N that bounds
+    the gradient in the last block."""
+
+    name: str
+    seeds: Sequence[int]
+    blocks: Mapping[int, Float[np.ndarray, "seed block 3"]]
+    bound: float | None
+
+    @property
+    def last(self) -> Float[np.ndarray, "depth seed"]:
+        """|dL/dW_down| in the last block."""
+        return np.stack([numbers[:, -1, DOWN] for numbers in self.blocks.values()])
+
+    @property
+    def law(self) -> Law | None:
+        """The law of |dL/dW_down| in the last block."""
+        return fit_law([*self.blocks], self.last)
+
 
 def measure_variants(setting: Setting, tell: Tell = tell_nobody) -> list[Variant]:
     """Measures every model, and adds to each variant the bound that is proven for it."""
-    models = track(tell, "measuring models {:.0f}/{:.0f}", setting.configs)
-    rows = [row for name, config in models for row in _measure_blocks(name, config)]
+    models: dict[str, dict[int, list[Any]]] = {}
+    for name, config in track(tell, "measuring models {:.0f}/{:.0f}", setting.configs):
+        depths = models.setdefault(name, {})
+        depths.setdefault(config.model.depth, []).append(_measure_blocks(config))
     return [
         Variant(
             name,
-            [row for row in rows if row.variant == name],
+            list(dict.fromkeys(config.seed for config in configs)),
+            {depth: np.array(blocks) for depth, blocks in models[name].items()},
             bound(configs[0]) if setting.xiong else None,
         )
         for name, configs in setting.variants.items()
     ]
 
 
-def _measure_blocks(name: str, config: Config) -> list[Row]:
-    """A row for each block, in float64, from one batch forward and backward.
+def _measure_blocks(config: Config) -> list[tuple[float, float, float]]:
+    """The numbers of each block, in float64, from one batch forward and backward.
 
     The config's seed draws the tokens, uniformly, and the dropout.
     """
@@ -281,11 +258,7 @@ def _measure_blocks(name: str, config: Config) -> list[Row]:
     weights = [(block.mlp.f.down.weight, block.attention.f.output.weight) for block in blocks]
     gradients = torch.autograd.grad(loss, [weight for pair in weights for weight in pair])
     norms = [gradient.norm().item() for gradient in gradients]
-    numbers = zip(norms[::2], norms[1::2], squares, strict=True)
-    return [
-        Row(name, len(blocks), config.seed, block, *own)
-        for block, own in enumerate(numbers, start=1)
-    ]
+    return list(zip(norms[::2], norms[1::2], squares, strict=True))
 
 
 def draw_tokens(config: Config) -> Tensor:
@@ -322,8 +295,3 @@ def stream_bounds(block: int) -> tuple[float, float]:
     (1 + l/2) d <= E|x_l|^2 <= (1 + 3l/2) d
     """
     return 1 + block / 2, 1 + 3 * block / 2
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean, which is 0 if a value is 0."""
-    return 0.0 if 0 in values else math.exp(fmean(map(math.log, values)))
