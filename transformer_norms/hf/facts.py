@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from transformer_norms.config.overrides import to_dict
+from transformer_norms.config.overrides import as_typed, to_dict
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula, formula_values
 from transformer_norms.kinds import plain
@@ -150,19 +150,14 @@ def differences(facts: Facts, others: Facts) -> list[str]:
     """The keys on which two models differ, in the order of the facts. A key that follows from
     another is left out where both differ."""
     keys = dict.fromkeys((*facts, *others))
-    wrong = [key for key in keys if not same(*(_compared(key, of) for of in (facts, others)))]
+    wrong = [key for key in keys if not same(_compared(key, facts), _compared(key, others))]
     followers = {follower for key in wrong for follower in FOLLOWERS.get(key, ())}
     return [key for key in wrong if key not in followers]
 
 
 def _compared(key: str, facts: Facts) -> Any:
     """The content of a file: peri holds the same placement as sandwich, and brings more along."""
-    value = facts.get(key)
-    return (
-        _content_of_file(key, value)
-        if key in ("placement", "norm") and value is not None
-        else value
-    )
+    return _content_of_file(key, facts[key]) if key in ("placement", "norm") else facts.get(key)
 
 
 def same(one: Any, two: Any) -> bool:
@@ -191,47 +186,31 @@ def format_fact(value: Any) -> str:
 
 def overrides_of(facts: Facts) -> list[str]:
     """The keys to type for the model that the facts describe."""
-    sizes = [f"model.{key}={facts[f'model.{key}']}" for key in SIZES]
-    typed = [f"{key}={facts[key]}" for key in ("placement", "norm", "position", "embed")]
-    typed += [f"norm.eps={facts['norm.eps']}", *_mlp(*facts["mlp"]), *sizes]
-    typed += [f"{key}={facts[key]}" for key in ("final_norm", "qk_norm")]
-    architecture = {
-        key.removeprefix("architecture."): value
-        for key, value in facts.items()
-        if key.startswith("architecture.")
-    }
-    bias, gated = architecture.pop("bias"), MLPS[facts["mlp"][0]].gated
-    everywhere = biased(True) - (set() if gated else {"gate"})
-    architecture["bias"] = _word(bias == everywhere) if bias in (everywhere, set()) else _list(bias)
-    for key, value, spelled in (
+    values = {key: value for key, value in facts.items() if key not in ("vocab_size", "attention")}
+    kind, activation = values.pop("mlp")
+    bias, everywhere = facts["architecture.bias"], biased(True)
+    everywhere -= set() if MLPS[kind].gated else {"gate"}
+    roles = [role for role in BIASED if role in bias]
+    values["architecture.bias"] = bias == everywhere or roles or False
+    for key, value, formula in (
         ("embed_scale", 1.0, "none"),
         ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
         ("logit_scale", 1.0, "none"),
         ("attention_scale", facts["model.head_dim"] ** -0.5, "1/sqrt(dh)"),
     ):
-        if same(architecture[key], value):
-            architecture[key] = f"'{spelled}'"
-    if "rope_base" in architecture:
-        bases = architecture["rope_base"]
-        architecture["rope_base"] = bases[0] if len(set(bases)) == 1 else _list(bases)
-        turned = round(architecture["rope_fraction"] * facts["model.head_dim"])
-        architecture["rope_fraction"] = share(turned, facts["model.head_dim"])
-    return [*typed, *(f"architecture.{key}={_word(value)}" for key, value in architecture.items())]
+        if same(facts[f"architecture.{key}"], value):
+            values[f"architecture.{key}"] = formula
+    if "architecture.rope_base" in facts:
+        bases, head_dim = facts["architecture.rope_base"], facts["model.head_dim"]
+        values["architecture.rope_base"] = bases[0] if len(set(bases)) == 1 else bases
+        turned = round(facts["architecture.rope_fraction"] * head_dim)
+        values["architecture.rope_fraction"] = share(turned, head_dim)
+    values |= _mlp(kind, activation)
+    return [as_typed(key, value) for key, value in values.items()]
 
 
-def _mlp(kind: str, activation: str) -> list[str]:
+def _mlp(kind: str, activation: str) -> dict[str, str]:
     for name, file in option_files("mlp").items():
         if OmegaConf.load(file) == {"type": kind, "activation": activation}:
-            return [f"mlp={name}"]
-    return [f"mlp={'swiglu' if MLPS[kind].gated else 'gelu'}", f"mlp.activation={activation}"]
-
-
-def _list(values: Any) -> str:
-    ordered = (
-        [role for role in BIASED if role in values] if isinstance(values, frozenset) else values
-    )
-    return f"[{','.join(str(value) for value in ordered)}]"
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            return {"mlp": name}
+    return {"mlp": "swiglu" if MLPS[kind].gated else "gelu", "mlp.activation": activation}

@@ -1,7 +1,6 @@
 """Which tensor of theirs is which of ours, and the copying both ways."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import NamedTuple
 
@@ -61,9 +60,8 @@ AFTER_TWO = Layout(
 # --------------------------------------------------------------- names: a table for each family
 
 
-@dataclass(frozen=True)
-class Line:
-    """Their module and the modules of ours that it is made of.
+class Line(NamedTuple):
+    """Their module, or parameter, and those of ours that it is made of.
 
     {i} counts blocks. {h} counts heads, of which one module of theirs takes all. A line that names
     nothing of a model is left out.
@@ -88,27 +86,19 @@ def lines(table: str, block: str = "model.layers.{i}", layout: Layout = SAME) ->
     return tuple(rows)
 
 
-class Match(NamedTuple):
-    """Their parameter and the parameters of ours that it is made of."""
-
-    theirs: str
-    ours: Sequence[str]
-    layout: Layout
-
-
-def matches(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Match]:
-    """Every parameter of ours in exactly one match."""
-    matched = []
+def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
+    """The lines of single parameters. Every parameter of ours is in exactly one."""
+    rows = []
     for line in table:
         for i in range(depth if "{i}" in line.theirs else 1):
             modules = [name for each in line.ours for name in _modules(each, i, ours)]
             for leaf, theirs in LEAVES.items():
                 names = [f"{module}.{leaf}" for module in modules]
                 if names and names[0] in ours:
-                    matched.append(Match(f"{line.theirs.format(i=i)}.{theirs}", names, line.layout))
-    used = [name for match in matched for name in match.ours]
+                    rows.append(Line(f"{line.theirs.format(i=i)}.{theirs}", names, line.layout))
+    used = [name for line in rows for name in line.ours]
     assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
-    return matched
+    return rows
 
 
 def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
@@ -122,8 +112,8 @@ def their_tensors(
     table: Sequence[Line], ours: Mapping[str, Tensor], sizes: Sizes
 ) -> dict[str, Tensor]:
     return {
-        match.theirs: match.layout.there([ours[name] for name in match.ours], sizes)
-        for match in matches(table, ours, sizes.depth)
+        line.theirs: line.layout.there([ours[name] for name in line.ours], sizes)
+        for line in parameters(table, ours, sizes.depth)
     }
 
 
@@ -134,20 +124,17 @@ def our_tensors(
 
     Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
     """
-    tensors, left = {}, set(theirs)
-    for match in matches(table, ours, sizes.depth):
-        if match.theirs not in theirs:
-            raise ValueError(f"the model has no parameter {match.theirs}")
-        like = [ours[name] for name in match.ours]
-        parts = match.layout.here(theirs[match.theirs], like, sizes)
-        for name, shaped, part in zip(match.ours, like, parts, strict=True):
+    tensors, left = {}, dict(theirs)
+    for name, names, layout in parameters(table, ours, sizes.depth):
+        if name not in left:
+            raise ValueError(f"the model has no parameter {name}")
+        tensor, like = left.pop(name), [ours[own] for own in names]
+        for own, shaped, part in zip(names, like, layout.here(tensor, like, sizes), strict=True):
             if part.shape != shaped.shape:
                 raise ValueError(
-                    f"{match.theirs} is {list(part.shape)} where its config makes it "
-                    f"{list(shaped.shape)}"
+                    f"{name} is {list(part.shape)} where its config makes it {list(shaped.shape)}"
                 )
-            tensors[name] = part
-        left.discard(match.theirs)
+            tensors[own] = part
     if left:
         raise ValueError(f"the parameter {min(left)} has no counterpart here")
     return tensors
