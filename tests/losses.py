@@ -12,10 +12,10 @@ def outcomes(losses, **more):
     return Outcomes(dict(enumerate(losses)), **more)
 
 
-def compared(ours, theirs, effect=EFFECT):
+def comparison_of(ours, theirs, effect=EFFECT):
     return compare({"variant": (outcomes(ours), outcomes(theirs))}, effect)["variant"]
 
 
-def said(ours, theirs, effect=EFFECT):
+def sentence_of(ours, theirs, effect=EFFECT):
     comparison = compare({"variant": (ours, theirs)}, effect)["variant"]
     return comparison_sentence("sandwich", "pre", comparison, ours, theirs)

@@ -203,9 +203,9 @@ def tuning_study(**changed):
     return make_record("study", runs, **facts | changed)
 
 
-def without_pictures(monkeypatch):
-    """Which take longer than the rest of a report; tests/test_report_figures.py and test_page.py
-    draw them."""
+def skip_pictures(monkeypatch):
+    """Leaves out the page and the figures, which take longer than the rest of a report.
+    tests/test_report_figures.py and test_page.py draw them."""
     monkeypatch.setattr(writing, "render_page", lambda findings, rows, refresh: b"a page")
     monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
     monkeypatch.setattr(writing, "draw_rates", lambda study: {})

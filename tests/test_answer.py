@@ -12,13 +12,13 @@ from transformer_norms.run.sweep_record import Tuned
 def test_a_better_variant_is_the_lead(tmp_path):
     better = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
     make_study(tmp_path, {"pre": PRE, "sandwich": better, "peri": {s: PRE[s] + 0.3 for s in PRE}})
-    found = findings(read_study([tmp_path]))
-    said = answer(found)
-    assert said.lead.startswith("sandwich is better than pre by 0.02")
-    assert [(g.verdict, [v.name for v, _ in g.members]) for g in said.groups][0] == (
+    evidence = findings(read_study([tmp_path]))
+    result = answer(evidence)
+    assert result.lead.startswith("sandwich is better than pre by 0.02")
+    assert [(g.verdict, [v.name for v, _ in g.members]) for g in result.groups][0] == (
         "better", ["sandwich"]
     )  # fmt: skip
-    assert "Each variant is compared with its baseline, and not with the others." in said.notes
+    assert "Each variant is compared with its baseline, and not with the others." in result.notes
 
 
 def test_a_lower_mean_is_named_with_what_it_does_not_carry(tmp_path):
@@ -75,11 +75,11 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
         runs.append(planned(config, {"placement": placement}, "result", {"optimizer.lr": rate}))
         make_run(tmp_path, config, 2.3)
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
-    found = findings(read_study([tmp_path]))
-    deepnorm = found.study.variant("deepnorm")
-    assert confounds(found.study, deepnorm)[0] == "final_norm"
-    assert "init" in confounds(found.study, deepnorm)
-    assert not any("optimizer.lr" in text for text in found.differences["deepnorm"])
+    evidence = findings(read_study([tmp_path]))
+    deepnorm = evidence.study.variant("deepnorm")
+    assert confounds(evidence.study, deepnorm)[0] == "final_norm"
+    assert "init" in confounds(evidence.study, deepnorm)
+    assert not any("optimizer.lr" in text for text in evidence.differences["deepnorm"])
 
 
 def lost_study(study, *placements):
@@ -104,17 +104,17 @@ def lost_study(study, *placements):
 
 def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
     lost_study(tmp_path, "pre", "post", "peri")
-    said = answer(findings(read_study([tmp_path])))
-    (lost,) = [group for group in said.groups if group.verdict == "diverged"]
+    result = answer(findings(read_study([tmp_path])))
+    (lost,) = [group for group in result.groups if group.verdict == "diverged"]
     assert [(v.name, by) for v, by in lost.members] == [("post", "at every value tried")]
-    assert [group.verdict for group in said.groups] == ["diverged", "identical"]
+    assert [group.verdict for group in result.groups] == ["diverged", "identical"]
 
 
 def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(tmp_path):
     lost_study(tmp_path, "pre", "post")
-    said = answer(findings(read_study([tmp_path])))
-    assert said.lead == "post diverged at every value tried (2 runs)."
-    assert [group.verdict for group in said.groups] == ["diverged"]
+    result = answer(findings(read_study([tmp_path])))
+    assert result.lead == "post diverged at every value tried (2 runs)."
+    assert [group.verdict for group in result.groups] == ["diverged"]
 
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
@@ -122,19 +122,19 @@ def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     make_run(tmp_path, config, 2.5)
     runs = [planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": 1e-3})]
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
-    said = answer(findings(read_study([tmp_path])))
-    assert said.unfinished
-    assert said.lead == "1 variant ran; nothing is compared."
+    result = answer(findings(read_study([tmp_path])))
+    assert result.unfinished
+    assert result.lead == "1 variant ran; nothing is compared."
 
 
 def test_seeds_that_carry_a_difference_too_small_to_name_are_not_called_too_few(tmp_path):
     """Told from zero, smaller than the effect, and its interval reaches beyond that."""
     small = {seed: PRE[seed] - 0.0045 + (0.0003, -0.0004, 0.0001)[seed] for seed in PRE}
     make_study(tmp_path, {"pre": PRE, "sandwich": small})
-    found = findings(read_study([tmp_path]))
-    assert found.comparisons["sandwich"].verdict == "not distinguishable"
-    assert found.comparisons["sandwich"].p_holm < 0.05
-    (note,) = answer(found).notes
+    evidence = findings(read_study([tmp_path]))
+    assert evidence.comparisons["sandwich"].verdict == "not distinguishable"
+    assert evidence.comparisons["sandwich"].p_holm < 0.05
+    (note,) = answer(evidence).notes
     assert note.endswith(
         "is that of sandwich, less than the 0.005 worth naming below its baseline's."
     )

@@ -44,11 +44,11 @@ def reports(
 
 
 def bound(count):
-    """What a rule of exactly 5 % exceeds in one of a thousand studies of so many reports."""
+    """The share that a rule of exactly 5 % exceeds in one of 1,000 studies of `count` reports."""
     return stats.binom.ppf(0.999, count, 0.05) / count
 
 
-def claimed(count, **settings):
+def claim_share(count, **settings):
     """The share of reports that claim any difference; each claim errs where nothing differs."""
     made = reports(count, **settings)
     return sum(any(c.verdict in CLAIMS for c in r.values()) for r, _ in made) / count
@@ -58,13 +58,13 @@ def claimed(count, **settings):
 def test_of_10_000_reports_on_equals_at_most_5_5_percent_claim_a_difference(unchecked, seeds):
     # No effect is demanded: this is what the test alone holds, and no less, or it would be blunt.
     # Of 10,000 the share has a standard error of 0.22 %.
-    assert 0.045 <= claimed(10_000, seeds=seeds) <= 0.055
+    assert 0.045 <= claim_share(10_000, seeds=seeds) <= 0.055
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_five_variants_together_claim_no_more(unchecked, seeds):
     # Ten thousand of these, held to 5.5 %, are the nightly study's.
-    assert 0.02 <= claimed(1_000, variants=5, seeds=seeds) <= bound(1_000)
+    assert 0.02 <= claim_share(1_000, variants=5, seeds=seeds) <= bound(1_000)
 
 
 @pytest.mark.nightly
@@ -72,7 +72,7 @@ def test_five_variants_together_claim_no_more(unchecked, seeds):
 @pytest.mark.parametrize("variants", [1, 5])
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_the_null_study_in_full(unchecked, seeds, variants, noise):
-    assert claimed(10_000, variants=variants, seeds=seeds, **noise) <= 0.055
+    assert claim_share(10_000, variants=variants, seeds=seeds, **noise) <= 0.055
 
 
 def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
@@ -86,8 +86,8 @@ def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
 
 
 def test_heavy_tails_make_no_more_claims(unchecked):
-    assert claimed(1_000, seeds=5, df=3) <= bound(1_000)
-    assert claimed(300, variants=5, seeds=5, df=2) <= bound(300)
+    assert claim_share(1_000, seeds=5, df=3) <= bound(1_000)
+    assert claim_share(300, variants=5, seeds=5, df=2) <= bound(300)
 
 
 def test_a_run_lost_at_random_makes_no_claim(unchecked):

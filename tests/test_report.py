@@ -22,8 +22,8 @@ from run_folders import (
     make_study,
     planned,
     rows,
+    skip_pictures,
     text,
-    without_pictures,
 )
 
 from transformer_norms.errors import ConfigError
@@ -37,7 +37,7 @@ from transformer_norms.report.writing import write_report
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without_pictures(monkeypatch)
+    skip_pictures(monkeypatch)
 
 
 T_95 = 4.302652729911275  # Student's 97.5 % point with 2 degrees of freedom, from tables

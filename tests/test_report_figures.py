@@ -131,14 +131,14 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
     make_record("study", runs, axes=axes, baseline={"placement": "pre"})
     beyond = []
 
-    def looked_at(drawn, kind):
+    def look_at(drawn, kind):
         drawn.canvas.draw()
         for one in drawn.axes:
             extent = one.xaxis.label.get_window_extent()
             beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
         return b""
 
-    monkeypatch.setattr(figures, "figure_bytes", looked_at)
+    monkeypatch.setattr(figures, "figure_bytes", look_at)
     write_report(["study"])
     assert beyond
     assert not any(map(any, beyond))

@@ -11,8 +11,8 @@ from run_folders import (
     folder,
     make_study,
     rows,
+    skip_pictures,
     text,
-    without_pictures,
 )
 
 from transformer_norms.report.__main__ import main
@@ -22,7 +22,7 @@ from transformer_norms.text_tables import escape_latex, escape_markdown, spreads
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without_pictures(monkeypatch)
+    skip_pictures(monkeypatch)
 
 
 EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
@@ -74,7 +74,7 @@ def break_size(run):
         file.truncate(1 << 40)
 
 
-def replaced(name, content):
+def replace_content(name, content):
     return lambda run: (run / name).write_bytes(content)
 
 
@@ -83,21 +83,27 @@ HOSTILE = {
     "a linked folder": (break_folder, "is a link"),
     "a pipe": (break_pipe, "is no file"),
     "a terabyte": (break_size, "is longer than"),
-    "garbage": (replaced("summary.json", b"\x00\xff{"), "not readable as JSON"),
-    "a list": (replaced("summary.json", b"[]"), "summary.json"),
-    "brackets": (replaced("summary.json", b"[" * 100_000), "not readable as JSON"),
+    "garbage": (replace_content("summary.json", b"\x00\xff{"), "not readable as JSON"),
+    "a list": (replace_content("summary.json", b"[]"), "summary.json"),
+    "brackets": (replace_content("summary.json", b"[" * 100_000), "not readable as JSON"),
     "infinity": (lambda run: edit(run, val_loss=float("inf")), "Infinity is no JSON"),
     "a word for a number": (lambda run: edit(run, val_loss="2.3"), "val_loss: input should be"),
     "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
-    "an alias": (replaced("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"), "no anchors"),
+    "an alias": (replace_content("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"), "no anchors"),
     "a tag": (
-        replaced("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
+        replace_content("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
         "aliases or tags",
     ),
-    "a deep config": (replaced("config.yaml", b"[" * 50_000), "nested too deeply"),
-    "half a config": (replaced("config.yaml", b"choices: {}\nseed: 0\n"), "is no run's config"),
+    "a deep config": (replace_content("config.yaml", b"[" * 50_000), "nested too deeply"),
+    "half a config": (
+        replace_content("config.yaml", b"choices: {}\nseed: 0\n"),
+        "is no run's config",
+    ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
-    "no record": (replaced("../sweep-quick.json", b'{"name": "../../x"}'), "sweep-quick.json: "),
+    "no record": (
+        replace_content("../sweep-quick.json", b'{"name": "../../x"}'),
+        "sweep-quick.json: ",
+    ),
 }
 
 

@@ -12,9 +12,9 @@ from run_folders import (
     make_run,
     make_study,
     planned,
+    skip_pictures,
     text,
     tree,
-    without_pictures,
 )
 
 from transformer_norms.errors import ConfigError
@@ -25,7 +25,7 @@ from transformer_norms.report.writing import write_report
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without_pictures(monkeypatch)
+    skip_pictures(monkeypatch)
 
 
 OTHER = {

@@ -14,10 +14,10 @@ from run_folders import (
     make_run,
     planned,
     rows,
+    skip_pictures,
     text,
     tuned,
     tuning_study,
-    without_pictures,
 )
 
 from transformer_norms.errors import ConfigError
@@ -26,7 +26,7 @@ from transformer_norms.errors import ConfigError
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without_pictures(monkeypatch)
+    skip_pictures(monkeypatch)
 
 
 def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():

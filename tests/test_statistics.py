@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, EFFECT, NOISE, compared, outcomes
+from losses import BASE, EFFECT, NOISE, comparison_of, outcomes
 from scipy import optimize, stats
 
 from transformer_norms.report.statistics import (
@@ -32,7 +32,7 @@ def test_the_paired_numbers_are_those_of_scipy_and_of_the_textbook():
     draws = np.random.default_rng(1)
     for seeds in (2, 3, 5, 10):
         ours, theirs = draws.normal(3, 0.01, (2, seeds)).tolist()
-        c, expected = compared(ours, theirs), stats.ttest_rel(ours, theirs)
+        c, expected = comparison_of(ours, theirs), stats.ttest_rel(ours, theirs)
         interval = expected.confidence_interval(0.95)
         differences = np.subtract(ours, theirs)
         assert c.seeds == tuple(range(seeds))
@@ -54,7 +54,7 @@ def test_sums_do_not_depend_on_the_order_of_their_seeds():
     orders = (zip(*order, strict=True) for order in itertools.permutations(pairs))
     numbers = {
         (c.difference, c.low, c.high, c.sd, c.correlation, c.p, c.sign_flip, c.detectable)
-        for c in (compared(*sides) for sides in itertools.islice(orders, 0, 720, 7))
+        for c in (comparison_of(*sides) for sides in itertools.islice(orders, 0, 720, 7))
     }
     assert len(numbers) == 1
 
@@ -189,13 +189,13 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
 )
 def test_each_verdict_is_reached_by_its_own_numbers(shift, noise, verdict):
     ours = [b + shift + noise * n for b, n in zip(BASE, NOISE, strict=True)]
-    assert compared(ours, BASE).verdict == verdict
+    assert comparison_of(ours, BASE).verdict == verdict
 
 
 def test_an_equivalent_variants_whole_interval_lies_within_the_effect():
     differences = [0.00258, 0.00342, 0.0, 0.00342, 0.00258, 0.0]
     ours = [3 + d for d in differences]
-    c = compared(ours, [3.0] * 6, effect=0.00359)
+    c = comparison_of(ours, [3.0] * 6, effect=0.00359)
     assert c.p_equivalent < 0.05  # that is, the 90 % interval does
     assert c.high > 0.00359
     assert c.verdict == "not distinguishable"
@@ -227,7 +227,7 @@ def test_only_seeds_that_both_have_are_compared():
 
 
 def test_differences_equal_but_for_rounding_measure_no_noise():
-    c = compared([3.01, 2.51, 2.76], [3.0, 2.5, 2.75])
+    c = comparison_of([3.01, 2.51, 2.76], [3.0, 2.5, 2.75])
     assert 0 <= c.sd < 1e-15
     assert (c.verdict, c.p, c.low) == ("too few seeds", None, None)
 
@@ -244,7 +244,7 @@ def test_sides_swapped_mirror_it_and_neither_a_common_shift_nor_the_seeds_order_
     pairs, shift, order
 ):
     ours, theirs = zip(*pairs, strict=True)
-    c, mirrored = compared(ours, theirs, 0.1), compared(theirs, ours, 0.1)
+    c, mirrored = comparison_of(ours, theirs, 0.1), comparison_of(theirs, ours, 0.1)
     assert mirrored.verdict == SWAPPED.get(c.verdict, c.verdict)
     same = "sd p p_holm sign_flip p_equivalent detectable".split()
     for name in [*same, "correlation"]:
@@ -255,10 +255,10 @@ def test_sides_swapped_mirror_it_and_neither_a_common_shift_nor_the_seeds_order_
             -c.high,
             -c.low,
         )
-    shifted = compared([a + shift for a in ours], [b + shift for b in theirs], 0.1)
+    shifted = comparison_of([a + shift for a in ours], [b + shift for b in theirs], 0.1)
     shuffled = list(pairs)
     order.shuffle(shuffled)
-    reordered = compared(*zip(*shuffled, strict=True), 0.1)
+    reordered = comparison_of(*zip(*shuffled, strict=True), 0.1)
     for other in (shifted, reordered):
         for name in [*same, "difference", "low", "high", "verdict"]:
             assert getattr(other, name) == getattr(c, name)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from rich.console import Console
-from run_folders import without_pictures
+from run_folders import skip_pictures
 
 from transformer_norms import cli as command
 from transformer_norms import compose, locks
@@ -80,7 +80,7 @@ class BasicLauncher:
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
-    without_pictures(monkeypatch)
+    skip_pictures(monkeypatch)
     plan_sweep.cache_clear()
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, NOISE, outcomes, said
+from losses import BASE, NOISE, outcomes, sentence_of
 
 from transformer_norms.report.statistics import Outcomes
 from transformer_norms.report.verdict import Comparison, comparison_sentence
@@ -15,10 +15,10 @@ def test_the_words_are_those_of_their_numbers():
     # mean -0.0120, sd sqrt(34e-6/4) = 0.002915, se 0.001304, t(4) 2.776: half-width 0.00362
     ours = outcomes([b + s for b, s in zip(base.losses.values(), shifts, strict=True)])
     numbers = "by 0.0120 nats (95 % interval 0.0084 to 0.0156, p below 0.001 after Holm, 5 seeds)"
-    assert said(ours, base) == f"sandwich is better than pre {numbers}"
-    assert said(base, ours) == f"sandwich is worse than pre {numbers}"
+    assert sentence_of(ours, base) == f"sandwich is better than pre {numbers}"
+    assert sentence_of(base, ours) == f"sandwich is worse than pre {numbers}"
     wide = outcomes([3.02, 3.00, 3.02])
-    assert said(wide, outcomes([3.00, 3.02, 2.99])) == (
+    assert sentence_of(wide, outcomes([3.00, 3.02, 2.99])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
         "(they would find a true difference of 0.1 nine times in ten): difference 0.010 nats, "
         "95 % interval -0.056 to 0.076, p 0.58 after Holm"
@@ -28,16 +28,16 @@ def test_the_words_are_those_of_their_numbers():
 def test_equals_near_equals_and_what_is_too_small_to_name_have_their_words():
     base = outcomes(BASE)
     near = outcomes([b + 0.001 + n for b, n in zip(BASE, NOISE, strict=True)])
-    assert said(near, base) == (
+    assert sentence_of(near, base) == (
         "sandwich is equivalent to pre within 0.005 nats "
         "(difference 0.00100, 95 % interval 0.00002 to 0.00198, p below 0.001 after Holm, 5 seeds)"
     )
     small = outcomes([b - 0.0045 + n for b, n in zip(BASE, NOISE, strict=True)])
-    assert said(small, base) == (
+    assert sentence_of(small, base) == (
         "sandwich differs from pre by -0.00450 nats (95 % interval -0.00548 to -0.00352, "
         "p below 0.001 after Holm, 5 seeds), less than the 0.005 worth naming"
     )
-    assert said(base, base) == "sandwich has exactly the losses of pre with 5 seeds"
+    assert sentence_of(base, base) == "sandwich has exactly the losses of pre with 5 seeds"
 
 
 def comparison(**numbers):
@@ -78,7 +78,7 @@ def test_zero_has_no_sign():
 def test_the_sign_flip_stands_beside_students_p_where_it_is_known():
     base = [3.0] * 6
     ours = [2.98, 2.97, 2.985, 2.975, 2.98, 2.99]
-    assert "p below 0.001 after Holm, sign-flip p 0.031, 6 seeds" in said(
+    assert "p below 0.001 after Holm, sign-flip p 0.031, 6 seeds" in sentence_of(
         outcomes(ours), outcomes(base)
     )
 
@@ -88,24 +88,24 @@ def test_runs_that_diverged_or_are_missing_are_said():
     lost = Outcomes({0: 3.0, 1: 10.8, 2: 10.8}, frozenset({1, 2}), missing=frozenset({3}))
     sandwich, pre = "diverged in 2 of 3 (9 to 99 %)", "pre in 0 of 3 (at most 63 %)"
     missing = "1 of 4 runs is missing"
-    assert said(lost, base) == f"sandwich {sandwich}, {pre}; sandwich: {missing}"
-    assert said(base, lost) == (
+    assert sentence_of(lost, base) == f"sandwich {sandwich}, {pre}; sandwich: {missing}"
+    assert sentence_of(base, lost) == (
         f"pre {sandwich}, sandwich in 0 of 3 (at most 63 %); pre: {missing}"
     )
     alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
-    assert said(base, alone) == (
+    assert sentence_of(base, alone) == (
         "sandwich cannot be compared with pre with 1 seed (difference 0 nats); "
         "pre: 2 of 3 runs are missing"
     )
     none = Outcomes({}, missing=frozenset({0}))
-    assert said(base, none) == (
+    assert sentence_of(base, none) == (
         "sandwich cannot be compared with pre: they have no seed in common; "
         "pre: 1 of 1 run is missing"
     )
 
 
 def test_one_difference_repeated_is_said_to_count_once():
-    assert said(outcomes([3.5, 3.25]), outcomes([3.0, 2.75])) == (
+    assert sentence_of(outcomes([3.5, 3.25]), outcomes([3.0, 2.75])) == (
         "sandwich cannot be compared with pre: the difference is the same 0.5 nats with each of "
         "2 seeds, which therefore count as one"
     )
@@ -115,7 +115,7 @@ def test_one_difference_repeated_is_said_to_count_once():
 @given(st.lists(st.tuples(st.floats(1, 12), st.floats(1, 12)), max_size=8), st.floats(0, 0.1))
 def test_any_losses_make_one_sentence_that_never_says_significant(pairs, effect):
     ours, theirs = (outcomes([p[side] for p in pairs]) for side in (0, 1))
-    sentence = said(ours, theirs, effect)
+    sentence = sentence_of(ours, theirs, effect)
     assert sentence.startswith("sandwich ")
     for word in ("significant", "None", "nan", "inf", "-0.0 ", "1 seeds", "\n"):
         assert word not in sentence

@@ -9,54 +9,54 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 
-def watched(study, monkeypatch, *lasts):
-    """What a watch of a study with one run under way writes, and how often it waits, where that
-    run's status becomes the next of `lasts` after every third wait."""
+def watch_study(study, monkeypatch, *statuses):
+    """Watches a study with one run under way, whose status becomes the next of `statuses` after
+    every third wait. Returns the `refresh` of each report, and the number of waits."""
     make_study(study, {"pre": {0: 2.3}, "post": {0: 2.4}})
     run = next(study.glob("post*"))
     edit(run, status="running")
-    waited, wrote, lasts = [], [], list(lasts)
+    waited, refreshes, statuses = [], [], list(statuses)
 
     def sleep(seconds):
         waited.append(seconds)
         if len(waited) % 3 == 0:
-            last = lasts.pop(0)
-            if last is KeyboardInterrupt:
-                raise last
-            edit(run, status=last)
+            status = statuses.pop(0)
+            if status is KeyboardInterrupt:
+                raise status
+            edit(run, status=status)
 
     def write(refresh=None):
-        wrote.append(refresh)
+        refreshes.append(refresh)
         return study, findings(read_study([study]))
 
     monkeypatch.setattr(command.time, "sleep", sleep)
     monkeypatch.setattr(command.os, "nice", lambda more: more)
     path, found = command.watch(write, [study])
     assert (path, found.study.count()["runs"]) == (study, 2)
-    return wrote, len(waited)
+    return refreshes, len(waited)
 
 
 def test_watching_ends_when_every_run_has(tmp_path, monkeypatch):
-    assert watched(tmp_path, monkeypatch, "finished") == ([10, 10], 3)
+    assert watch_study(tmp_path, monkeypatch, "finished") == ([10, 10], 3)
 
 
 def test_watching_ends_where_all_that_is_left_has_failed(tmp_path, monkeypatch):
     """And what it leaves is no page that is loaded again and again."""
-    assert watched(tmp_path, monkeypatch, "preempted", "failed") == ([10, 10, 10, None], 6)
+    assert watch_study(tmp_path, monkeypatch, "preempted", "failed") == ([10, 10, 10, None], 6)
 
 
 def test_ctrl_c_ends_watching_with_a_report(tmp_path, monkeypatch):
-    assert watched(tmp_path, monkeypatch, KeyboardInterrupt) == ([10, None], 3)
+    assert watch_study(tmp_path, monkeypatch, KeyboardInterrupt) == ([10, None], 3)
 
 
 def test_ctrl_c_in_the_first_report_ends_the_command(tmp_path, monkeypatch):
-    def interrupted(refresh=None):
+    def interrupt(refresh=None):
         raise KeyboardInterrupt
 
     make_study(tmp_path, {"pre": {0: 2.3}})
     monkeypatch.setattr(command.os, "nice", lambda more: more)
     with pytest.raises(KeyboardInterrupt):  # all that it imports may be half there
-        command.watch(interrupted, [tmp_path])
+        command.watch(interrupt, [tmp_path])
 
 
 def test_a_study_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch, capsys):
@@ -76,10 +76,10 @@ def test_a_study_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch, caps
 
 
 def test_ctrl_c_while_waiting_is_a_line_and_no_traceback(tmp_path, monkeypatch, capsys):
-    def interrupted(seconds):
+    def interrupt(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", interrupted)
+    monkeypatch.setattr(command.time, "sleep", interrupt)
     monkeypatch.setattr(command.os, "nice", lambda more: more)
     assert main(["--watch", str(tmp_path / "nowhere")]) == 130
     printed = capsys.readouterr()
