@@ -11,8 +11,8 @@ from transformer_norms.data.stories import (
     MOODY,
     SCENES,
     Stories,
-    closed_form,
     derive,
+    entropy_and_length,
 )
 
 
@@ -83,7 +83,7 @@ def test_more_stories_begin_with_the_same_ones():
 
 def test_entropy_and_length_are_what_drawing_many_stories_gives():
     samples = many()
-    entropy, length = closed_form()
+    entropy, length = entropy_and_length()
     for expected, values in (
         (entropy, [surprise for _, surprise in samples]),
         (length, [len(text.encode()) for text, _ in samples]),
@@ -104,7 +104,7 @@ def test_surprise_and_length_go_together_as_the_floor_says():
 
 
 def test_the_floor_is_their_quotient():
-    entropy, length = closed_form()
+    entropy, length = entropy_and_length()
     assert Stories(documents=1, grammar_seed=0).floor == entropy / length
 
 

@@ -84,7 +84,9 @@ def _build(
 
     say(f"data: reading {content['corpus']['type']}")
     documents = _read_documents(corpus, tell)
-    split = SPLITS[content["split"]](documents, content["val_fraction"], note)
+    split = SPLITS[content["split"]](documents, content["val_fraction"])
+    if split.note:
+        note(split.note)
     _check_parts(split, content)
     tokenizer = choice.fit(split.train, split.separated, note, tell)
     facts: dict[str, Any] = content | {"split": split.rule, "separated": split.separated}

@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from transformer_norms.progress import Say
-
 FEWEST_DOCUMENTS = 100
 
 
@@ -13,7 +11,8 @@ FEWEST_DOCUMENTS = 100
 class Split:
     """Whole documents under `hash`; one stretch of text a part under `position` and `tail`.
 
-    `separated` says that one end-of-document token follows each document.
+    `separated` says that one end-of-document token follows each document. `note` is a line for the
+    user, or empty.
     """
 
     rule: str
@@ -21,12 +20,13 @@ class Split:
     val: list[str]
     test: list[str] = field(default_factory=list)
     separated: bool = False
+    note: str = ""
 
     def parts(self) -> dict[str, list[str]]:
         return {"train": self.train, "val": self.val, "test": self.test}
 
 
-def by_hash(documents: list[str], val_fraction: float, say: Say) -> Split:
+def split_by_hash(documents: list[str], val_fraction: float) -> Split:
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
@@ -34,7 +34,7 @@ def by_hash(documents: list[str], val_fraction: float, say: Say) -> Split:
     of val, and the order of reading has no effect. Few documents are split by position.
     """
     if len(documents) < FEWEST_DOCUMENTS:
-        return _by_position(documents, val_fraction, say)
+        return _split_by_position(documents, val_fraction)
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for number, document in sorted((content_number(text), text) for text in documents):
         if number < val_fraction:
@@ -46,7 +46,7 @@ def by_hash(documents: list[str], val_fraction: float, say: Say) -> Split:
     return Split(rule="hash", separated=True, **parts)
 
 
-def by_tail(documents: list[str], val_fraction: float, say: Say) -> Split:
+def split_by_tail(documents: list[str], val_fraction: float) -> Split:
     """val = the last share of the characters, no test: nanoGPT's text[:int(n * (1 - f))]."""
     text = "".join(documents)
     cut = int(len(text) * (1 - val_fraction))
@@ -59,18 +59,18 @@ def content_number(document: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
-def _by_position(documents: list[str], val_fraction: float, say: Say) -> Split:
+def _split_by_position(documents: list[str], val_fraction: float) -> Split:
     text = "".join(documents)
     first = int(len(text) * (1 - 2 * val_fraction))
     second = int(len(text) * (1 - val_fraction))
-    say(
+    note = (
         f"data: {len(documents)} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
         f"train first, then val, then test, each {val_fraction:g} of the text"
     )
-    return Split("position", [text[:first]], [text[first:second]], [text[second:]])
+    return Split("position", [text[:first]], [text[first:second]], [text[second:]], note=note)
 
 
-SPLITS = {"hash": by_hash, "tail": by_tail}
+SPLITS = {"hash": split_by_hash, "tail": split_by_tail}
 
 
 def repeated_share(train: Iterable[str], val: list[str]) -> float:

@@ -36,7 +36,7 @@ class Stories:
 
     @property
     def floor(self) -> float:
-        entropy, length = closed_form()
+        entropy, length = entropy_and_length()
         return entropy / length
 
     def identity(self) -> dict:
@@ -74,7 +74,7 @@ def derive(pick: Pick) -> Iterator[str]:
         yield "\n" if scene == END else " "
 
 
-def closed_form() -> tuple[float, float]:
+def entropy_and_length() -> tuple[float, float]:
     """Entropy in nats and expected length in bytes of one story.
 
     Scenes are a Markov chain that ends: with P its transitions, the expected visits v solve
