@@ -45,7 +45,7 @@ BUGS = """
 # peri has no norm on the embedding | placement/peri.yaml | fingerprints
 - brings: {embed: norm}
 + brings: {embed: none}
-# deepnorm's N counts sub-layers | formula.py | fingerprints
+# deepnorm's N counts sub-layers | model/settings.py | fingerprints
 - "N": sizes.depth
 + "N": 2 * sizes.depth
 # deepnorm's beta shrinks q and k as well | init/deepnorm.yaml | initialization

@@ -101,16 +101,3 @@ def _names(tree: ast.AST) -> frozenset[str]:
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return frozenset(node.id for node in names if id(node) not in calls)
-
-
-def formula_values(sizes: Any) -> dict[str, float]:
-    """Returns the numbers that formulas in YAML may name, besides i and l of a block."""
-    return {
-        "N": sizes.depth,
-        "R": 2 * sizes.depth,
-        "d": sizes.width,
-        "H": sizes.heads,
-        "dh": sizes.head_dim,
-        "m": sizes.mlp_width,
-        "L": sizes.context,
-    }

@@ -6,12 +6,12 @@ from typing import Any
 from torch.optim import Optimizer
 
 from transformer_norms.config.tree import Config
-from transformer_norms.formula import formula_values
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import InitRule, biased
 from transformer_norms.model.position import POSITIONS, rotary_bases
+from transformer_norms.model.settings import formula_values
 from transformer_norms.model.transformer import LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
-from transformer_norms.formula import Formula, formula_values
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, read_placement
+from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing

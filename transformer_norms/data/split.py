@@ -43,7 +43,7 @@ def split_by_hash(documents: list[str], val_fraction: float) -> Split:
             parts["val"].append(document)
         else:
             parts["train"].append(document)
-    return Split(rule="hash", separated=True, **parts)
+    return Split("hash", parts["train"], parts["val"], parts["test"], separated=True)
 
 
 def split_by_tail(documents: list[str], val_fraction: float) -> Split:

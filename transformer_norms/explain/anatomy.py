@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_norms.formula import Formula, formula_values
+from transformer_norms.formula import Formula
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, qk_site
+from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream

@@ -13,12 +13,13 @@ from omegaconf import OmegaConf
 
 from transformer_norms.config.overrides import as_typed, to_dict
 from transformer_norms.config.tree import Config
-from transformer_norms.formula import Formula, formula_values
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import rotary_bases
+from transformer_norms.model.settings import formula_values
 from transformer_norms.names import option_files
 
 Facts = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from transformer_norms.formula import Formula, formula_values
+from transformer_norms.formula import Formula
 from transformer_norms.model.attention import ATTENTIONS, ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
 from transformer_norms.model.coefficient import Adding, Rest, Scaled, coefficient
@@ -15,7 +15,7 @@ from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, qk_site, read_placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import ModelConfig
+from transformer_norms.model.settings import ModelConfig, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, nothing
 

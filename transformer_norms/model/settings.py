@@ -44,6 +44,19 @@ class Sizes:
     dropout: Annotated[Number, Field(ge=0, lt=1)]
 
 
+def formula_values(sizes: Sizes) -> dict[str, float]:
+    """Returns the numbers that formulas in YAML may name, besides i and l of a block."""
+    return {
+        "N": sizes.depth,
+        "R": 2 * sizes.depth,
+        "d": sizes.width,
+        "H": sizes.heads,
+        "dh": sizes.head_dim,
+        "m": sizes.mlp_width,
+        "L": sizes.context,
+    }
+
+
 def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
     """The sizes with every auto as a number; ValueError where they do not fit together."""
     sizes, width, heads = dict(chosen), chosen["width"], chosen["heads"]
