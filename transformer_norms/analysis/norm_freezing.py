@@ -12,11 +12,8 @@ from torch import Tensor, nn
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
-from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import write_bytes, write_json
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.transformer import Transformer
@@ -24,8 +21,6 @@ from transformer_norms.norms import NORMS
 from transformer_norms.norms.affine import wide
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.rmsnorm import RMSNorm
-from transformer_norms.run import checkpoint
-from transformer_norms.training.trainer import stored_tensors
 
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
@@ -216,8 +211,8 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
 
 
 def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
-    """The matrices that read the norm at `path`: of the head, of one sub-layer, or of both where a
-    parallel block has one norm."""
+    """The matrices that read the norm at `path`: the head, or those of one sub-layer, or those of
+    both where a parallel block has one norm."""
     if path == "final":
         assert isinstance(model.head, nn.Linear)
         yield model.head
@@ -226,15 +221,3 @@ def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
     for name in ("attention", "mlp") if first == "pre" else (first,):
         f = model.get_submodule(f"blocks.{i}.{name}.f")
         yield from (getattr(f, role) for role in READERS[name] if hasattr(f, role))
-
-
-def save_folded(
-    model: Transformer, config: Config, tokenizer: Tokenizer, step: int, run: str, folder: Path
-) -> None:
-    """Writes a new folder that `load` and sampling read. `run` names the run that was folded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "config.yaml", to_yaml(config).encode())
-    write_json(folder / "tokenizer.json", tokenizer.save())
-    tensors = {"model": {name: tensor.float() for name, tensor in stored_tensors(model).items()}}
-    extra = {"folded_from": run}
-    checkpoint.save(folder / "checkpoints", step, tensors, {}, extra, keep=1)

@@ -29,7 +29,7 @@ from transformer_norms.analysis.command import (
     svg_bytes,
     write_files,
 )
-from transformer_norms.analysis.norm_freezing import STAGES, save_folded
+from transformer_norms.analysis.norm_freezing import STAGES
 from transformer_norms.analysis.norm_tuning import (
     AT_ONCE,
     BEFORE,
@@ -46,7 +46,6 @@ from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
 from transformer_norms.report.gathering import group_by_variant
 from transformer_norms.report.statistics import half_interval
-from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import csv_table, markdown_table, text_table
@@ -98,9 +97,8 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
         cost, model = subject.remove(name, tell)
         costs.append(cost)
         if typed.save and model is not None:
-            run, out = subject.folder, _folded_folder(typed.save, subject.folder)
-            step = subject.summary.step + subject.config.trainer.steps
-            save_folded(model, subject.normless, tokenizer(run), step, run.resolve().name, out)
+            out = _folded_folder(typed.save, subject.folder)
+            subject.save(model, out)
             models.append(str(out))
         if typed.out:
             setting = (
@@ -109,8 +107,7 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
             )
             paths = write_files(typed.out, files(costs, subjects, setting))
     remarks = map(paragraph, (LEGEND, *sentences(costs)))
-    text = "\n".join([text_table(rows(costs)), "", *remarks])
-    return text, {"files": [*paths, *models]}
+    return "\n".join([text_table(rows(costs)), "", *remarks]), {"files": [*paths, *models]}
 
 
 def _check(typed: Namespace, folders: Sequence[Path]) -> None:
@@ -125,8 +122,8 @@ def _check(typed: Namespace, folders: Sequence[Path]) -> None:
     outs = [_folded_folder(typed.save, folder) for folder in folders]
     for out in outs:
         if out.exists() or outs.count(out) > 1:
-            twice = "is there already" if out.exists() else "would be written twice"
-            raise ConfigError(f"--save {typed.save}: {out} {twice}; name another folder")
+            why = "is there already" if out.exists() else "would be written twice"
+            raise ConfigError(f"--save {typed.save}: {out} {why}; name another folder")
 
 
 def _folded_folder(folder: Path, run: Path) -> Path:
@@ -154,7 +151,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def rows(
     costs: Sequence[Cost], stages: Sequence[str] = (BEFORE, AT_ONCE, *STAGES, TUNED)
 ) -> list[list[str]]:
-    """A heading, and a row a run: the validation loss at each stage, the control's, and the gap."""
+    """A heading, and for each run its validation loss at each stage, the control's, and the gap."""
     table = [["run", *stages, "control", "gap"]]
     for cost in costs:
         losses = [cost.removed.validation.get(stage) for stage in stages]
@@ -261,18 +258,23 @@ def figure(costs: Sequence[Cost]) -> bytes:
     left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
     right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
     right.axhline(0, color=GREY, linewidth=0.8)
-    spans = {(cost.steps.get(AT_ONCE, -1), cost.steps.get(FIRST, -1)) for cost in costs}
-    start, end = next(iter(spans))
-    if len(spans) == 1 and 0 <= start < end:  # models of other depths have other spans
-        right.axvspan(start, end, color=GREY, alpha=0.12, linewidth=0)
-        right.annotate(
-            "norms go", ((start + end) / 2, 0.97), xycoords=("data", "axes fraction"),
-            ha="center", va="top", fontsize=FONT, color=GREY,
-        )  # fmt: skip
+    _mark_removal(right, costs)
     for axes in (left, right):
         style_axes(axes)
         axes.legend(fontsize=FONT, frameon=False)
     return svg_bytes(drawing)
+
+
+def _mark_removal(axes: Any, costs: Sequence[Cost]) -> None:
+    """Shades the steps in which norms are frozen, if they are the same for all models."""
+    spans = {(cost.steps.get(AT_ONCE, -1), cost.steps.get(FIRST, -1)) for cost in costs}
+    start, end = next(iter(spans))
+    if len(spans) == 1 and 0 <= start < end:
+        axes.axvspan(start, end, color=GREY, alpha=0.12, linewidth=0)
+        axes.annotate(
+            "norms go", ((start + end) / 2, 0.97), xycoords=("data", "axes fraction"),
+            ha="center", va="top", fontsize=FONT, color=GREY,
+        )  # fmt: skip
 
 
 def _draw_stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None:

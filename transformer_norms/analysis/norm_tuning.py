@@ -11,6 +11,7 @@ import torch
 
 from transformer_norms.analysis.norm_freezing import (
     STAGES,
+    RemovableNorm,
     compose_normless,
     fold_norms,
     make_removable,
@@ -18,15 +19,18 @@ from transformer_norms.analysis.norm_freezing import (
 )
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
-from transformer_norms.run.loading import load
+from transformer_norms.run import checkpoint
+from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import read_summary
 from transformer_norms.training.divergence import Divergence
-from transformer_norms.training.trainer import Trainer
+from transformer_norms.training.trainer import Trainer, stored_tensors
 
 BEFORE, AT_ONCE, FIRST, TUNED = "before", "at once", "first token", "tuned"
 ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)
@@ -75,6 +79,12 @@ class Tuning:
     training: list[float] = field(default_factory=list)
     diverged: str = ""
 
+    def validate(self, stage: str, trainer: Trainer) -> None:
+        measured = trainer.evaluate(trainer.validation())
+        assert measured is not None
+        nats, tokens = measured
+        self.steps[stage], self.validation[stage] = trainer.step, nats / tokens
+
 
 def tune(
     trainer: Trainer, timetable: Timetable, remove: bool, tell: Callable[[int, int], None]
@@ -83,43 +93,37 @@ def tune(
 
     Without `remove` this is the control: the same steps on the same batches, validated alike.
     """
-    tuning, stages, steps = Tuning(), timetable.stages, trainer.settings.steps
+    tuning, steps = Tuning(), trainer.settings.steps
     # A loss above the first one is what is to be measured here; only what is not finite ends it.
     trainer.divergence = Divergence(warmup=steps)
     norms = make_removable(trainer.model) if remove else {}
-
-    def validate(stage: str, step: int) -> None:
-        measured = trainer.evaluate(trainer.validation())
-        assert measured is not None
-        nats, tokens = measured
-        tuning.steps[stage], tuning.validation[stage] = step, nats / tokens
-
-    def freeze(frozen: bool) -> None:
-        for norm in norms.values():
-            norm.frozen = frozen
-
-    validate(BEFORE, 0)
+    tuning.validate(BEFORE, trainer)
     for step in range(steps):
         tell(step, steps)
         if norms and step == timetable.start:
-            freeze(True)
-            validate(AT_ONCE, step)
-            freeze(False)
+            _freeze(norms, True)
+            tuning.validate(AT_ONCE, trainer)
+            _freeze(norms, False)
         if norms and step in timetable.steps:
             norms[timetable.steps[step]].frozen = True
         if step == timetable.end:
             for norm in norms.values():
                 norm.unify_lengths()
-        if step in stages:
-            validate(stages[step], step)
+        if step in timetable.stages:
+            tuning.validate(timetable.stages[step], trainer)
         tuning.diverged = trainer.train_step() or ""
         if tuning.diverged:
             return tuning
         for norm in norms.values():
             norm.step()
         tuning.training.append(trainer.last_loss)
-    validate(TUNED, steps)
+    tuning.validate(TUNED, trainer)
     return tuning
+
+
+def _freeze(norms: Mapping[str, RemovableNorm], frozen: bool) -> None:
+    for norm in norms.values():
+        norm.frozen = frozen
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Cost:
 
 
 class Subject:
-    """A trained run, to be tuned on as `typed` says: KEY=VALUE as train.py takes them.
+    """A trained run that is tuned on as `typed` says: KEY=VALUE as train.py takes them.
 
     Its optimizer starts afresh, with norms and without. Raises ConfigError if it is no finished
     run, if it has norms that are not folded here, or if its text has changed.
@@ -210,6 +214,16 @@ class Subject:
                 "a fault of this program, or a norm of your own"
             )
         return Cost(name, seed, removed, control, rounding), folded
+
+    def save(self, model: Transformer, folder: Path) -> None:
+        """Writes the model without norms into a new folder that `load` and sampling read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "config.yaml", to_yaml(self.normless).encode())
+        write_json(folder / "tokenizer.json", tokenizer(self.folder).save())
+        tensors = {name: tensor.float() for name, tensor in stored_tensors(model).items()}
+        extra = {"folded_from": self.folder.resolve().name}
+        step = self.summary.step + self.config.trainer.steps
+        checkpoint.save(folder / "checkpoints", step, {"model": tensors}, {}, extra, keep=1)
 
     def trainer(self, model: Transformer) -> Trainer:
         """A trainer that reads on where the run's own training stopped."""
