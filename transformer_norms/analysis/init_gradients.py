@@ -146,7 +146,7 @@ def notes(setting: Setting, variants: Sequence[Variant]) -> list[str]:
 
 
 def _question(setting: Setting) -> str:
-    depths, seeds = (", ".join(map(str, some)) for some in (setting.depths, setting.seeds))
+    depths, seeds = ", ".join(map(str, setting.depths)), ", ".join(map(str, setting.seeds))
     return f"N = {depths} blocks, seeds {seeds}"
 
 
@@ -179,14 +179,14 @@ def files(setting: Setting, variants: Sequence[Variant]) -> dict[str, bytes]:
 
 def markdown_page(setting: Setting, variants: Sequence[Variant]) -> str:
     heading, *cells = rows(setting, variants)
-    kept = [n for n in range(len(heading)) if any(row[n] for row in cells)]
+    filled = [n for n in range(len(heading)) if any(row[n] for row in cells)]
     sections = [
         f"# {TITLE}",
         f"Models as they start, in float64, of {_question(setting)}; one batch of {SEQUENCES} "
         f"sequences of uniformly drawn tokens, {VOCABULARY} of them in the vocabulary; the "
         "gradient is that of the mean cross-entropy in nats per token. The keys:",
         markdown_list(setting.keys),
-        markdown_table([[row[n] for n in kept] for row in (heading, *cells)]),
+        markdown_table([[row[n] for n in filled] for row in (heading, *cells)]),
         markdown_list(notes(setting, variants)),
         "![by depth and by block](init_gradients.svg)",
         "## What this does not show",

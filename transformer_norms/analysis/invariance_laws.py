@@ -1,4 +1,5 @@
-"""The laws that a norm may obey, y = norm(W x) staying what it was, and each norm put to them."""
+"""The laws that a norm may obey: which changes of W and x leave y = norm(W x) as it was. Measures
+them for each norm."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +42,7 @@ Norm = Callable[[Any], Any]
 class Layer:
     """z = W x for a batch of tokens, in float64
 
-    g, b, c and `last` are what laws put in. All numbers are standard normal; W, g and b are divided
+    Laws put in g, b, c and `last`. All numbers are standard normal; W, g and b are divided
     by sqrt(inputs), so that z is about 1.
     """
 
@@ -69,10 +70,10 @@ def draw_layer() -> Layer:
 
 @dataclass(frozen=True)
 class Law:
-    """One question: `change(norm, layer)` is 0 where the law holds.
+    """A property that a norm may have: `change(norm, layer)` is 0 where it holds.
 
-    `code` heads a terminal's column, `head` a page's. `about` is what is changed, or what is looked
-    at. The parameters named in `kept` are left where they start. `training` is the norm's mode.
+    `code` heads a column in a terminal, `head` one on a page. `about` names the thing that changes.
+    Parameters whose names are in `kept` stay at their start. `training` is the norm's mode.
     """
 
     key: str
@@ -126,13 +127,13 @@ def _even_part(norm: Norm, layer: Layer) -> float:
 
 
 def _spread(norm: Norm, layer: Layer) -> float:
-    """How far a token's mean square is from that of all."""
+    """The largest relative distance of a token's mean square from that of all tokens."""
     squares = mean_squares(norm(layer.z))
     return float((squares / squares.mean() - 1).abs().max())
 
 
 def _leak(norm: Norm, layer: Layer) -> float:
-    """How far earlier outputs move when the last token of every sequence is another."""
+    """The change of earlier outputs when the last token of every sequence is another."""
     x = layer.x.clone()
     x[:, -1] = layer.last
     return relative_change(norm(x @ layer.weight.T)[:, :-1], norm(layer.z)[:, :-1])
@@ -199,7 +200,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one norm: `changes` by the key of a law.
+    """The results for one norm: `changes` by the key of a law.
 
     `learned` is how many numbers it learns at width d. `mean_square` is that of its output, at
     gain 1 and bias 0, over all tokens.
@@ -225,7 +226,7 @@ class Answers:
 
 
 def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Answers]:
-    """The answers of each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
+    """The results for each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
 
     Without norm= these are all norms but those that differ from another in eps alone. Raises
     ConfigError if something named is no norm.
@@ -242,7 +243,7 @@ def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> li
 
 
 def _read_norms(overrides: Sequence[str]) -> list[Values]:
-    """The keys of each norm that is asked for."""
+    """The keys of each norm that was typed, or of all norms."""
     for text in overrides:
         key = text.partition("=")[0]
         if key not in ("norm", "plugins") and not key.startswith("norm."):
@@ -260,7 +261,7 @@ def _read_norms(overrides: Sequence[str]) -> list[Values]:
 
 def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
     config = _compose(values)
-    spec, eps = config.norm, getattr(config.norm, "eps", None)
+    spec, eps = config.norm, config.norm.get("eps")
     small = None if eps is None else _compose_small_eps(values)
     changes = {}
     for law in LAWS:
@@ -270,8 +271,8 @@ def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
     size = next(law for law in LAWS if law.key == "size")
     return Answers(
         name=name,
-        formula=str(getattr(spec, "formula", None) or ""),
-        source=str(getattr(spec, "source", None) or ""),
+        formula=str(spec.get("formula") or ""),
+        source=str(spec.get("source") or ""),
         eps=eps,
         small_eps=None if small is None else small.norm.eps,
         learned=_learned_numbers(config),
@@ -281,7 +282,7 @@ def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
 
 
 def _compose(values: Values) -> Config:
-    """A norm that sees later tokens is trained only where that is allowed; here it is measured."""
+    """The config of a norm. One that sees later tokens is allowed: it is measured, not trained."""
     typed = [as_typed(key, value) for key, value in values.items()]
     try:
         return compose(typed)
@@ -324,14 +325,16 @@ def _build_norm(config: Config, law: Law) -> Norm:
 
 def _learned_numbers(config: Config) -> str:
     """How many numbers a norm learns, as a formula of its width d: `2d + 1`."""
-    counts = []
-    for width in (WIDTH, 2 * WIDTH, 3 * WIDTH):
-        norm = norm_of(config, "norm")(width)
-        parameters = norm.parameters() if isinstance(norm, nn.Module) else ()
-        counts.append(sum(parameter.numel() for parameter in parameters))
-    slope, rest = divmod(counts[1] - counts[0], WIDTH)
-    if rest or counts[2] - counts[1] != counts[1] - counts[0]:
-        return f"{counts[0]} at d = {WIDTH}"
-    beside = counts[0] - slope * WIDTH
-    times = f"{slope if slope != 1 else ''}d" if slope else ""
-    return " + ".join(part for part in (times, str(beside) if beside else "") if part) or "0"
+    norms = [norm_of(config, "norm")(times * WIDTH) for times in (1, 2, 3)]
+    one, two, three = (
+        sum(parameter.numel() for parameter in norm.parameters())
+        if isinstance(norm, nn.Module)
+        else 0
+        for norm in norms
+    )
+    slope, rest = divmod(two - one, WIDTH)
+    if rest or three - two != two - one:
+        return f"{one} at d = {WIDTH}"
+    constant = one - slope * WIDTH
+    terms = [f"{slope if slope != 1 else ''}d" if slope else "", str(constant) if constant else ""]
+    return " + ".join(filter(None, terms)) or "0"
