@@ -236,10 +236,12 @@ SWEEPS = [
 @pytest.fixture(scope="module", autouse=True)
 def _each_choice_composed_once():
     """Most lines here choose the same files: Hydra's part, the slow one, is done once for each."""
-    hydra = config._hydra
+    hydra = config._compose_with_hydra
     once = cache(hydra)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "_hydra", lambda g, f: copy.deepcopy(once(tuple(map(str, g)), f)))
+        patch.setattr(
+            config, "_compose_with_hydra", lambda g, f: copy.deepcopy(once(tuple(map(str, g)), f))
+        )
         yield
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transformer_norms.config.compose import (
-    check_hydras,
+    check_hydra_keys,
     check_names,
     compose,
     search_path,
@@ -113,7 +113,7 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
 def _run_sweep(overrides: Sequence[str]) -> int:
     overrides = [quote_equations(text) for text in overrides]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
-        check_hydras(text for text in overrides if text.startswith("hydra/"))
+        check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
     else:
         from transformer_norms.sweep.drive import plan_sweep
 

@@ -1,4 +1,4 @@
-"""From a config to a model and its trainer."""
+"""Builds the model of a config, and its trainer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,8 @@ from transformer_norms.training.trainer import Trainer, Windows
 
 
 def build_model(config: Config, vocab_size: int) -> Transformer:
-    """The model of a composed config, its weights drawn from `config.seed`, on the CPU, in float64
-    where trainer.precision=fp64 and float32 otherwise. It carries the config: `model.config`.
-    """
+    """Returns the model of a composed config on the CPU, its weights drawn from `config.seed`, in
+    float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config."""
     model = undrawn(config, vocab_size)
     InitRule(**config.init).apply(model, config.seed, formula_values(config.model))
     model.constrain(model)
@@ -32,7 +31,7 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
 
 
 def undrawn(config: Config, vocab_size: int) -> Transformer:
-    """The model before its weights are drawn, for those who have others to put there."""
+    """Returns the model before its weights are drawn, for a caller who sets them."""
     sizes, architecture = config.model, config.architecture
     width, values = sizes.width, formula_values(sizes)
     position = POSITIONS.maker(config.position)(
@@ -75,9 +74,10 @@ def build_trainer(
     validation: Windows,
     replicas: int = 1,
 ) -> Trainer:
-    """The trainer of a composed config. Moves the model to the config's device. `replicas` of it
-    share a batch: `replica_count` says how many can; each works on as many threads as torch has, so
-    who asks for several divides the threads (torch.set_num_threads) among them."""
+    """Returns the trainer of a composed config. Moves the model to the config's device. `replicas`
+    of it share a batch; `replica_count` says how many can. Each replica works on as many threads as
+    torch has, so a caller who asks for several divides the threads among them
+    (torch.set_num_threads)."""
     settings = config.trainer
     model = model.to(settings.device)
     if settings.compile:

@@ -1,5 +1,5 @@
-"""Warnings: what is strange about a config, one sentence each. Whatever the user types is trained,
-and the record, `explain` and the report say so."""
+"""Warnings about strange choices, one sentence each. The program trains whatever the user types, and
+the record, `explain` and the report repeat the warnings."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -29,23 +29,24 @@ def cautions(config: Config, typed: Collection[str]) -> list[str]:
 
 def _stream(config: Config, placement: Placement) -> Iterator[str]:
     sites = {name for name, site in placement.sites() if site.norm != "none"}
-    normless = config.norm.type == "none"
-    named = {site.norm for site_name, site in placement.sites() if site_name not in HEAD_SITES}
-    bounded = sites & {"pre", "out", "post"} and not (normless and named <= {"norm"})
+    plans = [plan for _, plan in placement.everywhere()]
+    norms = {site.norm for name, site in placement.sites() if name not in HEAD_SITES}
+    no_norm = config.norm.type == "none" and norms <= {"norm"}
+    bounded = sites & {"pre", "out", "post"} and not no_norm
     ends_normed = placement.ends_normed(config.model.depth)
-    final = config.final_norm not in ("none", *(["norm"] if normless else []))
-    learned = [plan.coefficient("b") for _, plan in placement.everywhere()]
-    if any(plan.coefficient("a") == 0 for _, plan in placement.everywhere()):
+    final_type = config.norm.type if config.final_norm == "norm" else config.final_norm
+    final = final_type != "none"
+    if any(plan.coefficient("a") == 0 for plan in plans):
         yield "placement.equation: a sub-layer has no skip, and gradients reach x through f alone"
-    if not bounded and not any(isinstance(b, Mapping) for b in learned):
+    if not bounded and not any(isinstance(plan.coefficient("b"), Mapping) for plan in plans):
         yield "there is no norm on the stream: nothing bounds its growth"
-    if not final and (not ends_normed or (normless and named <= {"norm"})):
+    if not final and (not ends_normed or no_norm):
         yield "final_norm: the stream reaches the head without a norm"
     if final and ends_normed:
         yield "final_norm: it follows a norm, and at the start changes nothing"
     std = config.init.std
     zeros = [role for role in ("output", "down") if str(std.get(role)) in ("0", "0.0")]
-    convex = any(plan.coefficient("a") == REST_OF_B for _, plan in placement.everywhere())
+    convex = any(plan.coefficient("a") == REST_OF_B for plan in plans)
     if zeros and ("out" in sites or convex):
         yield (
             f"init: {' and '.join(zeros)} start at zero under a norm of the branch, which scales "
@@ -56,8 +57,8 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
 def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     """Yields the choices that change nothing."""
     depth, norm = config.model.depth, config.choices["norm"]
-    named = {site.norm for _, site in placement.sites()} | {config.embed, config.final_norm}
-    if "norm" not in named and config.qk_norm in ("none", "l2") and norm != "none":
+    norms = {site.norm for _, site in placement.sites()} | {config.embed, config.final_norm}
+    if "norm" not in norms and config.qk_norm in ("none", "l2") and norm != "none":
         yield f"norm={norm} stands nowhere in placement={config.choices.placement}"
     for number, entry in enumerate(placement.where):
         if not any(entry.blocks({"i": i, "l": i + 1, "N": depth}) for i in range(depth)):
@@ -96,21 +97,20 @@ def _unlike_the_paper(
     """Yields the choices that differ from those that a norm or a placement brings, unless a preset
     made both."""
     choices = config.choices
-    here = {
+    made = {
         **{key: choices[key] for key in ("embed", "final_norm", "qk_norm", "init")},
         **{key: value_at(config, key) for key in AUTO_ARCHITECTURE},
     }
-    names = {key.rpartition(".")[2]: key for key in here}
+    names = {key.rpartition(".")[2]: key for key in made}
     brought = {"norm": config.norm.get("brings", {}), "placement": placement.brings}
     for axis, brings in brought.items():
         for short, wanted in brings.items():
             key = names.get(short)
-            if key is None or here[key] == wanted:
+            if key is None or made[key] == wanted:
                 continue
             if choices["preset"] == "none" or {axis, key} & set(typed):
-                node = f"{axis}={choices[axis]}"
-                there = _value_text(wanted)
-                yield f"{key}={_value_text(here[key])}, where {node} goes with {there}"
+                value, expected = _value_text(made[key]), _value_text(wanted)
+                yield f"{key}={value}, where {axis}={choices[axis]} goes with {expected}"
     if MLPS[config.mlp.type].gated and "gate" in config.init.std:
         yield (
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "
@@ -123,7 +123,7 @@ def _unlike_the_paper(
 
 
 def _unlike_the_file(config: Config, typed: Collection[str]) -> Iterator[str]:
-    """Typed values that make another formula or equation than the one that the file states."""
+    """Yields the typed values that make another equation than the one that the file states."""
     choices = config.choices
     for key in sorted(typed):
         axis, _, own = key.partition(".")

@@ -1,7 +1,7 @@
-"""The config door: from what was typed to one validated config, or to one line that says why not.
+"""The config door: what was typed becomes one validated config, or one line that says why not.
 
-A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. This package, the sweep's plugins
-and the command line are all that know Hydra.
+A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. Nothing but this room, the sweep's
+plugins and the command line knows Hydra.
 """
 
 import copy
@@ -21,7 +21,14 @@ from transformer_norms.config.overrides import Typed, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
+from transformer_norms.names import (
+    AXES,
+    AXES_OF_A_RUN,
+    folder_of_configs,
+    option_files,
+    options,
+    unknown,
+)
 
 MOST_WORKERS = 1024
 
@@ -36,7 +43,7 @@ class Choices:
     option: ReadOption
 
     def choose(self, axis: str, name: str) -> "Choices":
-        """The same with another option of an axis; of init, auto has no content yet."""
+        """Returns the choices with another option of an axis."""
         values = {**self.values, axis: self.option(axis, name)}
         return replace(self, values=values, axes={**self.axes, axis: name})
 
@@ -61,15 +68,15 @@ def compose(overrides: Iterable[str] = ()) -> Config:
 def complete(
     choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
 ) -> Config:
-    """The choices checked and resolved. Torch is imported between the two, for the settings of
+    """Checks and resolves the choices. Torch is imported between the two, for the settings of
     registered classes. `device` stands for the machine's own where the config says auto."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
-    keys = {pair.key for pair in typed}
     checked = check_chosen(choices.values, spelled)
     from transformer_norms.config.resolution import resolve
 
     if folder is not None:
         plugin_folder.load(folder)
+    keys = {pair.key for pair in typed}
     config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
     if "${" in str(config):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
@@ -77,24 +84,24 @@ def complete(
 
 
 def choose(typed: Iterable[Typed], folder: Path | None) -> Choices:
-    """The defaults with what was typed. The names are checked, without torch."""
+    """Returns the defaults with what was typed. Checks the names, without torch."""
     groups = [pair for pair in typed if pair.key in AXES]
     for pair in groups:
         check_option(pair, folder)
         if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
             raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
-    files = tuple(_files(root) for root in roots)
-    content, chosen = _composed(tuple(str(pair) for pair in groups), folder, files)
+    states = tuple(_state_of_files(root) for root in roots)
+    content, chosen = _compose_options(tuple(str(pair) for pair in groups), folder, states)
     # The rest of the content is about commands, and describes no run.
     values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
-    axes = {axis: chosen[axis] for axis in AXES if axis in CHOSEN or axis == "preset"}
-    return _with_typed(Choices(values, axes, _option_reader(folder)), typed)
+    axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
+    return _put_typed(Choices(values, axes, _option_reader(folder)), typed)
 
 
-def _with_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
-    """The choices with typed values. A typed equation makes a placement of its own: what the chosen
-    file says of itself goes, and of `learned` what the equation does not name."""
+def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
+    """Returns the choices with typed values. A typed equation makes a placement of its own, which
+    keeps of the chosen file only the learned coefficients that the equation names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
     values, axes = place(choices.values, pairs), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
@@ -111,10 +118,11 @@ def _with_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
 
 
 def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Choices:
-    """A saved run with what was typed. Its own files' contents count, not today's of that name."""
+    """Returns a saved run's choices with what was typed. An option that the saved run used has the
+    content that it had then."""
     read = _option_reader(folder)
-    fresh = {"plugins": "none", "again": False, "continue_from": "none"}  # are of one command
-    choices = Choices({**copy.deepcopy(saved.chosen), **fresh}, dict(saved.axes), read)
+    of_a_command = {"plugins": "none", "again": False, "continue_from": "none"}
+    choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
     for pair in (pair for pair in typed if pair.key in AXES):
         if pair.key not in CHOSEN:
             raise ConfigError(f"{pair}: {pair.key} goes with no saved run; name the axes")
@@ -124,17 +132,14 @@ def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Ch
     def option(axis: str, name: str) -> dict[str, Any]:
         return saved.content(axis, name) or read(axis, name)
 
-    return _with_typed(replace(choices, option=option), typed)
+    return _put_typed(replace(choices, option=option), typed)
 
 
 def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
-    """ConfigError where what the file says came of its choices is not what comes of them."""
+    """Raises ConfigError where `resolved` of the file is not what comes of its choices."""
+    device = saved.resolved["trainer"].get("device")
     try:
-        saved.compare(
-            complete(
-                _choices_of(saved, [], folder), [], folder, saved.resolved["trainer"].get("device")
-            )
-        )
+        saved.compare(complete(_choices_of(saved, [], folder), [], folder, device))
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
         hint = f" (type plugins={made_with} as well?)" if made_with != "none" and not folder else ""
@@ -142,7 +147,8 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
 
 
 def check_plugins(text: str) -> Path | None:
-    """The folder that `plugins=TEXT` names; its options are of our axes, and hide none of ours."""
+    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where an option in it is of
+    no axis, or has the name of a built-in one."""
     folder = plugin_folder.check(text)
     for file in sorted((folder / "configs").glob("*/*.yaml")) if folder else ():
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
@@ -159,8 +165,8 @@ def check_plugins(text: str) -> Path | None:
     return folder
 
 
-def usual_axes() -> dict[str, str]:
-    """The names that train.yaml chooses."""
+def default_axes() -> dict[str, str]:
+    """Returns the names that train.yaml chooses."""
     listed = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))["defaults"]
     return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
 
@@ -172,7 +178,8 @@ def check_option(pair: Typed, folder: Path | None) -> None:
 
 
 def check_names(overrides: Iterable[str]) -> None:
-    """ConfigError where an option does not exist: a sweep asks for all before it composes any."""
+    """Raises ConfigError where an option does not exist. A sweep checks the names of all its jobs
+    before it composes the first."""
     pairs = [pair for text in overrides for pair in parse([text])]
     folders = [check_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
     if len(folders) < 2:
@@ -180,16 +187,16 @@ def check_names(overrides: Iterable[str]) -> None:
             check_option(pair, *(folders or [None]))
 
 
-def check_hydras(typed: Iterable[str]) -> None:
-    """ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is none."""
+def check_hydra_keys(typed: Iterable[str]) -> None:
+    """Raises ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is wrong."""
     typed = list(typed)
     for pair in (pair for pair in parse(typed) if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
     try:
-        composed = _hydra(typed, None)
+        composed = _compose_with_hydra(typed, None)
     except ConfigError as error:
-        lacks = any(text.startswith("launcher.") for text in typed) and "launcher=pool" not in typed
-        hint = " (launcher=pool has workers)" if lacks else ""
+        pool = "launcher=pool" in typed or not any(text.startswith("launcher.") for text in typed)
+        hint = "" if pool else " (launcher=pool has workers)"
         raise ConfigError(f"{' '.join(typed)}: {error}{hint}") from None
     workers = composed.hydra.launcher.get("workers", 1)
     if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
@@ -197,23 +204,24 @@ def check_hydras(typed: Iterable[str]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _composed(
-    groups: tuple[str, ...], folder: Path | None, files: object
+def _compose_options(
+    groups: tuple[str, ...], folder: Path | None, states: object
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The chosen files' content and their names. Composing takes Hydra a tenth of a second, and the
-    jobs of a sweep choose the same few; `files`, their sizes and dates, makes an edit seen."""
-    config = _hydra(groups, folder)
+    """Returns the content of the chosen files, and the name chosen on each axis. Composing takes
+    Hydra a tenth of a second, and the jobs of a sweep choose the same few files. `states` are the
+    sizes and dates of all files, so that an edited file is read again."""
+    config = _compose_with_hydra(groups, folder)
     chosen = {str(axis): str(name) for axis, name in config.hydra.runtime.choices.items()}
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
 
 
-def _files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def _state_of_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
     stats = [(str(file), file.stat()) for file in sorted(folder.rglob("*.yaml"))]
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
-def _hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
-    """Hydra's own composition of the chosen files, apart from any Hydra that is running."""
+def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
+    """Composes the chosen files with Hydra, apart from any Hydra that is running."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -244,13 +252,13 @@ def search_path(folder: Path | None) -> list[str]:
 
 def _option_reader(folder: Path | None) -> ReadOption:
     def read(axis: str, name: str) -> dict[str, Any]:
-        """The content of configs/AXIS/NAME.yaml; Hydra is asked only where it extends another."""
+        """Reads configs/AXIS/NAME.yaml, with Hydra only where the file extends another."""
         files = option_files(axis, folder)
         if name not in files:
             raise ConfigError(f"{axis}={name}: {unknown(axis, name, sorted(files))}")
         content = OmegaConf.load(files[name])
         if "defaults" not in content:
             return to_dict(content)
-        return to_dict(_hydra([Typed(axis, name, name)], folder)[axis])
+        return to_dict(_compose_with_hydra([Typed(axis, name, name)], folder)[axis])
 
     return read

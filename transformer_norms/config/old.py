@@ -1,6 +1,6 @@
-"""A config.yaml of before `resolved:` in today's form.
+"""Translates a config.yaml that was written before there was `resolved` into today's form.
 
-Such a file holds resolved values, `words` beside them where something was auto, and a placement
+Such a file holds resolved values, `words` beside them where a choice was auto, and a placement
 whose sites stand in sections beside its equation.
 """
 
@@ -30,7 +30,7 @@ _YOUNGER: dict[str, Any] = {
 
 
 def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices and what came of them; the caller checks both, as of any file."""
+    """Returns the choices, and under `resolved` what came of them. The caller checks both."""
     resolved = copy.deepcopy(dict(saved))
     words = resolved.pop("words")
     for key, value in _YOUNGER.items():
@@ -58,8 +58,8 @@ def _node(values: Any, above: list[str]) -> Any:
 
 
 def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """Today's file of that name where its equation says what the sections say; else an equation
-    written from the sections, which are what ran."""
+    """Returns today's file of that name if its equation states what the sections state. Otherwise
+    returns an equation that is written from the sections, because these are what ran."""
     if "learned" in old or "where" in old:
         return dict(old)
     new = {key: old[key] for key in ("source", "weight_constraint", "brings", "unverified")
@@ -77,7 +77,7 @@ def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
 
 
 def _plans(node: Mapping[str, Any]) -> list[Any]:
-    """All that an equation says, without the names of what is learned."""
+    """Returns all that the equations of a placement state, without the names of coefficients."""
     placement = Placement(**node)
     entries = [placement.default, *placement.where]
     plans = [
@@ -95,14 +95,15 @@ def _plans(node: Mapping[str, Any]) -> list[Any]:
 
 
 def _number(spec: Any) -> Any:
-    """A formula's value in some block, however it is spelled."""
+    """Returns a formula's value in an arbitrary block, which two spellings have in common."""
     if isinstance(spec, Mapping) or spec == REST_OF_B:
         return spec
     return Formula(spec)({**dict.fromkeys("RdHmL", 24), "dh": 6, "N": 12, "i": 4, "l": 5})
 
 
 class _Writer:
-    """Writes the equation of sections `both`, `attention` and `mlp`; `learned` fills up."""
+    """Writes the equation of the sections `both`, `attention` and `mlp`, and collects the learned
+    coefficients in `learned`."""
 
     def __init__(self, topology: str, block: Mapping[str, Any]) -> None:
         self.topology, self.block = topology, block
@@ -127,9 +128,9 @@ class _Writer:
                 terms = [term.replace("(x", "(h", 1) for term in terms]
                 terms[0] = terms[0].replace("(h", f"(h := {h}", 1)
             return " + ".join(["x", *terms])
-        written = {kind: self.serial(kind, plan) for kind, plan in plans.items()}
-        whole = len(written) == 2 and len(set(written.values())) == 1
-        return written["mlp"] if whole else written
+        equations = {kind: self.serial(kind, plan) for kind, plan in plans.items()}
+        one_for_both = len(equations) == 2 and len(set(equations.values())) == 1
+        return equations["mlp"] if one_for_both else equations
 
     def serial(self, kind: str, plan: Mapping[str, Any]) -> str:
         if plan.get("a") == REST_OF_B:
@@ -153,7 +154,7 @@ class _Writer:
         return self.factor(kind, "b", plan.get("b", 1)) + called
 
     def scaled(self, kind: str, key: str, spec: Any, x: str | None = None) -> str:
-        """A norm of x, or a norm alone, times its scale if it has one."""
+        """Returns a norm of x, or a norm alone, times its scale if it has one."""
         scale = 1
         if isinstance(spec, Mapping):
             spec, scale = spec["norm"], spec["scale"]
@@ -166,7 +167,8 @@ class _Writer:
         return x if norm == "none" else f"{norm}({x})"
 
     def factor(self, kind: str, key: str, spec: Any) -> str:
-        """`name * ` of what is learned, `(formula) * ` of what is computed, nothing of 1."""
+        """Returns `name * ` for a learned coefficient, `(formula) * ` for a computed one, and an
+        empty text for 1."""
         if not isinstance(spec, Mapping):
             return "" if spec == 1 else f"({spec}) * "
         name = key if self.learned.get(key, spec) == spec else f"{key}_{kind}"

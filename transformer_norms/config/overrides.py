@@ -1,6 +1,5 @@
-"""Typed overrides such as `norm=rmsnorm optimizer.lr=1e-3`: parsed by Hydra's parser, checked, and
-put in its place.
-"""
+"""Reads typed overrides such as `norm=rmsnorm optimizer.lr=1e-3` with Hydra's parser, and puts
+their values in their places."""
 
 import math
 import re
@@ -33,13 +32,13 @@ class Typed:
 
     @property
     def word(self) -> str:
-        """VALUE as a word: without its quotes, and 1e5 as it was typed."""
+        """VALUE as a word, without its quotes. 1e5 is the word that was typed."""
         return self.value if isinstance(self.value, str) else self.text
 
 
 def parse(overrides: Iterable[str]) -> list[Typed]:
-    """The typed pairs, or a ConfigError: a sweep where one value is wanted, `+`, `~`, `${...}`,
-    a key typed twice, something that is no KEY=VALUE."""
+    """Returns the typed pairs. Raises ConfigError for a text that is no KEY=VALUE, for several
+    values, for `+`, `~` and `${...}`, and for a key that is typed twice."""
     if isinstance(overrides, str):
         raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as [{overrides!r}]")
     typed: dict[str, Typed] = {}
@@ -57,7 +56,7 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
 
 
 def parse_one(text: str) -> Override:
-    """Hydra's own reading of one KEY=VALUE, sweeps included. An equation needs no quotes."""
+    """Returns Hydra's own reading of one KEY=VALUE or KEY=A,B. An equation needs no quotes."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
     if not text.isprintable():
@@ -109,7 +108,7 @@ def _quote(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that no bracket encloses."""
+    """Splits a text at each comma that no bracket encloses."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -125,7 +124,7 @@ _NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as somet
 
 
 def as_typed(key: str, value: Any) -> str:
-    """KEY=VALUE as one would type it: Hydra's parser reads the same value back."""
+    """Returns KEY=VALUE as a user types it. Hydra's parser reads the same value back."""
     return f"{key}={_text(value)}"
 
 
@@ -142,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Hydra's quoted strings as strings, also inside lists and mappings."""
+    """Returns a value with Hydra's quoted strings as strings, also inside lists and mappings."""
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -153,8 +152,8 @@ def _plain(value: Any) -> Any:
 def _refuse_unusable(key: str, value: Any, text: str) -> None:
     for leaf in _leaves(value):
         if leaf is None or leaf == "???":
-            shown = "null" if leaf is None else leaf
-            raise ConfigError(f"{text}: {shown} is not allowed; write none where a key takes none")
+            word = "null" if leaf is None else leaf
+            raise ConfigError(f"{text}: {word} is not allowed; write none where a key takes none")
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise ConfigError(f"{text}: {key} must be finite")
 
@@ -172,22 +171,23 @@ _FIXED = ("type", "formula", "source", "unverified")
 
 
 def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
-    """The values with each KEY=VALUE in its place; ConfigError where there is no such place."""
+    """Returns the values with each KEY=VALUE in its place. Raises ConfigError for a key that there
+    is not."""
     config = OmegaConf.create(values)
     for pair in typed:
         if pair.key.split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
         try:
-            there = OmegaConf.select(config, pair.key)
+            value = OmegaConf.select(config, pair.key)
         except OmegaConfBaseException:  # a word where a list has positions
-            there = None
+            value = None
         axis, _, own = pair.key.partition(".")
-        if there is None and not (axis == "placement" and own in parameters(Placement)):
+        if value is None and not (axis == "placement" and own in parameters(Placement)):
             raise ConfigError(_no_such_key(pair, config))
         if axis in (*AXES, "about") and own in _FIXED:
             axis = "preset" if axis == "about" else axis
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
-        merge = isinstance(there, DictConfig) and pair.key != EQUATION
+        merge = isinstance(value, DictConfig) and pair.key != EQUATION
         if merge and not isinstance(pair.value, Mapping):
             raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
         OmegaConf.update(config, pair.key, pair.value, merge=merge, force_add=True)
@@ -195,7 +195,7 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """OmegaConf's mapping as dicts, lists and values."""
+    """Returns OmegaConf's mapping as dicts, lists and values."""
     values = OmegaConf.to_container(config)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -207,24 +207,21 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
     near = [key for key in known if key.rpartition(".")[2] == last][:1] or nearest(pair.key, known)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     axis, _, own = pair.key.partition(".")
-    has = list(_options_with(axis, own)) if axis in AXES and "." not in own else []
-    if has:
-        hint = f" ({axis}={has[0]} has it)"
+    if axis in AXES and "." not in own and (name := _option_with(axis, own)):
+        hint = f" ({axis}={name} has it)"
     parent = pair.key.rpartition(".")[0]
     node = OmegaConf.select(config, parent) if parent else None
     if isinstance(node, DictConfig):
-        there = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"
+        allowed = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"
     else:
-        there = f"axes are {', '.join(AXES)}"
-    return f"{pair}: there is no key '{pair.key}'; {there}{hint}"
+        allowed = f"axes are {', '.join(AXES)}"
+    return f"{pair}: there is no key '{pair.key}'; {allowed}{hint}"
 
 
-def _options_with(axis: str, key: str) -> Iterable[str]:
-    """The names of an axis whose files hold `key`."""
-    for name, file in option_files(axis).items():
-        held = OmegaConf.load(file)
-        if isinstance(held, DictConfig) and OmegaConf.select(held, key) is not None:
-            yield name
+def _option_with(axis: str, key: str) -> str | None:
+    """Returns the first name of an axis whose file holds `key`."""
+    files = option_files(axis).items()
+    return next((name for name, file in files if key in OmegaConf.load(file)), None)
 
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:

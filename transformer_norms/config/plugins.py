@@ -9,7 +9,7 @@ from transformer_norms.errors import ConfigError
 
 
 def check(text: str) -> Path | None:
-    """The folder that `plugins=TEXT` names."""
+    """Returns the folder that `plugins=TEXT` names."""
     if text == "none":
         return None
     folder = Path(text).resolve()
@@ -21,7 +21,7 @@ def check(text: str) -> Path | None:
 
 
 def load(folder: Path) -> None:
-    """Runs each of the folder's Python files once, so that what they register is known by name."""
+    """Runs each of the folder's Python files once, and so registers their classes by name."""
     for file in sorted(folder.glob("*.py")):
         digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
         name = f"transformer_norms_plugin_{digest}_{file.stem}"
@@ -41,7 +41,7 @@ def load(folder: Path) -> None:
 
 
 def sources(folder: Path | None) -> dict[str, Path]:
-    """Every Python file of the folder, those that its own files import included."""
+    """Returns every Python file of the folder, also those that its other files import."""
     if folder is None:
         return {}
     files = sorted(folder.rglob("*.py"))

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from transformer_norms.config import old
-from transformer_norms.config.tree import CHOSEN, Config, marked
+from transformer_norms.config.tree import CHOSEN, Config, flat, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
@@ -47,12 +47,14 @@ class Saved:
     def compare(self, config: Config) -> None:
         """Raises ConfigError where `config`, which came of the choices, is not what the file says
         under `resolved`."""
-        for key, stated, computed in _differences(self.resolved, to_mapping(config)["resolved"]):
-            raise ConfigError(
-                f"{key}: under resolved stands {stated!r}, and {computed!r} comes of what was "
-                "chosen. To change a saved run leave the file as it is and type: "
-                f"config=FILE {key}=VALUE"
-            )
+        stated, computed = flat(self.resolved), flat(to_mapping(config)["resolved"])
+        for key in [*computed, *(key for key in stated if key not in computed)]:
+            if key not in _OF_A_COMMAND and stated.get(key) != computed.get(key):
+                raise ConfigError(
+                    f"{key}: under resolved stands {stated.get(key)!r}, and {computed.get(key)!r} "
+                    "comes of what was chosen. To change a saved run leave the file as it is and "
+                    f"type: config=FILE {key}=VALUE"
+                )
 
 
 def to_yaml(config: Config) -> str:
@@ -210,14 +212,3 @@ def _check_keys(node: str, values: dict[str, Any], known: list[str]) -> None:
     for key in values:
         if key not in known:
             raise ConfigError(f"{dot}{key}: {unknown('key', key, known)}")
-
-
-def _differences(stated: Any, computed: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    if not (isinstance(stated, dict) and isinstance(computed, dict)):
-        return [] if stated == computed else [(key, stated, computed)]
-    differences = []
-    for name in [*computed, *(name for name in stated if name not in computed)]:
-        inner = f"{key}.{name}".strip(".")
-        if inner not in _OF_A_COMMAND:
-            differences += _differences(stated.get(name), computed.get(name), inner)
-    return differences

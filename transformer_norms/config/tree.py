@@ -1,8 +1,7 @@
-"""The config of a run: one frozen tree, put together from the nodes that the rooms declare.
+"""The config of a run: one frozen tree of the nodes that the rooms declare.
 
-Nodes are declared in the rooms that use them. Nothing here imports torch, so a wrong key, type or
-range is answered at once; the settings of a registered class are checked against its signature
-after torch's import (resolution.py).
+Nothing here imports torch, so a wrong key, type or range is answered at once. The settings of a
+registered class are checked against its signature after torch's import (registered.py).
 """
 
 import re
@@ -82,16 +81,16 @@ class Config(ModelConfig):
 
 
 def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
-    """The values as the tree takes them, auto included; ConfigError, one line. The settings that
-    only a registered class knows are left as they are. `spelled` has numbers as they were typed,
+    """Returns the values as the tree takes them, auto included. Raises ConfigError. The settings
+    that only a registered class knows stay as they are. `spelled` has numbers as they were typed,
     for keys that turn out to be words."""
     checked = check("", values, _Chosen, spelled=spelled)
     for name, kind in CHOSEN.items():
         if (owner := owner_of(kind)) is None:
             continue
         known, node = parameters(owner), checked[name]
-        whole = base_of(kind) is owner or not is_dataclass(owner)
-        own = {key: value for key, value in node.items() if whole or key in known}
+        declares_all = base_of(kind) is owner or not is_dataclass(owner)
+        own = {key: value for key, value in node.items() if declares_all or key in known}
         checked[name] = {**node, **check(name, own, owner, auto=True, spelled=spelled)}
     return {name: checked[name] for name in CHOSEN}
 
@@ -105,13 +104,14 @@ def is_node(kind: Any) -> bool:
 
 
 def owner_of(kind: Any) -> Any:
-    """The class that declares the keys of a node, or those beside a registered class's; or None."""
+    """Returns the class that declares the keys of a node, all of them or those beside the settings
+    of a registered class. Returns None for a node whose keys a registered class declares alone."""
     beside = [mark for mark in marks_of(kind) if isclass(mark)]
     return beside[0] if beside else base_of(kind) if is_dataclass(base_of(kind)) else None
 
 
 def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
-    """The dotted keys that carry a mark; `norms.*.source` is the source of every one of them."""
+    """Yields the dotted keys that carry a mark. `norms.*.source` is the source of each norm."""
     for name, parameter in parameters(owner).items():
         kind = parameter.annotation
         inner = owner_of(kind)
@@ -125,6 +125,15 @@ def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
 def chosen_value(chosen: Any, key: str) -> Any:
     """Returns the value chosen for a dotted key or an axis, auto included. Raises KeyError."""
     return value_at(chosen["choices"] if key in chosen["choices"] else chosen, key)
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"trainer": {"steps": 8}} -> {"trainer.steps": 8}"""
+    flattened: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) and value
+        flattened |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
+    return flattened
 
 
 # The nodes and plain keys that a command or a file may choose, with their annotations.

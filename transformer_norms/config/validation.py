@@ -1,5 +1,5 @@
-"""Checks values against the annotations of what they are for: a node of the tree, or a class that
-a name registers. An error is one line that names the key. Nothing here imports torch.
+"""Checks values against the annotations of a node of the tree, or of a registered class. An error
+is one line that names the key. Nothing here imports torch.
 """
 
 import inspect
@@ -37,10 +37,10 @@ def check(
     auto: bool = False,
     spelled: Mapping[str, str] = {},
 ) -> dict[str, Any]:
-    """`values` as the owners' signatures take them (1e6 where an integer is wanted is 1000000), or
-    a ConfigError naming the key. `supplied` are the arguments that the builder adds and no config
-    holds; with `auto`, a key marked AUTO may be auto; a number that stands where a word is wanted
-    counts as it is `spelled`."""
+    """Returns `values` as the owners' signatures take them: 1e6 is 1000000 where an integer is
+    wanted. Raises ConfigError, which names the key. `supplied` are the arguments that the builder
+    adds and no config holds. With `auto`, a key marked AUTO may be auto. A number where a word is
+    wanted counts as it is `spelled`."""
     schema = _schema(owners, frozenset(supplied), auto)
     values = dict(values)
     while True:
@@ -61,22 +61,19 @@ def check(
 
 
 def build(owner: Callable[..., Built], node: str, values: Mapping[str, Any]) -> Built:
-    """owner(**values), or a ConfigError that names the key."""
+    """Returns a node of the tree. Raises ConfigError where a value is wrong, or where values that
+    are right alone do not fit together."""
     checked = check(node, values, owner)
     try:
         return owner(**checked)
-    except ValidationError as error:  # of a node whose values do not fit together
+    except ValidationError as error:
         raise ConfigError(_wanted(error.errors()[0])) from None
-    except (ValueError, TypeError) as error:  # TypeError: a word where a group of keys is wanted
-        raise ConfigError(f"{node}.{error}") from None
-    except (RecursionError, MemoryError):
-        raise ConfigError(f"{node}: a formula in it is nested too deeply") from None
 
 
 def parameters(owner: Owner) -> dict[str, Parameter]:
-    """The arguments of a class or function, by name; `**others` left out."""
-    found = inspect.signature(owner).parameters
-    return {name: one for name, one in found.items() if one.kind is not Parameter.VAR_KEYWORD}
+    """Returns the arguments of a class or function, by name, without `**rest`."""
+    arguments = inspect.signature(owner).parameters
+    return {name: one for name, one in arguments.items() if one.kind is not Parameter.VAR_KEYWORD}
 
 
 @cache
@@ -93,7 +90,8 @@ def _schema(owners: tuple[Owner, ...], supplied: frozenset[str], auto: bool) -> 
 
 
 def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[str]) -> str:
-    """The first error; where a value may be of several kinds, what each of them wants."""
+    """Returns the line of the first error. Where a value may be of several kinds, it says what
+    each of them wants."""
     first, name = errors[0], str(errors[0]["loc"][0])
     key = _key(node, values, first)
     if first["type"] == "extra_forbidden":
@@ -113,7 +111,8 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
 
 
 def _key(node: str, values: Any, error: Any) -> str:
-    """As it was typed: members of unions and positions in lists are pydantic's own names."""
+    """Returns the key of an error as it was typed, without pydantic's own names for the members of
+    unions and the positions in lists."""
     parts = []
     for part in error["loc"]:
         if isinstance(values, Mapping) and (part in values or error["type"] == "missing"):
@@ -133,5 +132,5 @@ def short_text(value: Any) -> str:
 
 
 def _wanted(error: Any) -> str:
-    said: str = _WANTED.get(error["type"], error["msg"])
-    return said.removeprefix("Value error, ").replace("Input should be", "it should be")
+    reason: str = _WANTED.get(error["type"], error["msg"])
+    return reason.removeprefix("Value error, ").replace("Input should be", "it should be")

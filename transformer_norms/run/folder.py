@@ -73,7 +73,7 @@ def choose(
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    keys = differing(before, now)
     return ", ".join(f"{key}: {before.get(key)} then, {now.get(key)} now" for key in keys)
 
 

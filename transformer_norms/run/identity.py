@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
-from transformer_norms.config.tree import Config, chosen_value, marked
+from transformer_norms.config.tree import Config, chosen_value, flat, marked
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
 
@@ -74,22 +74,13 @@ def _drop(node: dict[str, Any], key: list[str]) -> None:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first key that makes two `identified` runs different, besides the horizon; or ''."""
+    """Returns a line on the first key, besides the horizon, that makes two `identified` runs
+    different; or an empty text."""
     old, new = flat(before), flat(now)
-    for key in sorted({*old, *new} - {"trainer.steps"}):
-        if old.get(key) != new.get(key):
-            there, here = (flat.get(key, "not set") for flat in (old, new))
-            return f"{key} is {there} there and {here} here"
+    for key in differing(old, new):
+        if key != "trainer.steps":
+            return f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
     return ""
-
-
-def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"trainer": {"steps": 8}} -> {"trainer.steps": 8}"""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, Mapping) and value
-        found |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
-    return found
 
 
 def digest(value: Any) -> str:
@@ -145,5 +136,5 @@ def _file_of_norm(name: str) -> str:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ, or that stand on one side alone."""
+    """Returns the names whose values differ, or that stand on one side alone."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

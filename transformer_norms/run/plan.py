@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from transformer_norms.config.compose import compose, usual_axes
+from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
 from transformer_norms.config.tree import Config
@@ -32,7 +32,7 @@ class Plan:
         origin = config.continue_from
         self.origin = None if origin == "none" else self._origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
-        readable = identity.readable(config, usual_axes())
+        readable = identity.readable(config, default_axes())
         self.name = f"{readable}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
         self.folder, remarks = choose(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import saved
-from transformer_norms.config.tree import chosen_value
+from transformer_norms.config.tree import chosen_value, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json
 from transformer_norms.kinds import value_at
@@ -59,7 +59,7 @@ class SavedRun:
     def settings(self) -> dict[str, Any]:
         """Each dotted key that can change the result, without the seed and what follows from it."""
         try:
-            settings = identity.flat(identity.identified(self.config, self.summary.data.identity))
+            settings = flat(identity.identified(self.config, self.summary.data.identity))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
         del settings["seed"]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.compose import check_hydras
+from transformer_norms.config.compose import check_hydra_keys
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.run.sweep_record import (
@@ -49,7 +49,7 @@ _MOST_LOOKS = 300
 def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
     """The checked jobs of a command line. Raises ConfigError or InputError, and has written
     nothing, if one of them cannot be run."""
-    check_hydras([text for text in arguments if text.startswith(_HYDRAS)])
+    check_hydra_keys([text for text in arguments if text.startswith(_HYDRAS)])
     own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
     jobs = Jobs(read_request(own))
     return jobs, jobs.first_stage()
