@@ -1,5 +1,5 @@
-"""Warnings about strange choices, one sentence each. The program trains whatever the user types, and
-the record, `explain` and the report repeat the warnings."""
+"""Warnings about strange choices, one sentence each. The program trains whatever the user types,
+and the record, `explain` and the report repeat the warnings."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
