@@ -18,9 +18,9 @@ LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 
 @dataclass(frozen=True)
 class Findings:
-    """`loss` is the field of summary.json that counts. There are outcomes of every variant,
-    comparisons of those that have a baseline, and in words the differences between the two beyond
-    what was asked."""
+    """`loss` is the field of summary.json that counts. By the variant's name: `outcomes` of every
+    variant, `comparisons` of those that have a baseline, and `differences` from the baseline beyond
+    what was asked, in words."""
 
     study: Study
     loss: str
@@ -35,8 +35,8 @@ class Findings:
     @property
     def compared_together(self) -> int:
         """The number of comparisons over which Holm's correction runs."""
-        every = self.comparisons.values()
-        return sum(one.p is not None or one.verdict == "diverged" for one in every)
+        comparisons = self.comparisons.values()
+        return sum(c.p is not None or c.verdict == "diverged" for c in comparisons)
 
     def verdict(self, variant: Variant) -> str:
         """The verdict; without a comparison `diverged`, `baseline` or nothing."""
@@ -48,7 +48,7 @@ class Findings:
 
 
 def findings(study: Study) -> Findings:
-    """Raises ConfigError if runs would be compared that must not be."""
+    """The findings of a study. Raises ConfigError if runs would be compared that must not be."""
     check_comparable(study)
     finished = [run.summary for run in study.results if run.finished]
     tested = bool(finished) and all(summary.test_loss is not None for summary in finished)

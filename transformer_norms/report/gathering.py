@@ -152,8 +152,8 @@ def _check_one_question(
 ) -> None:
     """Raises ConfigError if there are sweeps that asked different things."""
     typed = {"baseline": baseline, "effect": effect}
-    (first_path, first), *others = records.items()
-    for path, record in others:
+    (first_path, first), *later = records.items()
+    for path, record in later:
         for name in ("axes", "baseline", "tune", "effect"):
             before, now = getattr(first, name), getattr(record, name)
             if before != now and typed.get(name) is None:
@@ -199,13 +199,13 @@ def _variants(
     variants = []
     for name, values in zip(names, distinct, strict=True):
         against = baseline_of(values, baseline, distinct) if baseline else None
-        own = [run for run in runs if run.variant == values]
+        members = [run for run in runs if run.variant == values]
         variants.append(
             Variant(
                 name,
                 values,
-                [run for run in own if run.stage == "result"],
-                [run for run in own if run.stage == "tune"],
+                [run for run in members if run.stage == "result"],
+                [run for run in members if run.stage == "tune"],
                 None if against is None else names[distinct.index(against)],
                 next((choice for choice in tuned if choice.variant == values), None),
             )

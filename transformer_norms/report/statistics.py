@@ -117,9 +117,12 @@ def correlation(losses: Sequence[float], baseline_losses: Sequence[float]) -> fl
 def half_interval(values: Sequence[float]) -> float | None:
     """Half the width of Student's interval of the mean of `values`; None for a single value."""
     count = len(values)
-    if count < 2:
-        return None
-    return float(special.stdtrit(count - 1, 1 - LEVEL / 2)) * (deviation(values) / math.sqrt(count))
+    return half_width(deviation(values) / math.sqrt(count), count - 1) if count > 1 else None
+
+
+def half_width(error: float, freedom: int) -> float:
+    """Half the width of Student's interval of a mean with the standard error `error`."""
+    return float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
 
 
 # ------------------------------------------------------------------ the tests of paired differences

@@ -17,7 +17,7 @@ from transformer_norms.report.statistics import (
     deviation,
     difference_p,
     equivalence_p,
-    half_interval,
+    half_width,
     holm,
     sign_flip,
 )
@@ -30,11 +30,11 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant against its baseline over the seeds that both have. None: cannot be told.
+    """A variant against its baseline over the seeds that both have.
 
-    Only the difference is known for a single seed, for a pair in which a run diverged (its initial
-    loss stands for the missing one), and for seeds whose differences are all equal: they are no
-    repetitions, and nothing measures the noise.
+    A number that these seeds cannot give is None. A single seed gives only the difference. So does
+    a pair in which a run diverged, where the initial loss stands for the final one. So do seeds
+    whose differences are all equal: they are no repetitions, and nothing measures the noise.
     """
 
     seeds: tuple[int, ...]
@@ -83,10 +83,8 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
 def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
     """The comparison of one pair, before Holm's correction and the verdict."""
     seeds = tuple(sorted(variant.losses.keys() & baseline.losses.keys()))
-    losses, baseline_losses = (
-        [variant.losses[s] for s in seeds],
-        [baseline.losses[s] for s in seeds],
-    )
+    losses = [variant.losses[seed] for seed in seeds]
+    baseline_losses = [baseline.losses[seed] for seed in seeds]
     if not seeds or math.inf in losses or math.inf in baseline_losses:
         return Comparison(seeds, effect=effect)
     differences = [a - b for a, b in zip(losses, baseline_losses, strict=True)]
@@ -97,7 +95,8 @@ def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Compa
     # A spread that the losses' own rounding can make is none.
     if max(differences) - min(differences) <= 1e-12 * max(map(abs, losses + baseline_losses)):
         return Comparison(seeds, mean, sd=sd, effect=effect)
-    error, half = sd / math.sqrt(len(seeds)), half_interval(differences) or 0.0
+    error = sd / math.sqrt(len(seeds))
+    half = half_width(error, freedom)
     return Comparison(
         seeds,
         mean,
