@@ -73,7 +73,7 @@ def here(tmp_path, monkeypatch):
 
 
 def start(*arguments, **environment):
-    """In a process group of its own, as a terminal would."""
+    """Starts train.py in a process group of its own, as a terminal would."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *arguments, *SHORT],
@@ -82,7 +82,7 @@ def start(*arguments, **environment):
     )  # fmt: skip
 
 
-def ended(process):
+def wait_for_end(process):
     out, err = process.communicate(timeout=CEILING)
     return process.returncode, json.loads(out.splitlines()[-1]) if out else None, err
 
@@ -108,13 +108,13 @@ def drive_here(capsys, launcher, *arguments):
 
 
 def summaries(study):
-    found = {}
+    runs = {}
     for file in Path("runs", study).glob("*/summary.json"):
         try:
-            found[file.parent.name] = json.loads(file.read_text())
+            runs[file.parent.name] = json.loads(file.read_text())
         except (OSError, ValueError):
             continue
-    return found
+    return runs
 
 
 def workers_at_work(study):
@@ -128,8 +128,8 @@ def workers_at_work(study):
 
 
 def results(study):
-    """What a study's finished runs came to, bit for bit; each of their steps stands there once."""
-    found = {}
+    """The weights and the rows of a study's finished runs, in which each step stands once."""
+    runs = {}
     for name, summary in summaries(study).items():
         if summary["status"] != "finished":
             continue
@@ -139,8 +139,8 @@ def results(study):
         assert steps == sorted(set(steps))
         weights = max((run / "checkpoints").glob("step-*")) / "model.safetensors"
         untimed = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-        found[run.name] = (weights.read_bytes(), untimed)
-    return found
+        runs[run.name] = (weights.read_bytes(), untimed)
+    return runs
 
 
 def table(study):
@@ -154,7 +154,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     stopped = start(*small, "launcher=pool", "launcher.workers=2", PAUSE="5")
     wait_for(lambda: len(workers_at_work("rough")) == 2, stopped)
     os.killpg(stopped.pid, signal.SIGINT)
-    code, answer, err = ended(stopped)
+    code, answer, err = wait_for_end(stopped)
     assert (code, answer["report"], answer["missing"]) == (75, None, 2), err
     assert not workers_at_work("rough")
     assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
@@ -190,7 +190,7 @@ def test_two_drivers_on_one_study_do_each_job_once(capsys):
             return answers
 
     Second.__name__ = "BasicLauncher"
-    for code, answer, err in [drive_here(capsys, Second(), *arguments), ended(first)]:
+    for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
         assert (code, answer["finished"], answer["missing"]) == (0, 2, 0), err
     used = Counter(Path("used.txt").read_text().split())
     assert used == {"0": 20 * 5, "1": 20 * 5}  # five norms in each of 20 steps
@@ -225,14 +225,14 @@ def test_hydras_own_sweeper_runs_our_jobs():
 
 
 def end_through_kills(study, chance):
-    """Starts the sweep over and over, kill -9 to the driver or to one of its workers at random
-    moments, until it has ended; how many kills that took."""
+    """Starts the sweep over and over, and kills the driver or one of its workers at random moments,
+    until the sweep has ended. Returns the number of kills."""
     rough = ["sweep=mine", "plugins=mine", "launcher=pool", "trainer.steps=1200", f"study={study}"]
     kills, driver = 0, start(*rough)
     while True:
         time.sleep(chance.uniform(0.2, 10.0))
         if driver.poll() is not None:
-            code, answer, err = ended(driver)
+            code, answer, err = wait_for_end(driver)
             assert code in (0, 1), err  # 1: a job lost both of its workers to us
             if code == 0:
                 assert (answer["finished"], answer["runs"]) == (10, 10)
@@ -251,11 +251,11 @@ def end_through_kills(study, chance):
 
 @pytest.mark.nightly
 def test_sweeps_whose_driver_and_workers_are_killed_at_random_end_as_a_calm_one():
-    """As many kills as KILLS says."""
+    """KILLS in the environment says how many kills there are."""
     wanted, chance, counts = int(os.environ.get("KILLS", "50")), random.Random(0), []
     calm = start("sweep=mine", "plugins=mine", "study=calm", "trainer.threads=1",
                  "trainer.steps=1200")  # fmt: skip
-    code, _, err = ended(calm)
+    code, _, err = wait_for_end(calm)
     assert code == 0, err
     while sum(counts) < wanted:
         study = f"rough{len(counts)}"

@@ -123,7 +123,7 @@ def write_sweep(content):
     return ["sweep=mine", "plugins=mine"]
 
 
-def bad_norm():
+def write_bad_norm():
     folder = Path("mine/configs/norm")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bad.yaml").write_text("type: bad\nfactor: 1.0\n")
@@ -167,7 +167,7 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
 
 
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
-    bad_norm()
+    write_bad_norm()
     named = write_sweep(
         "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
         "together: [{norm: bad, norm.factor: 0.0}, {norm: bad, norm.factor: -1.0}]\n"
@@ -257,12 +257,12 @@ def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypat
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     waited = []
 
-    def released(seconds):
+    def sleep(seconds):
         waited.append(folder.name)
         if len(waited) == 3:
             os.close(descriptor)
 
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=released))
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
     answer, code, err = sweep(capsys, "norm=layernorm")
     assert (answer["finished"], code) == (1, 0)
     assert len(waited) == 3

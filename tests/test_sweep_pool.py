@@ -9,7 +9,7 @@ from transformer_norms.sweep import pool
 
 
 def run_cheap_job(overrides):
-    """In a worker: `fine` ends, `once` kills its process the first time, `always` every time."""
+    """Stands for a job: `fine` ends, `once` kills its worker once, `always` every time."""
     name = overrides[0]
     tried = Path(f"{name}-{os.getpid()}")
     tried.touch()

@@ -1,26 +1,24 @@
-"""Where Hydra looks for sweepers and launchers: `hydra/sweeper=study`, the default, and
-`hydra/launcher=pool`, which `launcher=pool` chooses. A few lines each, read at every start."""
+"""Shows Hydra our sweeper, `hydra/sweeper=study`, and our launcher, `hydra/launcher=pool`.
+
+Hydra imports this folder at every start, so nothing heavy is imported here.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 
-for group, name, node in (
-    ("hydra/sweeper", "study", {"_target_": "hydra_plugins.transformer_norms.StudySweeper"}),
-    (
-        "hydra/launcher",
-        "pool",
-        {"_target_": "hydra_plugins.transformer_norms.PoolLauncher", "workers": 2},
-    ),
-):
-    ConfigStore.instance().store(group=group, name=name, node=node, provider="transformer_norms")
+_HERE = "hydra_plugins.transformer_norms"
+_store = partial(ConfigStore.instance().store, provider="transformer_norms")
+_store("study", {"_target_": f"{_HERE}.StudySweeper"}, "hydra/sweeper")
+_store("pool", {"_target_": f"{_HERE}.PoolLauncher", "workers": 2}, "hydra/launcher")
 
 
 class StudySweeper(Sweeper):
-    """Checks all jobs before the first, then runs what is missing: transformer_norms.sweep."""
+    """Checks all jobs before the first one starts, then runs what is missing."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
         from hydra.core.plugins import Plugins
@@ -39,7 +37,7 @@ class StudySweeper(Sweeper):
 
 
 class PoolLauncher(Launcher):
-    """Workers that stay: transformer_norms.sweep.pool."""
+    """Runs jobs in the workers of transformer_norms.sweep.pool, which stay until the end."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -47,8 +47,8 @@ _MOST_LOOKS = 300
 
 @cache
 def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
-    """The checked jobs of a command line. Raises ConfigError or InputError, and has written
-    nothing, if one of them cannot be run."""
+    """The checked jobs of a command line. Raises ConfigError or InputError, before anything is
+    written, if one of the jobs cannot be run."""
     check_hydra_keys([text for text in arguments if text.startswith(_HYDRAS)])
     own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
     jobs = Jobs(read_request(own))
@@ -102,11 +102,11 @@ class Sweep:
 
     def _run_stage(self, jobs: list[Job]) -> None:
         """Runs the jobs that have not ended, and waits for those that other commands run."""
-        known = {job.folder for job in self.jobs}
+        on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._record()
         waiting = jobs = _distinct(jobs)
-        self.board.add([job for job in jobs if job.folder not in known])
+        self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
             busy = []
             for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):

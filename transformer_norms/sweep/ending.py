@@ -1,4 +1,4 @@
-"""The end of a sweep: the report, one line of JSON, an exit code."""
+"""Ends a sweep: writes the report, prints one line of JSON, returns the exit code."""
 
 import json
 import os

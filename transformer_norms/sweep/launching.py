@@ -39,8 +39,8 @@ def launch(launcher: Any, batch: list[Job], say: Callable[[str], None]) -> list[
     except Exception as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
-        lost = {"status": "failed", "error": line}
-        return [{"status": "finished"} if job.ended else lost for job in batch]
+        failure = {"status": "failed", "error": line}
+        return [{"status": "finished"} if job.ended else failure for job in batch]
     return [_unpack(one) for one in returned]
 
 

@@ -52,8 +52,8 @@ class Jobs:
         self.study = Path("runs") / request.study
         self.remarks: Counter[str] = Counter()
         self.warnings: dict[str, str] = {}  # a run's warning -> the first variant that has it
-        self._made: dict[tuple[str, ...], tuple[Any, str]] = {}
-        self._first: dict[str, Any] = {}  # identity -> the first plan of it
+        self._plans: dict[tuple[str, ...], tuple[Any, str]] = {}
+        self._plan_of: dict[str, Any] = {}  # the first plan of each identity
 
     def first_stage(self) -> list[Job]:
         """The jobs that are known from the start. The jobs of stage 2 are checked as well.
@@ -87,9 +87,9 @@ class Jobs:
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
         overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
-        if overrides not in self._made:
-            self._made[overrides] = self._plan(overrides, variant)
-        plan, tracking = self._made[overrides]
+        if overrides not in self._plans:
+            self._plans[overrides] = self._plan(overrides, variant)
+        plan, tracking = self._plans[overrides]
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
@@ -135,7 +135,7 @@ class Jobs:
             self.warnings.setdefault(str(warning), label(variant))
         tracking = config.tracking.mode if config.tracking.type == "wandb" else "disabled"
         # Two variants may be one run: `auto` in one of them is what the other spells out.
-        return self._first.setdefault(plan.hash, plan), tracking
+        return self._plan_of.setdefault(plan.hash, plan), tracking
 
     def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
         """Refuses options that do not exist, before any job is composed."""
@@ -151,8 +151,10 @@ class Jobs:
         before: dict[str, set[str]] = {}
         for run in read_record(path).runs:
             before.setdefault(run.place, set()).add(run.identity)
-        known = ((job, before.get(job.run.place, {job.run.identity})) for job in first)
-        return next((job for job, identities in known if identities != {job.run.identity}), None)
+        for job in first:
+            if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
+                return job
+        return None
 
 
 def state_of(summary: Summary) -> str:

@@ -1,7 +1,7 @@
-"""`launcher=pool`: jobs in workers that stay, so that imports, data and compilation are paid once.
+"""Runs jobs in workers that stay, so that imports, data and compilation are paid for once.
 
-A worker that dies costs one attempt of one job. A fresh worker takes its place, and the job goes on
-from its checkpoint.
+This is `launcher=pool`. A worker that dies costs one attempt of one job. A fresh worker takes its
+place, and the job goes on from its checkpoint.
 """
 
 import multiprocessing

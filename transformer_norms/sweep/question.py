@@ -244,7 +244,7 @@ def _name_wrong_key(where: str) -> Iterator[None]:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "unexpected_keyword_argument":
             line = unknown("key", key, Question.__dataclass_fields__)
-        elif first["type"] in ("missing", "missing_argument"):
+        elif first["type"] == "missing":
             line = "is missing"
         else:
             line = f"{first['input']!r} is not allowed; {first['msg'].lower()}"

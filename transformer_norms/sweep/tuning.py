@@ -75,5 +75,6 @@ def _has_steps(values: Sequence[Any]) -> bool:
 def _next_step(before: float, last: float) -> float:
     """One step of the same ratio further: 1e-3, 2e-3 -> 4e-3."""
     value = last * last / before
-    whole = isinstance(before, int) and isinstance(last, int)
-    return max(1, round(value)) if whole else float(f"{value:.4g}")
+    if isinstance(before, int) and isinstance(last, int):
+        return max(1, round(value))
+    return float(f"{value:.4g}")

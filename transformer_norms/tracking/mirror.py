@@ -30,8 +30,8 @@ def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
         return mode
     if word := environment.get("WANDB_MODE"):
         return {"online": "online", "run": "online", "disabled": "disabled"}.get(word, "offline")
-    known = environment.get("WANDB_API_KEY") or _login_is_stored(environment)
-    return "online" if known else "offline"
+    has_login = environment.get("WANDB_API_KEY") or _login_is_stored(environment)
+    return "online" if has_login else "offline"
 
 
 def _login_is_stored(environment: Mapping[str, str]) -> bool:
