@@ -19,9 +19,10 @@ from run_folders import (
 from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.page import Scale, forest, maps, scale, shared_settings
+from transformer_norms.report.page import shared_settings
 from transformer_norms.report.page.charts import probe_data
-from transformer_norms.report.page.drawings import drawn_blocks
+from transformer_norms.report.page.differences import Scale, forest, maps, scale
+from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.writing import write_report
 
 
@@ -68,7 +69,7 @@ def tuned(tmp_path_factory):
 
         patch.setattr(writing, "draw_curves", lambda findings, rows: {})
         patch.setattr(writing, "draw_rates", lambda study: {})
-        patch.setattr(page, "drawn_blocks", lambda variants: [])
+        patch.setattr(page, "block_drawings", lambda variants: [])
         path, found = write_report([study])
     return study, Words(path.read_text()), found
 
@@ -206,11 +207,11 @@ def test_a_map_has_a_cell_for_each_pair(tuned):
 def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path, monkeypatch):
     from transformer_norms.report import page
 
-    monkeypatch.setattr(page, "drawn_blocks", lambda variants: [])
+    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
     depth_study(tmp_path)
     words = Words(write_report([tmp_path])[0].read_text())
     (chart,) = data_of(words)["axes"]
-    assert (chart["axis"], chart["ticks"], chart["log"]) == ("model.depth", [2, 4, 16], True)
+    assert (chart["key"], chart["ticks"], chart["log"]) == ("model.depth", [2, 4, 16], True)
     assert [line["name"] for line in chart["lines"]] == ["pre", "sandwich"]
     for line, gain in zip(chart["lines"], (0, 0.02), strict=True):
         assert [point["x"] for point in line["points"]] == [2, 4, 16]
@@ -221,11 +222,11 @@ def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path, monkeypatch):
 
 def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
     make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
-    found = drawn_blocks(read_study([tmp_path]).variants)
-    assert [block.variants for block in found] == [["pre"], ["post"]]
-    assert all(block.svg.startswith("<svg") and "rmsnorm" in block.svg for block in found)
+    drawings = block_drawings(read_study([tmp_path]).variants)
+    assert [names for _, names in drawings] == [["pre"], ["post"]]
+    assert all(block.svg.startswith("<svg") and "rmsnorm" in block.svg for block, _ in drawings)
     same = [*read_study([tmp_path]).variants[:1]] * 2
-    assert [block.variants for block in drawn_blocks(same)] == [["pre", "pre"]]
+    assert [names for _, names in block_drawings(same)] == [["pre", "pre"]]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
 )
 def test_a_config_that_cannot_be_built_here_is_not_drawn(tmp_path, keys, why):
     make_run(tmp_path, config_of([], 0, **keys), 2.3)
-    (block,) = drawn_blocks(read_study([tmp_path]).variants)
+    ((block, _),) = block_drawings(read_study([tmp_path]).variants)
     assert block.svg == ""
     assert why in block.why
 
@@ -253,7 +254,7 @@ def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
 def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypatch):
     from transformer_norms.report import page
 
-    monkeypatch.setattr(page, "drawn_blocks", lambda variants: [])
+    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
     make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
     run = next(tmp_path.glob("post*"))
     edit(run, status="running")

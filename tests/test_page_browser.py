@@ -22,7 +22,7 @@ def pages(tmp_path_factory):
         for name, make in (("tuned", tuned_study), ("depth", depth_study)):
             make(folder / name)
             write_report([folder / name])
-            patch.setattr(page, "drawn_blocks", lambda variants: [])  # once is enough
+            patch.setattr(page, "block_drawings", lambda variants: [])  # once is enough
     return {name: folder / name / "report.html" for name in ("tuned", "depth")}
 
 
@@ -253,7 +253,7 @@ def uneven(tmp_path_factory):
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "draw_curves", lambda findings, rows: {})
-        patch.setattr(page, "drawn_blocks", lambda variants: [])
+        patch.setattr(page, "block_drawings", lambda variants: [])
         return write_report([study])[0]
 
 

@@ -1,6 +1,6 @@
-"""The data of a page's charts, for its script. Names in it are escaped for plotly."""
+"""The data of a page's charts, for its script. The names are escaped for plotly."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from transformer_norms.report.tuning_audit import audits
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import escape_label
-from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
+from transformer_norms.training.measures import MEASURES, Measure, place_of
 
 _SHORT = 14  # characters of a name beside a narrow chart
 _POINTS = 150  # of one curve, at most
@@ -36,105 +36,89 @@ ProbeValues = dict[str, dict[str, dict[str, list[float | None]]]]
 
 
 def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
+    """The data of every chart. Lists by variant have the order of the study's variants."""
     study = findings.study
     return {
         "names": [escape_label(variant.name) for variant in study.variants],
         "short": [escape_label(variant.name[:_SHORT]) for variant in study.variants],
         "loss": LOSSES[findings.loss],
-        "curves": _curves(findings, rows),
-        "finals": _finals(findings),
+        "curves": _curves(study, rows),
+        "finals": [_finals(findings, variant) for variant in study.variants],
         "rates": _rates(study),
         "axes": _number_axes(findings),
         "probes": probe_data(study, rows),
     }
 
 
-def _finals(findings: Findings) -> list[dict[str, Any]]:
-    """The final loss of every seed; a run that diverged has none here."""
-    finals = []
-    for variant in findings.study.variants:
-        own = findings.outcomes[variant.name]
-        names = {member.seed: member.folder.name for member in variant.results}
-        ended = {seed: own.losses[seed] for seed in sorted(own.losses.keys() - own.diverged)}
-        losses = list(ended.values())
-        finals.append(
-            {
-                "losses": losses,
-                "texts": [escape_label(f"seed {seed}: {names[seed]}") for seed in ended],
-                "mean": sum(losses) / len(losses) if losses else None,
-                "half": half_interval(losses),
-                "diverged": len(own.diverged),
-            }
-        )
-    return finals
-
-
-def _rates(study: Study) -> dict[str, Any] | None:
-    """The mean loss of each variant at each value that was tried."""
-    every = audits(study)
-    if not every or study.rate is None:
-        return None
-    places = {variant.name: place for place, variant in enumerate(study.variants)}
-    lines = []
-    for audit in every:
-        chosen = (audit.variant.tuned.best if audit.variant.tuned else None) or {}
-        points = {r: loss for r, loss in audit.losses.items() if r not in audit.lost}
-        lines.append(
-            {
-                "variant": places[audit.variant.name],
-                "rates": list(points),
-                "losses": list(points.values()),
-                "diverged": sorted(audit.diverged),
-                "best": chosen.get(study.rate),
-            }
-        )
+def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
+    """The final loss of every seed that finished, their mean and Student's interval."""
+    folders = {member.seed: member.folder.name for member in variant.results}
+    finished = _finished_losses(findings, variant)
+    losses = list(finished.values())
     return {
-        "key": escape_label(study.rate),
-        "ticks": sorted(study.tune[study.rate]),
-        "log": min(study.tune[study.rate]) > 0,
-        "lines": lines,
+        "losses": losses,
+        "texts": [escape_label(f"seed {seed}: {folders[seed]}") for seed in finished],
+        "mean": sum(losses) / len(losses) if losses else None,
+        "half": half_interval(losses),
+        "diverged": len(findings.outcomes[variant.name].diverged),
     }
+
+
+def _finished_losses(findings: Findings, variant: Variant) -> dict[int, float]:
+    """The final losses by seed, without those of diverged runs."""
+    outcomes = findings.outcomes[variant.name]
+    seeds = sorted(outcomes.losses.keys() - outcomes.diverged)
+    return {seed: outcomes.losses[seed] for seed in seeds}
 
 
 # -------------------------------------------------------------------------------------- loss curves
 
 
-def _curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
+def _curves(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     """The loss that comes first, the range of each loss, and each variant's curves."""
-    every: dict[str, list[Curve]] = {key: [] for key in LOSS_KEYS}
-    variants = [_variant_curves(variant, rows, every) for variant in findings.study.variants]
+    drawn = [_drawn_curves(variant, rows) for variant in study.variants]
+    every = {
+        key: [curve for curves in drawn for own, _, curve in curves if own == key]
+        for key in LOSS_KEYS
+    }
     evaluated = [len(curve.loss) for curve in every["val/loss"]]
     missing = len(every["train/loss"]) - len(evaluated)
     return {
         "first": shown_loss([*evaluated, *[0] * missing]),
         "ranges": {key: loss_range(curves) for key, curves in every.items() if curves},
-        "variants": variants,
+        "variants": [
+            _variant_curves(variant, curves)
+            for variant, curves in zip(study.variants, drawn, strict=True)
+        ],
     }
 
 
-def _variant_curves(
-    variant: Variant, rows: Mapping[Path, Rows], every: dict[str, list[Curve]]
-) -> dict[str, Any]:
-    runs, means = [], {}
-    for key, curves in every.items():
-        finished = []
-        for member in variant.results:
-            curve = loss_curve(
+def _drawn_curves(variant: Variant, rows: Mapping[Path, Rows]) -> list[tuple[str, StudyRun, Curve]]:
+    """The key, the run and the points of each curve, thinned out for a page."""
+    return [
+        (key, member, curve)
+        for key in LOSS_KEYS
+        for member in variant.results
+        if (
+            curve := loss_curve(
                 rows.get(member.folder, ()), key, member.status == "diverged", _POINTS
             )
-            if curve is None:
-                continue
-            curves.append(curve)
-            runs.append({"key": key, **_run_words(member), **_arrays(curve)})
-            if member.status == "finished":
-                finished.append(curve)
-        if average := mean_curve(finished):
-            means[key] = _arrays(average)
+        )
+    ]
+
+
+def _variant_curves(
+    variant: Variant, curves: Sequence[tuple[str, StudyRun, Curve]]
+) -> dict[str, Any]:
+    means = {
+        key: mean_curve([c for own, run, c in curves if own == key and run.status == "finished"])
+        for key in LOSS_KEYS
+    }
     run = next((member.run for member in variant.results if member.run), None)
     flops = [run.flops_per_token for run in variant.ended if run.flops_per_token]
     return {
-        "runs": runs,
-        "means": means,
+        "runs": [{"key": key, **_run_words(run), **_arrays(curve)} for key, run, curve in curves],
+        "means": {key: _arrays(mean) for key, mean in means.items() if mean},
         "tokens_per_step": _tokens_per_step(run) if run else None,
         "flops_per_token": flops[0] if flops else None,
     }
@@ -161,51 +145,75 @@ def _arrays(curve: Curve) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------------------- axes of numbers
+# --------------------------------------------------------------------------- losses against numbers
+
+
+def _chart_against(
+    key: str, ticks: Collection[float], log: bool, lines: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A chart of losses against a number. Each line has a name, the place of its style, and points
+    of a variant: x, loss (None where no run finished), half an interval, and whether one diverged.
+    """
+    return {"key": escape_label(key), "ticks": sorted(ticks), "log": log, "lines": lines}
+
+
+def _rates(study: Study) -> dict[str, Any] | None:
+    """The mean loss of each variant at each value that tuning tried."""
+    every, key = audits(study), study.rate
+    if not every or key is None:
+        return None
+    places = {variant.name: place for place, variant in enumerate(study.variants)}
+    lines = []
+    for audit in every:
+        place = places[audit.variant.name]
+        points = [
+            _point(place, rate, audit.curve.get(rate), None, rate in audit.diverged)
+            for rate in audit.losses
+        ]
+        name = escape_label(audit.variant.name)
+        lines.append({"name": name, "place": place, "points": points, "best": audit.best.get(key)})
+    return _chart_against(key, study.tune[key], min(study.tune[key]) > 0, lines)
 
 
 def _number_axes(findings: Findings) -> list[dict[str, Any]]:
     """A chart for each axis with several numbers: mean final loss against it with Student's 95 %
-    interval, a line for each combination of what varies besides."""
+    interval, a line for each combination of values on the remaining axes."""
     study = findings.study
     charts = []
     for axis in study.axes:
         values = [variant.values.get(axis) for variant in study.variants]
-        there = {float(value) for value in values if value is not None and finite(value)}
-        if len(there) > 1:
-            others = [other for other in study.axes if other != axis]
-            low, high = min(there), max(there)
-            charts.append(
-                {
-                    "axis": escape_label(axis),
-                    "log": low > 0 and high / low >= 6,
-                    "ticks": sorted(there),
-                    "lines": _axis_lines(findings, axis, others),
-                }
-            )
+        numbers = {float(value) for value in values if value is not None and finite(value)}
+        if len(numbers) > 1:
+            log = min(numbers) > 0 and max(numbers) / min(numbers) >= 6
+            charts.append(_chart_against(axis, numbers, log, _axis_lines(findings, axis)))
     return charts
 
 
-def _axis_lines(findings: Findings, axis: str, others: Sequence[str]) -> list[dict[str, Any]]:
+def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
+    rest = [name for name in findings.study.axes if name != axis]
     lines: dict[str, list[dict[str, Any]]] = {}
     for place, variant in enumerate(findings.study.variants):
         if not finite(variant.values.get(axis)):
             continue
-        outcomes = findings.outcomes[variant.name]
-        ended = [loss for seed, loss in outcomes.losses.items() if seed not in outcomes.diverged]
-        lines.setdefault(label_on(variant, others), []).append(
-            {
-                "variant": place,
-                "x": variant.values[axis],
-                "loss": sum(ended) / len(ended) if ended else None,
-                "half": half_interval(ended),
-                "diverged": len(outcomes.diverged),
-            }
-        )
+        losses = list(_finished_losses(findings, variant).values())
+        mean = sum(losses) / len(losses) if losses else None
+        diverged = bool(findings.outcomes[variant.name].diverged)
+        point = _point(place, variant.values[axis], mean, half_interval(losses), diverged)
+        lines.setdefault(label_on(variant, rest), []).append(point)
     return [
-        {"name": escape_label(name), "points": sorted(points, key=lambda point: point["x"])}
-        for name, points in lines.items()
+        {
+            "name": escape_label(name or LOSSES[findings.loss]),
+            "place": place,
+            "points": sorted(points, key=lambda point: point["x"]),
+        }
+        for place, (name, points) in enumerate(lines.items())
     ]
+
+
+def _point(
+    variant: int, x: Any, loss: float | None, half: float | None, diverged: bool
+) -> dict[str, Any]:
+    return {"variant": variant, "x": x, "loss": loss, "half": half, "diverged": diverged}
 
 
 def label_on(variant: Variant, axes: Sequence[str]) -> str:
@@ -238,7 +246,7 @@ def probe_data(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any] | None
 
 def _measure(name: str, variants: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     about = MEASURES.get(name, Measure(name, ""))
-    parts = {part: None for v in variants if v for part in v["values"].get(name, {})}
+    parts = {part for variant in variants if variant for part in variant["values"].get(name, {})}
     return {
         "name": name,
         "title": escape_label(about.title),
@@ -249,7 +257,7 @@ def _measure(name: str, variants: Sequence[dict[str, Any] | None]) -> dict[str, 
 
 
 def _probed_rows(variant: Variant, rows: Mapping[Path, Rows]) -> list[dict[int, Mapping[str, Any]]]:
-    """The rows with probes of its finished runs, or, where none has finished, of all that began."""
+    """The rows with probes of the runs that finished; of all runs if none has finished."""
     finished = [member for member in variant.results if member.status == "finished"]
     runs = [_by_step(rows.get(member.folder, ())) for member in finished or variant.results]
     return [run for run in runs if run]
@@ -264,18 +272,15 @@ def _probe_means(
     values: ProbeValues = {}
     for key in {key: None for run in runs for step in steps for key in run[step]}:
         place = place_of(key)
-        if place is not None and (place.block or 0) < _BLOCKS:
-            part, block = _part_and_block(place)
-            seen = [[_finite_or_none(run[step].get(key)) for run in runs] for step in steps]
-            values.setdefault(place.measure, {}).setdefault(escape_label(part), {})[
-                escape_label(block)
-            ] = [_mean(of) for of in seen]
+        if place is None or (place.block or 0) >= _BLOCKS:
+            continue
+        inside = place.block is not None
+        part, block = (place.part, str(place.block)) if inside else ("", place.part)
+        blocks = values.setdefault(place.measure, {}).setdefault(escape_label(part), {})
+        blocks[escape_label(block)] = [
+            _mean([run[step].get(key) for run in runs]) for step in steps
+        ]
     return {"steps": steps, "values": values}
-
-
-def _part_and_block(place: Place) -> tuple[str, str]:
-    """The part, and the block or what stands outside the blocks."""
-    return (place.part, str(place.block)) if place.block is not None else ("", place.part)
 
 
 def _by_step(rows: Rows) -> dict[int, Mapping[str, Any]]:
@@ -287,17 +292,12 @@ def _by_step(rows: Rows) -> dict[int, Mapping[str, Any]]:
 
 
 def _spread(steps: Sequence[int], most: int) -> list[int]:
-    """`most` of them at even distances, the first and the last included."""
+    """At most `most` of the steps, evenly spread, the first and the last included."""
     if len(steps) <= most:
         return list(steps)
     return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
 
 
-def _finite_or_none(value: Any) -> float | None:
-    return value if finite(value) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where a run has none: a mean of the others would be another quantity."""
-    known = [value for value in values if value is not None]
-    return float(f"{fmean(known):.4g}") if known and len(known) == len(values) else None
+def _mean(values: Sequence[Any]) -> float | None:
+    """The mean. None unless every run has a number: a mean of the others is another quantity."""
+    return float(f"{fmean(values):.4g}") if values and all(map(finite, values)) else None

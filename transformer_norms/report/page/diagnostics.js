@@ -1,4 +1,4 @@
-// What was measured inside the models: by block at a step, and over training for one variant.
+// Measures inside the models: by block at one step, and over training for one variant.
 
 const probes = study.probes;
 const ENDS = ["embedding", "embed", "final", "head"];
@@ -7,19 +7,16 @@ function control(name) {
   return document.querySelector(`#probe-controls [name=${name}]`);
 }
 
-function words(text) {  // a label for plotly as words for the page
+function unescaped(text) {  // of a label that was escaped for plotly
   return text.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
 }
 
 function option(value, text) {
-  const made = document.createElement("option");
-  made.value = value;
-  made.textContent = text;
-  return made;
+  return Object.assign(document.createElement("option"), { value, textContent: text });
 }
 
 function fillMeasures() {
-  control("measure").replaceChildren(...probes.measures.map((measure, i) => option(i, words(measure.title))));
+  control("measure").replaceChildren(...probes.measures.map((measure, i) => option(i, unescaped(measure.title))));
   fillParts();
 }
 
@@ -28,8 +25,8 @@ function fillParts() {
   const before = control("part").value;
   const inside = parts.filter((part) => probes.variants.some((variant) =>
     variant && Object.keys(variant.values[name]?.[part] ?? {}).some((block) => /^\d+$/.test(block))));
-  const rest = inside.includes("") ? "each block" : "outside the blocks";
-  control("part").replaceChildren(...parts.map((part) => option(part, part ? words(part) : rest)));
+  const whole = inside.includes("") ? "each block" : "outside the blocks";
+  control("part").replaceChildren(...parts.map((part) => option(part, part ? unescaped(part) : whole)));
   control("part").value = [before, ...inside, ...parts].find((part) => inside.includes(part) || (part && parts.includes(part))) ?? parts[0];
   control("part").disabled = parts.length < 2;
 }
@@ -44,7 +41,7 @@ function values(place) {
 // The embedding first, then blocks by number, then what follows them.
 function order(blocks) {
   const rank = (block) => (ENDS.slice(0, 2).includes(block) ? -1 : /^\d+$/.test(block) ? Number(block) : 1e6);
-  return [...blocks].sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
+  return [...blocks].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
 }
 
 function probeAxis() {
@@ -60,16 +57,16 @@ function drawProbes() {
 }
 
 function drawProfile() {
-  const places = shown().filter((place) => values(place));
+  const places = chosenVariants().filter((place) => values(place));
   const step = probes.steps[control("step").value];
   const blocks = order(new Set(places.flatMap((place) => Object.keys(values(place)))));
   const traces = [];
   for (const place of places) {
     const at = probes.variants[place].steps.indexOf(step);
     if (at < 0) continue;
-    const there = blocks.map((block) => (values(place)[block] || [])[at] ?? null);
+    const y = blocks.map((block) => (values(place)[block] || [])[at] ?? null);
     traces.push({
-      x: blocks.map((_, i) => i), y: there, name: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },
+      x: blocks.map((_, i) => i), y, name: study.names[place], type: "scatter", mode: "lines+markers", marker: { size: 6 },
       line: { color: colour(place), dash: dash(place), width: 2 }, hovertemplate: "%{fullData.name}<br>%{y:.4g}<extra></extra>",
     });
   }
@@ -85,10 +82,10 @@ function drawProfile() {
 
 function drawHistory() {
   const place = Number(control("of").value);
-  const found = values(place) || {};
-  const blocks = order(Object.keys(found));
+  const byBlock = values(place) || {};
+  const blocks = order(Object.keys(byBlock));
   const traces = blocks.map((block, i) => ({
-    x: probes.variants[place].steps, y: found[block], name: /^\d+$/.test(block) ? `block ${block}` : block, type: "scatter", mode: "lines",
+    x: probes.variants[place].steps, y: byBlock[block], name: /^\d+$/.test(block) ? `block ${block}` : block, type: "scatter", mode: "lines",
     line: { color: depth(blocks.length > 1 ? i / (blocks.length - 1) : 1), width: 2 },
     hovertemplate: "%{fullData.name}, step %{x}<br>%{y:.4g}<extra></extra>",
   }));

@@ -1,4 +1,4 @@
-"""Each variant's block, as `explain` draws it."""
+"""The drawing of each variant's block, as `explain` draws it."""
 
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -14,42 +14,36 @@ _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that 
 
 
 @dataclass(frozen=True)
-class Block:
-    """`svg` is our own drawing of a validated config; `why` stands where there is none."""
+class Drawing:
+    """`svg` is our own drawing of a validated config. `why` says why there is none."""
 
-    variants: list[str]
     svg: str = ""
-    ends: tuple[str, ...] = ()  # what stands before the first block and behind the last
+    ends: tuple[str, ...] = ()  # the equations before the first block and behind the last
     why: str = ""
 
 
-def drawn_blocks(variants: Sequence[Variant]) -> list[Block]:
-    """Returns the drawings of variants that have a result. Equal drawings are shown once."""
-    found: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+def block_drawings(variants: Sequence[Variant]) -> list[tuple[Drawing, list[str]]]:
+    """Returns each different drawing of the variants that have a result, with their names."""
+    names: dict[Drawing, list[str]] = {}
     for variant in variants:
         for run in variant.ended[:1]:
-            found.setdefault(_drawn(run), []).append(variant.name)
-    return [Block(names, *drawn) for drawn, names in found.items()]
+            names.setdefault(_drawing(run), []).append(variant.name)
+    return list(names.items())
 
 
-def _drawn(run: SavedRun) -> tuple[str, tuple[str, ...], str]:
-    """The drawing and its ends, or why there is none."""
+def _drawing(run: SavedRun) -> Drawing:
     depth, width = run.value("model.depth"), run.value("model.width")
     if not (finite(depth) and finite(width) and depth <= _DEEPEST and depth * width <= _LARGEST):
-        return "", (), "it is too large"
+        return Drawing(why="it is too large")
     file = run.folder / "config.yaml"
-    try:
-        return *_draw(as_typed("config", str(file))), ""
-    except ConfigError as error:
-        return "", (), str(error).removeprefix(f"config={file}: ")
-
-
-def _draw(typed: str) -> tuple[str, tuple[str, ...]]:
-    """ConfigError where the config is not one that this version can build."""
     from transformer_norms.config.compose import compose
     from transformer_norms.explain.anatomy import Anatomy
     from transformer_norms.explain.painting import block_svg
 
-    with redirect_stderr(StringIO()):  # the report says once that runs were translated
-        anatomy = Anatomy(compose([typed, "trainer.device=cpu"]))
-    return block_svg(anatomy), tuple(anatomy.ends().values())
+    try:
+        with redirect_stderr(StringIO()):  # the report says once that runs were translated
+            config = compose([as_typed("config", str(file)), "trainer.device=cpu"])
+            anatomy = Anatomy(config)
+            return Drawing(block_svg(anatomy), tuple(anatomy.ends().values()))
+    except ConfigError as error:
+        return Drawing(why=str(error).removeprefix(f"config={file}: "))

@@ -1,6 +1,6 @@
-// What a reader changes is drawn at once, and remembered while the page is reloaded.
+// A reader's choices are drawn at once, and remembered while the page is reloaded.
 
-const KEPT = `transformer_norms ${location.pathname}`;
+const STORE = `transformer_norms ${location.pathname}`;
 
 function inputs() {
   return [...document.querySelectorAll("#legend input, .controls input, .controls select")];
@@ -8,17 +8,16 @@ function inputs() {
 
 function remember() {
   const values = inputs().map((input) => (["checkbox", "radio"].includes(input.type) ? input.checked : input.value));
-  try { sessionStorage.setItem(KEPT, JSON.stringify({ names: study.names, values })); } catch { /* without it, nothing is kept */ }
+  try { sessionStorage.setItem(STORE, JSON.stringify({ names: study.names, values })); } catch { /* without storage nothing is remembered */ }
 }
 
 function recall() {
-  let kept = null;
-  try { kept = JSON.parse(sessionStorage.getItem(KEPT)); } catch { return; }
-  const there = inputs();
-  if (!kept || String(kept.names) !== String(study.names) || kept.values.length !== there.length) return;
-  there.forEach((input, i) => {
-    if (typeof kept.values[i] === "boolean") input.checked = kept.values[i];
-    else input.value = kept.values[i];
+  let saved = null;
+  try { saved = JSON.parse(sessionStorage.getItem(STORE)); } catch { return; }
+  if (!saved || String(saved.names) !== String(study.names) || saved.values.length !== inputs().length) return;
+  inputs().forEach((input, i) => {
+    if (typeof saved.values[i] === "boolean") input.checked = saved.values[i];
+    else input.value = saved.values[i];
     if (input.name === "measure") fillParts();
   });
 }
@@ -31,12 +30,12 @@ function drawAll() {
   drawProbes();
 }
 
-function choose(every) {
-  for (const box of document.querySelectorAll("#legend input")) box.checked = every;
-  changed();
+function chooseAll(checked) {
+  for (const box of document.querySelectorAll("#legend input")) box.checked = checked;
+  update();
 }
 
-function changed(event) {
+function update(event) {
   if (event && event.target.name === "measure") fillParts();
   remember();
   drawAll();
@@ -50,15 +49,15 @@ if (probes) {
 recall();
 drawAll();
 for (const form of document.querySelectorAll("form")) {
-  form.addEventListener("input", changed);
+  form.addEventListener("input", update);
   form.addEventListener("submit", (event) => event.preventDefault());
 }
-document.getElementById("all").addEventListener("click", () => choose(true));
-document.getElementById("none").addEventListener("click", () => choose(false));
+document.getElementById("all").addEventListener("click", () => chooseAll(true));
+document.getElementById("none").addEventListener("click", () => chooseAll(false));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 
-// Paper has its own width, and everything is on it.
-function paper(printing) {
+// On paper every section is open, and charts have the width of the paper.
+function fitPaper(printing) {
   for (const details of document.querySelectorAll("details")) details.open = details.open || printing;
   drawAll();
   for (const chart of document.querySelectorAll(".chart.js-plotly-plot")) {
@@ -66,5 +65,5 @@ function paper(printing) {
     Plotly.relayout(chart, printing ? { width: half, autosize: false } : { width: null, autosize: true });
   }
 }
-addEventListener("beforeprint", () => paper(true));
-addEventListener("afterprint", () => paper(false));
+addEventListener("beforeprint", () => fitPaper(true));
+addEventListener("afterprint", () => fitPaper(false));

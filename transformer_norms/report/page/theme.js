@@ -1,5 +1,5 @@
 "use strict";
-// Colours and dashes of a variant are those of the legend, light or dark; the page's own words.
+// Colours and dashes by variant, as in the legend, light or dark; and what all charts share.
 
 const study = JSON.parse(document.getElementById("study").textContent);
 const COLOURS = 6;
