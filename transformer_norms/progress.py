@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
 QUIET = 2.0  # seconds before anything is shown
-PLAIN_EVERY = 15.0  # seconds between lines where nobody watches a terminal
+PLAIN_EVERY = 15.0  # seconds between lines where stderr is no terminal
 _LOOK_EVERY = 0.1
 _GONE = suppress(OSError, ValueError)  # which writing raises once the reader has gone
 

@@ -1,7 +1,7 @@
 """Texts and vocabularies from a network, which may be absent, or accept and never answer.
 
-Neither `datasets` nor `tiktoken` gives up on such a network: the first waits for minutes, the
-second for ever. So every request here has a limited time.
+On such a network `datasets` waits for minutes and `tiktoken` for ever. So every request here has a
+limited time.
 """
 
 import hashlib
@@ -52,7 +52,8 @@ def answers(url: str) -> bool:
 
 
 def call_within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Returns or raises what `call` does; TimeoutError if it takes longer, while it goes on."""
+    """Returns the result of `call` or raises its exception. Raises TimeoutError after `seconds`,
+    while the call goes on in a thread."""
     from pebble import concurrent
 
     try:
@@ -201,7 +202,8 @@ class Cl100k(_Vocabulary):
 
 
 def _in_cache(url: str, digest: str, say: Say) -> bool:
-    """Whether tiktoken will find this file. It deletes another content, so a copy is kept."""
+    """Whether tiktoken's cache has the published file. tiktoken deletes a file with other content,
+    so a copy of that file is kept."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder == "":  # which tells tiktoken to use no cache
         return False

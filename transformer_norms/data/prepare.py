@@ -1,4 +1,4 @@
-"""Corpus, tokenizer and split -> tokens, from the cache or built into it."""
+"""Prepares the tokens of a corpus: from the cache, or read, split, encoded and put there."""
 
 import math
 from collections.abc import Iterator
@@ -59,16 +59,14 @@ def prepare(
 
 
 def identity_of(corpus: Corpus) -> dict:
-    """Returns what stands for the corpus in hashes. Raises InputError if it does not name the
-    corpus by a `type`, as that of a plugin may not."""
-    identity = corpus.identity()
+    """Returns what stands for the corpus in hashes. Raises InputError if the corpus, which may be a
+    plugin's, has no `type` in its identity or no `floor`."""
+    identity, name = corpus.identity(), type(corpus).__name__
     if not isinstance(identity, dict) or not isinstance(identity.get("type"), str):
-        name = type(corpus).__name__
         raise InputError(
             f"data: {name}.identity() returns {identity!r}; wanted is a dict with type"
         )
     if not hasattr(corpus, "floor"):
-        name = type(corpus).__name__
         raise InputError(f"data: {name}.floor is missing: nats per UTF-8 byte, or None")
     return identity
 

@@ -1,4 +1,4 @@
-"""Documents -> train, val, test, before anything else sees them."""
+"""Splits documents into train, val and test, before anything else sees them."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ FEWEST_DOCUMENTS = 100
 
 @dataclass(frozen=True)
 class Split:
-    """Whole documents under `hash`; one stretch of text a part under `position` and `tail`.
+    """The parts of a corpus: whole documents by `hash`, one stretch of text by `position`, `tail`.
 
     `separated` says that one end-of-document token follows each document. `note` is a line for the
     user, or empty.

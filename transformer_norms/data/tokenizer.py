@@ -25,9 +25,9 @@ TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1
 FEWEST_IDS = 257  # the bytes, and the end of a document
 _MOST_RANKS = 2**20
-_MOST_GAPS = 1024  # ids beyond the ranks: separators, and the holes between published ones
-_STRETCH = 2**17  # characters encoded at a time: progress is told between two of them
-_GROUP = 32  # stretches under way at once, for all cores
+_MOST_GAPS = 1024  # ids beyond the ranks: separators, and unused ids of published vocabularies
+_STRETCH = 2**17  # characters that are encoded between two reports of progress
+_GROUP = 32  # stretches that are encoded at once, on all cores
 
 # Patterns are named, since a pattern from somebody else's folder could take for ever to match.
 # r50k is GPT-2's own; both are OpenAI's, as tiktoken has them.
@@ -250,7 +250,7 @@ class BytePairs:
 
 
 def learn_pairs(texts: Sequence[str], size: int, tell: Tell = tell_nobody) -> list[bytes]:
-    """At most `size` byte strings: first the 256 bytes, then pairs in the order of merging."""
+    """Returns at most `size` byte strings: the 256 bytes, then pairs in the order of merging."""
     from tokenizers import Tokenizer as Learner
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -269,7 +269,8 @@ def learn_pairs(texts: Sequence[str], size: int, tell: Tell = tell_nobody) -> li
 
 
 def _tell_stretches(texts: Sequence[str], tell: Tell) -> Iterator[str]:
-    """Words are counted while these stretches are read, and merged after the last."""
+    """Yields the texts in stretches, and tells how far the trainer is. It counts words while it
+    reads, and merges pairs after the last stretch."""
     done, total = 0, sum(map(len, texts))
     for text in texts:
         for part in stretches(text):
