@@ -33,15 +33,7 @@ from transformer_norms.hf.clauses import (
     same,
 )
 from transformer_norms.hf.facts import Facts, complete_facts
-from transformer_norms.hf.weights import (
-    AFTER_TWO,
-    BY_HEAD,
-    COLUMNS,
-    HEADS,
-    STACKED,
-    Line,
-    lines,
-)
+from transformer_norms.hf.weights import Line, lines
 
 
 @dataclass(frozen=True)
@@ -70,52 +62,49 @@ class Family:
 
 # ------------------------------------------------------------ names of tensors that families share
 
-ENDS = lines("""
+ENDS = """
     model.embed_tokens                embedding
     model.norm                        final
     lm_head                           head
-""")
-ATTENTION_NAMES = lines("""
+"""
+ATTENTION_NAMES = """
     .self_attn.q_proj                 .attention.f.query
     .self_attn.k_proj                 .attention.f.key
     .self_attn.v_proj                 .attention.f.value
     .self_attn.o_proj                 .attention.f.output
-""")
-MLP_NAMES = lines("""
+"""
+MLP_NAMES = """
     .mlp.gate_proj                    .mlp.f.gate
     .mlp.up_proj                      .mlp.f.up
     .mlp.down_proj                    .mlp.f.down
-""")
-BASE = (*ENDS, *ATTENTION_NAMES, *MLP_NAMES)
-PRE_NAMES = lines("""
+"""
+BASE = ENDS + ATTENTION_NAMES + MLP_NAMES
+PRE_NAMES = """
     .input_layernorm                  .attention.pre
     .post_attention_layernorm         .mlp.pre
-""")
-OUT_NAMES = lines("""
+"""
+OUT_NAMES = """
     .post_attention_layernorm         .attention.out
     .post_feedforward_layernorm       .mlp.out
-""")
-SANDWICH_NAMES = lines("""
+"""
+SANDWICH_NAMES = """
     .input_layernorm                  .attention.pre
     .post_attention_layernorm         .attention.out
     .pre_feedforward_layernorm        .mlp.pre
     .post_feedforward_layernorm       .mlp.out
-""")
-QK_NAMES = lines("""
+"""
+QK_NAMES = """
     .self_attn.q_norm                 .attention.f.q
     .self_attn.k_norm                 .attention.f.k
-""")
+"""
 QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
-GPT_NAMES = lines(
-    f"""
-    .attn.c_attn                      {QUERY_KEY_VALUE}
-    .attn.c_proj                      .attention.f.output
-    .mlp.c_fc                         .mlp.f.up
-    .mlp.c_proj                       .mlp.f.down
-    """,
-    "transformer.h.{i}",
-    COLUMNS,
-)
+GPT_NAMES = f"""
+    .attn.c_attn            [columns] {QUERY_KEY_VALUE}
+    .attn.c_proj            [columns] .attention.f.output
+    .mlp.c_fc               [columns] .mlp.f.up
+    .mlp.c_proj             [columns] .mlp.f.down
+    lm_head                           head
+"""
 
 # ---------------------------------------------------------------------- clauses that families share
 
@@ -167,19 +156,16 @@ FAMILIES = (
             choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         ),
-        (
-            *GPT_NAMES,
-            *lines(
-                """
-                transformer.wte       embedding
-                transformer.wpe       position.position
-                .ln_1                 .attention.pre
-                .ln_2                 .mlp.pre
-                transformer.ln_f      final
-                lm_head               head
-                """,
-                "transformer.h.{i}",
-            ),
+        lines(
+            GPT_NAMES
+            + """
+            transformer.wte           embedding
+            transformer.wpe           position.position
+            .ln_1                     .attention.pre
+            .ln_2                     .mlp.pre
+            transformer.ln_f          final
+            """,
+            "transformer.h.{i}",
         ),
         OPENAI_DROPOUTS,
     ),
@@ -192,18 +178,15 @@ FAMILIES = (
             activation("afn", "plain", OPENAI_ACTIVATIONS),
             biases(fixed=f"{ATTENTION} up down"),
         ),
-        (
-            *GPT_NAMES,
-            *lines(
-                """
-                transformer.tokens_embed     embedding
-                transformer.positions_embed  position.position
-                .ln_1                        .attention.post
-                .ln_2                        .mlp.post
-                lm_head                      head
-                """,
-                "transformer.h.{i}",
-            ),
+        lines(
+            GPT_NAMES
+            + """
+            transformer.tokens_embed     embedding
+            transformer.positions_embed  position.position
+            .ln_1                        .attention.post
+            .ln_2                        .mlp.post
+            """,
+            "transformer.h.{i}",
         ),
         OPENAI_DROPOUTS,
     ),
@@ -222,27 +205,25 @@ FAMILIES = (
             equal("word_embed_proj_dim", "hidden_size"),
             never("_remove_final_layer_norm"),
         ),
-        (
-            *lines("model.decoder.embed_positions  position.position", layout=AFTER_TWO),
-            # do_layer_norm_before, or not: a block has one pair of the norms
-            *lines(
-                """
-                model.decoder.embed_tokens      embedding
-                .self_attn.q_proj               .attention.f.query
-                .self_attn.k_proj               .attention.f.key
-                .self_attn.v_proj               .attention.f.value
-                .self_attn.out_proj             .attention.f.output
-                .self_attn_layer_norm           .attention.pre
-                .self_attn_layer_norm           .attention.post
-                .fc1                            .mlp.f.up
-                .fc2                            .mlp.f.down
-                .final_layer_norm               .mlp.pre
-                .final_layer_norm               .mlp.post
-                model.decoder.final_layer_norm  final
-                lm_head                         head
-                """,
-                "model.decoder.layers.{i}",
-            ),
+        # do_layer_norm_before, or not: a block has one pair of the norms
+        lines(
+            """
+            model.decoder.embed_tokens      embedding
+            model.decoder.embed_positions   [after_two] position.position
+            .self_attn.q_proj               .attention.f.query
+            .self_attn.k_proj               .attention.f.key
+            .self_attn.v_proj               .attention.f.value
+            .self_attn.out_proj             .attention.f.output
+            .self_attn_layer_norm           .attention.pre
+            .self_attn_layer_norm           .attention.post
+            .fc1                            .mlp.f.up
+            .fc2                            .mlp.f.down
+            .final_layer_norm               .mlp.pre
+            .final_layer_norm               .mlp.post
+            model.decoder.final_layer_norm  final
+            lm_head                         head
+            """,
+            "model.decoder.layers.{i}",
         ),
     ),
     Family(
@@ -252,12 +233,12 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
             biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
         ),
-        (*BASE, *PRE_NAMES),
+        lines(BASE + PRE_NAMES),
     ),
     Family(
         "mistral",
         (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
-        (*BASE, *PRE_NAMES),
+        lines(BASE + PRE_NAMES),
     ),
     Family(
         "qwen2",
@@ -266,7 +247,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, NO_WINDOW),
             biases(fixed="query key value"),
         ),
-        (*BASE, *PRE_NAMES),
+        lines(BASE + PRE_NAMES),
     ),
     Family(
         "qwen3",
@@ -275,7 +256,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
             ATTENTION_BIAS,
         ),
-        (*BASE, *PRE_NAMES, *QK_NAMES),
+        lines(BASE + PRE_NAMES + QK_NAMES),
     ),
     Family(
         "olmo",
@@ -284,7 +265,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS),
             never("clip_qkv"),
         ),
-        (*BASE, *PRE_NAMES),
+        lines(BASE + PRE_NAMES),
     ),
     Family(
         "olmo2",
@@ -292,12 +273,13 @@ FAMILIES = (
             norm("rmsnorm", placement="out", qk_norm="full"),
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS),
         ),
-        (
-            *(*BASE, *OUT_NAMES),
-            *lines("""
-                .self_attn.q_norm     .attention.f.q.norm
-                .self_attn.k_norm     .attention.f.k.norm
-            """),
+        lines(
+            BASE
+            + OUT_NAMES
+            + """
+            .self_attn.q_norm         .attention.f.q.norm
+            .self_attn.k_norm         .attention.f.k.norm
+            """
         ),
     ),
     Family(
@@ -307,7 +289,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU),
             *(ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
         ),
-        (*BASE, *OUT_NAMES, *QK_NAMES),
+        lines(BASE + OUT_NAMES + QK_NAMES),
     ),
     Family(
         "gemma2",
@@ -319,7 +301,7 @@ FAMILIES = (
             cap("final_logit_softcapping", "architecture.logit_cap"),
             never("use_bidirectional_attention"),
         ),
-        (*BASE, *SANDWICH_NAMES),
+        lines(BASE + SANDWICH_NAMES),
     ),
     Family(
         "gemma3_text",
@@ -330,7 +312,7 @@ FAMILIES = (
             cap("final_logit_softcapping", "architecture.logit_cap"),
             never("use_bidirectional_attention"),
         ),
-        (*BASE, *SANDWICH_NAMES, *QK_NAMES),
+        lines(BASE + SANDWICH_NAMES + QK_NAMES),
     ),
     Family(
         "glm4",
@@ -339,16 +321,17 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, PARTIAL_ROTARY),
             biases({"attention_bias": "query key value"}),
         ),
-        (
-            *(*ENDS, *ATTENTION_NAMES),
-            *lines("""
-                .input_layernorm           .attention.pre
-                .post_self_attn_layernorm  .attention.out
-                .post_attention_layernorm  .mlp.pre
-                .post_mlp_layernorm        .mlp.out
-                .mlp.down_proj             .mlp.f.down
-            """),
-            *lines(".mlp.gate_up_proj  .mlp.f.gate .mlp.f.up", layout=STACKED),
+        lines(
+            ENDS
+            + ATTENTION_NAMES
+            + """
+            .input_layernorm           .attention.pre
+            .post_self_attn_layernorm  .attention.out
+            .post_attention_layernorm  .mlp.pre
+            .post_mlp_layernorm        .mlp.out
+            .mlp.gate_up_proj          [stacked] .mlp.f.gate .mlp.f.up
+            .mlp.down_proj             .mlp.f.down
+            """
         ),
     ),
     Family(
@@ -361,23 +344,19 @@ FAMILIES = (
             ),
             biases({"attention_bias": ATTENTION}, fixed="up down"),
         ),
-        (
-            *lines(
-                f".attention.query_key_value  {QUERY_KEY_VALUE}", "gpt_neox.layers.{i}", BY_HEAD
-            ),
-            *lines(
-                """
-                gpt_neox.embed_in          embedding
-                .input_layernorm           .attention.pre
-                .post_attention_layernorm  .mlp.pre
-                .attention.dense           .attention.f.output
-                .mlp.dense_h_to_4h         .mlp.f.up
-                .mlp.dense_4h_to_h         .mlp.f.down
-                gpt_neox.final_layer_norm  final
-                lm_head                    head
-                """,
-                "gpt_neox.layers.{i}",
-            ),
+        lines(
+            f"""
+            gpt_neox.embed_in           embedding
+            .input_layernorm            .attention.pre
+            .post_attention_layernorm   .mlp.pre
+            .attention.query_key_value  [by_head] {QUERY_KEY_VALUE}
+            .attention.dense            .attention.f.output
+            .mlp.dense_h_to_4h          .mlp.f.up
+            .mlp.dense_4h_to_h          .mlp.f.down
+            gpt_neox.final_layer_norm   final
+            lm_head                     head
+            """,
+            "gpt_neox.layers.{i}",
         ),
         ("attention_dropout", "hidden_dropout"),
     ),
@@ -414,16 +393,13 @@ FAMILIES = (
             same({"logit_scale": "architecture.logit_scale"}),
             choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
-        (
-            *BASE,
-            *lines(".input_layernorm  .pre"),
-            *lines(
-                """
-                .self_attn.q_norm     .attention.f.q.heads.{h}
-                .self_attn.k_norm     .attention.f.k.heads.{h}
-                """,
-                layout=HEADS,
-            ),
+        lines(
+            BASE
+            + """
+            .input_layernorm          .pre
+            .self_attn.q_norm         [heads] .attention.f.q.heads.{h}
+            .self_attn.k_norm         [heads] .attention.f.k.heads.{h}
+            """
         ),
     ),
 )

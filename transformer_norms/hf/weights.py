@@ -36,25 +36,27 @@ def _from_heads(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
     return [each.flatten(0, 1) for each in heads.unbind(1)]
 
 
-SAME = Layout(lambda ours, sizes: ours[0], lambda tensor, like, sizes: [tensor])
-# One under the other: GLM-4's gate and up.
-STACKED = Layout(lambda ours, sizes: torch.cat(list(ours)), _rows)
-# Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
-COLUMNS = Layout(
-    lambda ours, sizes: torch.cat(list(ours)).t(),
-    lambda tensor, like, sizes: _rows(tensor.t(), like, sizes),
-)
-# Query, key and value of one head, then those of the next: GPT-NeoX.
-BY_HEAD = Layout(_by_head, _from_heads)
-# A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
-HEADS = Layout(
-    lambda ours, sizes: torch.stack(list(ours)), lambda tensor, like, sizes: tensor.unbind()
-)
-# OPT's table of positions begins with two rows that no token reads.
-AFTER_TWO = Layout(
-    lambda ours, sizes: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
-    lambda tensor, like, sizes: [tensor[2:]],
-)
+LAYOUTS = {
+    "same": Layout(lambda ours, sizes: ours[0], lambda tensor, like, sizes: [tensor]),
+    # One under the other: GLM-4's gate and up.
+    "stacked": Layout(lambda ours, sizes: torch.cat(list(ours)), _rows),
+    # Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
+    "columns": Layout(
+        lambda ours, sizes: torch.cat(list(ours)).t(),
+        lambda tensor, like, sizes: _rows(tensor.t(), like, sizes),
+    ),
+    # Query, key and value of one head, then those of the next: GPT-NeoX.
+    "by_head": Layout(_by_head, _from_heads),
+    # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
+    "heads": Layout(
+        lambda ours, sizes: torch.stack(list(ours)), lambda tensor, like, sizes: tensor.unbind()
+    ),
+    # OPT's table of positions begins with two rows that no token reads.
+    "after_two": Layout(
+        lambda ours, sizes: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
+        lambda tensor, like, sizes: [tensor[2:]],
+    ),
+}
 
 
 # --------------------------------------------------------------- names: a table for each family
@@ -69,21 +71,22 @@ class Line(NamedTuple):
 
     theirs: str
     ours: Sequence[str]
-    layout: Layout = SAME
+    layout: Layout
 
 
-def lines(table: str, block: str = "model.layers.{i}", layout: Layout = SAME) -> tuple[Line, ...]:
-    """Reads one line of text as their module and ours, of which it may be made of several.
+def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
+    """Reads lines of text, `theirs [layout] ours ...`; the layout `same` is left out.
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
     """
     rows = []
-    for text in table.strip().splitlines():
+    for text in filter(str.strip, table.splitlines()):
         theirs, *ours = text.split()
+        layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
         theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
         names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
-        rows.append(Line(theirs, names, layout))
-    return tuple(rows)
+        rows.append(Line(theirs, names, LAYOUTS[layout]))
+    return rows
 
 
 def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
