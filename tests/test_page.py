@@ -12,15 +12,17 @@ from run_folders import (
     SANDWICH,
     config_of,
     edit,
+    make_record,
     make_run,
     make_study,
+    planned,
 )
 
 from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import shared_settings
-from transformer_norms.report.page.charts import probe_data
+from transformer_norms.report.page.charts import chart_data, probe_data
 from transformer_norms.report.page.differences import Scale, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.writing import write_report
@@ -127,6 +129,20 @@ def test_curves_are_the_rows_of_the_runs(tuned):
         assert drawn["means"]["val/loss"]["loss"] == pytest.approx(means, abs=1e-5)
         assert drawn["tokens_per_step"] == 32 * 16
         assert drawn["flops_per_token"] == 6000
+
+
+def test_a_rate_without_a_mean_loss_is_a_cross_and_no_point(tmp_path):
+    """One of its two runs diverged before any loss was measured."""
+    runs = []
+    for rate, seed in ((1e-3, 100), (1e-3, 101), (1e-2, 100), (1e-2, 101)):
+        config = config_of(["placement=pre"], seed, optimizer__lr=rate)
+        runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
+        run = make_run(tmp_path, config, 2.3)
+    edit(run, status="diverged", val_loss=None, initial_loss=None)
+    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100, 101])
+    (line,) = chart_data(findings(read_study([tmp_path])), {})["rates"]["lines"]
+    points = [(point["x"], point["loss"], point["diverged"]) for point in line["points"]]
+    assert points == [(1e-3, 2.3, False), (1e-2, None, True)]
 
 
 def test_probes_are_means_over_the_seeds_that_finished(tuned):

@@ -53,7 +53,7 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
 def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
     """The final loss of every seed that finished, their mean and Student's interval."""
     folders = {member.seed: member.folder.name for member in variant.results}
-    finished = _finished_losses(findings, variant)
+    finished = findings.outcomes[variant.name].finished
     losses = list(finished.values())
     return {
         "losses": losses,
@@ -62,13 +62,6 @@ def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
         "half": half_interval(losses),
         "diverged": len(findings.outcomes[variant.name].diverged),
     }
-
-
-def _finished_losses(findings: Findings, variant: Variant) -> dict[int, float]:
-    """The final losses by seed, without those of diverged runs."""
-    outcomes = findings.outcomes[variant.name]
-    seeds = sorted(outcomes.losses.keys() - outcomes.diverged)
-    return {seed: outcomes.losses[seed] for seed in seeds}
 
 
 # -------------------------------------------------------------------------------------- loss curves
@@ -195,7 +188,7 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
     for place, variant in enumerate(findings.study.variants):
         if not finite(variant.values.get(axis)):
             continue
-        losses = list(_finished_losses(findings, variant).values())
+        losses = list(findings.outcomes[variant.name].finished.values())
         mean = sum(losses) / len(losses) if losses else None
         diverged = bool(findings.outcomes[variant.name].diverged)
         point = _point(place, variant.values[axis], mean, half_interval(losses), diverged)
