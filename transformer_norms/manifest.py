@@ -106,7 +106,7 @@ def verify_folder(
     what it has hashed.
     """
     try:
-        manifest = read_manifest(path, schema, names)
+        manifest = _read_manifest(path, schema, names)
         files, dropped = manifest["files"], manifest.get("dropped", [])
         for file in sorted(path.iterdir()):
             if file.name not in (MANIFEST, *files, *dropped):
@@ -120,7 +120,7 @@ def verify_folder(
     return manifest
 
 
-def read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
+def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
     """Returns the folder's manifest after its seal and its form were checked."""
     file = path / MANIFEST
     if file.stat().st_size > _LONGEST_MANIFEST:
