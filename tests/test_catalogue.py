@@ -320,11 +320,11 @@ def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
 
 def test_a_saved_run_of_every_placement_is_the_same_run_again(tmp_path):
 
-    from transformer_norms.run.identity import part
+    from transformer_norms.run.identity import run_hash
 
     file = tmp_path / "config.yaml"
     for placement, norm in (("ngpt", "dyt"), ("hybrid_star", "seednorm"), ("peri", "batchnorm")):
         config = composed(*TINY, placement=placement, norm=norm)
         file.write_text(to_yaml(config))
-        assert part(compose([f"config={file}"])) == part(config)
+        assert run_hash(compose([f"config={file}"]), {}) == run_hash(config, {})
         assert config.choices.placement == placement

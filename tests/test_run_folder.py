@@ -16,7 +16,7 @@ from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
 from transformer_norms.run import machine
 from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
-from transformer_norms.run.identity import code, differing
+from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
 from transformer_norms.training.flops import PEAKS
 from transformer_norms.training.stopping import Stopping
@@ -295,7 +295,7 @@ def test_what_a_plugins_file_imports_is_code_of_the_run_too():
     Path("mine/use.py").write_text("")
     files = code(compose([*BASE, "plugins=mine"]))
     Path("mine/core/k.py").write_text("K = 0.7\n")
-    assert differing(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
+    assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
 
 
 def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):

@@ -1,4 +1,4 @@
-"""The picture of one run: loss against tokens."""
+"""Draws the curve of one run: loss against tokens."""
 
 from io import BytesIO
 from pathlib import Path
@@ -34,10 +34,10 @@ def draw_curve(folder: Path, summary: Summary) -> Path:
     axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
     path = folder / "curve.svg"
-    drawn = BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    svg = BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    write_bytes(path, drawn.getvalue())
+    write_bytes(path, svg.getvalue())
     return path
 
 

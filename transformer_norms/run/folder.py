@@ -1,4 +1,4 @@
-"""The folder of a run: where it is, who holds it, what state it is in."""
+"""Finds the folder of a run, and locks it."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from typing import Any
 
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.locks import Lock, take_lock
-from transformer_norms.run.identity import differing
+from transformer_norms.run.identity import differing_names
 from transformer_norms.run.summary import read_summary
 
 
 def attempts(study: Path, run_hash: str, origin: str = "") -> list[Path]:
-    """The folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin` is what a
-    continued run's name has behind the hash (-from-HASH)."""
+    """Returns the folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin` is
+    what the name of a continued run has behind the hash (-from-HASH)."""
     name = re.compile(rf".*-{run_hash[:8]}{origin}(?:-\d+)?")
     folders = [
         folder
@@ -27,63 +27,61 @@ def attempts(study: Path, run_hash: str, origin: str = "") -> list[Path]:
 
 
 def attempt_number(folder: Path) -> int:
-    """1 of NAME-HASH, 2 of NAME-HASH-2. (A hash of eight digits may look like a number.)"""
+    """Returns 1 for NAME-HASH and 2 for NAME-HASH-2."""
+    # A hash of eight digits may look like a number.
     number = folder.name.rpartition("-")[2]
     return int(number) if number.isdecimal() and len(number) < len("01234567") else 1
 
 
-def choose(
+def choose_folder(
     study: Path,
     name: str,
-    there: Sequence[Path],
+    earlier: Sequence[Path],
     *,
     again: bool,
     code: Mapping[str, str],
     data: Mapping[str, Any],
 ) -> tuple[Path, list[str]]:
-    """The folder that this command means, made or not, and what is to be said about it. `there` are
-    the attempts at the run, oldest first.
+    """Returns the folder that a command means, which need not exist, and the lines to say about it.
+    `earlier` are the attempts at the run, oldest first.
 
-    ConfigError where its run was fed by a corpus that has changed since, and where an unfinished
-    run was begun by other code.
+    Raises ConfigError if the corpus of the run has changed since, or if an unfinished run was begun
+    by other code.
     """
-    if not there:
+    if not earlier:
         return study / name, []
-    latest, summary = there[-1], read_summary(there[-1])
+    latest, summary = earlier[-1], read_summary(earlier[-1])
     if not summary:  # killed before it had written anything
         return latest, []
-    other = differing(summary.source, code)
-    changed = _changed(summary.data.identity, data)
-    if again and (summary.ended or other or changed):
-        number = len(there) + 1
-        while (study / f"{there[0].name}-{number}").exists():
+    before = summary.data.identity
+    files, keys = differing_names(summary.source, code), differing_names(before, data)
+    if again and (summary.ended or files or keys):
+        number = len(earlier) + 1
+        while (study / f"{earlier[0].name}-{number}").exists():
             number += 1
-        return study / f"{there[0].name}-{number}", []
-    if changed:
+        return study / f"{earlier[0].name}-{number}", []
+    if keys:
+        changes = ", ".join(f"{key}: {before.get(key)} then, {data.get(key)} now" for key in keys)
         raise ConfigError(
-            f"{shown(latest)}: the corpus has changed since ({changed}); again=true runs it anew "
-            "beside it"
+            f"{path_text(latest)}: the corpus has changed since ({changes}); again=true runs it "
+            "anew beside it"
         )
-    if other:
-        line = f"run by other code ({named(other)}); again=true runs it anew beside it"
+    if files:
+        line = f"run by other code ({files_text(files)}); again=true runs it anew beside it"
         if not summary.ended:
-            raise ConfigError(f"{shown(latest)}: {line}")
+            raise ConfigError(f"{path_text(latest)}: {line}")
         return latest, [line]
     return latest, []
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    keys = differing(before, now)
-    return ", ".join(f"{key}: {before.get(key)} then, {now.get(key)} now" for key in keys)
-
-
-def named(files: list[str]) -> str:
+def files_text(files: list[str]) -> str:
+    """`norms/rmsnorm.py differs`: the names of files that differ, the first two of many."""
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     return f"{', '.join(files[:2])}{more} {'differ' if len(files) > 1 else 'differs'}"
 
 
-def shown(folder: Path) -> str:
-    """The folder as a command takes it: relative to where one stands, if it is below."""
+def path_text(folder: Path) -> str:
+    """Returns a folder as a command takes it: relative to the current folder, if it is below."""
     folder = folder.absolute()
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
@@ -99,7 +97,7 @@ def hold_run(folder: Path) -> Lock:
         summary = read_summary(folder)
         holder = summary.process if summary else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
-        raise Busy(f"{shown(folder)} is being trained by {who}")
+        raise Busy(f"{path_text(folder)} is being trained by {who}")
     return lock
 
 

@@ -1,4 +1,4 @@
-"""The identity of a run: the hash of its config, and the hashes of its data and its code."""
+"""The identity of a run: the hash of its config, and the hashes of its code."""
 
 import hashlib
 import json
@@ -13,43 +13,37 @@ from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
-# The keys that change no result beyond its last digits: their annotations carry Mark.ASIDE, in the
-# settings of their rooms, model/placement.py and config/tree.py.
+# The keys that change no result beyond its last digits carry Mark.ASIDE where they are declared.
 _ASIDE = tuple(marked(Mark.ASIDE))
-# The rooms that training imports, and the helpers that compute or hold its values. What else stands
-# beside the rooms starts a run and shows it.
+# The rooms that training imports, and the helpers that compute or hold its values. The other
+# helpers start a run and show it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "names.py")
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
-    """16 hex digits of the resolved config, its files by their content, not their spelling."""
-    return digest(identified(config, data_identity))
+    """Returns 16 hex digits that stand for all settings that can change a run's result."""
+    return digest(result_settings(config, data_identity))
 
 
-def identified(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that can change a result, with files by their content and not by their spelling."""
-    values = part(config)
+def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that can change a run's result. The content of the data's files stands
+    in the place of their paths."""
+    values: dict[str, Any] = plain(config)
+    for key in _ASIDE:
+        _drop(values, key.split("."))
+    values["placement"] = _respell(values["placement"])
     if "paths" in values["data"]:
         values["data"]["paths"] = dict(data_identity)
     return values
 
 
-def part(config: Resolved) -> dict[str, Any]:
-    """The keys of a config that can change its run's result."""
-    values: dict[str, Any] = plain(config)
-    for key in _ASIDE:
-        _drop(values, key.split("."))
-    values["placement"] = _respelled(values["placement"])
-    return values
-
-
-def _respelled(entry: Any) -> Any:
+def _respell(entry: Any) -> Any:
     """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
     is `x + f(x)`. A value of another kind, as in a damaged folder, stays as it is."""
     if not isinstance(entry, dict):
         return entry
-    respelled = dict(entry)
+    respelled: dict[str, Any] = dict(entry)
     equation = entry.get("equation")
     if isinstance(equation, str):
         respelled["equation"] = canonical(equation)
@@ -59,12 +53,12 @@ def _respelled(entry: Any) -> Any:
             for part, text in equation.items()
         }
     if isinstance(entry.get("where"), list):
-        respelled["where"] = [_respelled(inner) for inner in entry["where"]]
+        respelled["where"] = [_respell(inner) for inner in entry["where"]]
     return respelled
 
 
 def _drop(node: dict[str, Any], key: list[str]) -> None:
-    """Removes a key; `*` is every key of its node."""
+    """Removes a key. `*` stands for every key of its node."""
     first, *rest = key
     if not rest:
         node.pop(first, None)
@@ -74,10 +68,10 @@ def _drop(node: dict[str, Any], key: list[str]) -> None:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns a line on the first key, besides the horizon, that makes two `identified` runs
-    different; or an empty text."""
+    """Returns a line on the first of two runs' settings that differs, besides the horizon, or an
+    empty text."""
     old, new = flat(before), flat(now)
-    for key in differing(old, new):
+    for key in differing_names(old, new):
         if key != "trainer.steps":
             return f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
     return ""
@@ -88,13 +82,14 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def readable(config: Config, usual: Mapping[str, str]) -> str:
-    """`rmsnorm-pre-s0`: norm, placement, every other choice that is not the usual one, the seed. A
-    typed equation becomes `norm_x-f_norm_x`; the hash tells apart what this makes alike."""
+def readable(config: Config, defaults: Mapping[str, str]) -> str:
+    """Returns a name such as `rmsnorm-pre-s0`: norm, placement, each other choice that is not the
+    default, seed. A typed equation becomes `norm_x-f_norm_x`. Two runs may share the name, because
+    the hash behind it differs."""
     axes = "init position attention mlp model data tokenizer loss optimizer schedule".split()
     chosen, choices = config.chosen.choices, config.choices
     parts = [choices.norm, _in_a_name(choices.placement)]
-    parts += [choices[axis] for axis in axes if chosen[axis] != usual[axis]]
+    parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]
     parts += [
         f"{key}_{choices[key]}".replace("_norm_", "_")
         for key in ("embed", "final_norm", "qk_norm")
@@ -109,8 +104,11 @@ def _in_a_name(placement: str) -> str:
 
 
 def code(config: Config) -> dict[str, str]:
-    """SHA-256 of each source file that this training runs: path in the package -> hash."""
-    from transformer_norms.norms import NORMS  # imports torch, which a reader of hashes needs not
+    """Returns the SHA-256 of each source file that this training runs, by its path in the
+    package."""
+    from transformer_norms.norms import (
+        NORMS,
+    )  # imports torch, which a reader of runs can do without
 
     package = Path(__file__).parents[1]
     used = {_file_of_norm(norm.type) for norm in (config.norm, *config.norms.values())}
@@ -135,6 +133,6 @@ def _file_of_norm(name: str) -> str:
     return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"
 
 
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns the names whose values differ, or that stand on one side alone."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

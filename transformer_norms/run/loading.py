@@ -1,4 +1,4 @@
-"""Run folders as Python objects: a trained model, a table of runs."""
+"""Loads run folders as Python objects: a trained model, a table of runs."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,14 @@ from transformer_norms.training.trainer import load_weights
 
 
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
-    """The model of a run folder as it was last saved, every file verified.
+    """Returns the model of a run folder as it was last saved, on the CPU, every file verified.
 
-    Raises ConfigError if the folder is no run, or if its norm is a plugin's that is not named here;
-    NoUsableCheckpoint if it has no checkpoint.
+    Raises ConfigError if the folder is no run, or if it needs plugins that are not named here.
+    Raises NoUsableCheckpoint if it has no checkpoint.
     """
-    folder = _run(folder)
-    # Where it trained does not matter: what is loaded stands on the CPU.
-    here = [f"config={folder / 'config.yaml'}", "trainer.device=cpu", f"plugins={plugins}"]
-    config = compose(here)
+    folder = _check_run_folder(folder)
+    file = f"config={folder / 'config.yaml'}"
+    config = compose([file, "trainer.device=cpu", f"plugins={plugins}"])
     saved = checkpoint.newest(folder / "checkpoints", say)
     if saved is None:
         raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
@@ -33,11 +32,11 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a run folder. Raises ConfigError if the folder is no run."""
-    return load_tokenizer(read_tokenizer(_run(folder)))
+    """Returns the tokenizer of a run folder. Raises ConfigError if the folder is no run."""
+    return load_tokenizer(read_tokenizer(_check_run_folder(folder)))
 
 
-def _run(folder: str | Path) -> Path:
+def _check_run_folder(folder: str | Path) -> Path:
     for name in ("config.yaml", "tokenizer.json"):
         if not (Path(folder) / name).is_file():
             raise ConfigError(f"{folder}: is no run folder; {name} is missing")

@@ -1,4 +1,4 @@
-"""The machine, the versions and the commit of a run, for its record."""
+"""The machine, the versions and the commit that the record of a run names."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ import torch
 
 
 def cores() -> int:
-    """The processors that this process may use."""
+    """Returns how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def device(kind: str) -> str:
-    """The processor's or the GPU's own name."""
+    """Returns the processor's or the GPU's own name."""
     if kind == "cuda":
         return torch.cuda.get_device_name()
     try:
@@ -36,7 +36,8 @@ def device(kind: str) -> str:
 
 
 def commit() -> dict[str, Any]:
-    """The commit of the package's own clone, and whether it was changed; None outside of git."""
+    """Returns the commit of the package's own clone, and whether its files were changed since.
+    Both are None outside of git."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str | None:
@@ -55,7 +56,7 @@ def commit() -> dict[str, Any]:
 
 
 def peak_memory(kind: str) -> int:
-    """Bytes: the most that the GPU's tensors took, or that this process held in memory."""
+    """Returns the most bytes that the GPU's tensors took, or that this process held in memory."""
     if kind == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -63,8 +64,8 @@ def peak_memory(kind: str) -> int:
 
 
 def forget_memory(kind: str) -> None:
-    """For a run in a process that had others before it: a GPU's tensors are counted anew, and what
-    is free again is there for other processes. What a process held at most stays with it."""
+    """Counts a GPU's tensors anew, and returns its free memory to other processes, for a run in a
+    process that trained others before. The peak of a process on a CPU cannot be reset."""
     if kind == "cuda":
         gc.collect()  # a compiled model is part of a cycle
         torch.cuda.empty_cache()

@@ -12,14 +12,15 @@ from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import attempts, choose, named, shown
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
+from transformer_norms.run.summary import Summary, read_summary
 
 
 class Plan:
-    """A run that is to be: its corpus, its identity, its folder. Writes nothing.
+    """The corpus, the identity and the folder of a run that is to start or to go on.
 
-    ConfigError and InputError where it cannot be run, or was begun with other code or data.
+    Raises ConfigError or InputError if the run cannot be trained, or was begun with other code or
+    data. Writes nothing.
     """
 
     def __init__(self, config: Config) -> None:
@@ -30,23 +31,24 @@ class Plan:
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run
         origin = config.continue_from
-        self.origin = None if origin == "none" else self._origin(Path(origin))
+        self.origin = None if origin == "none" else self._find_origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
         readable = identity.readable(config, default_axes())
         self.name = f"{readable}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
-        self.folder, remarks = choose(
+        self.folder, remarks = choose_folder(
             study,
             self.name,
-            attempts(study, self.hash, after) or self._translated(study, readable, after),
+            attempts(study, self.hash, after) or self._old_attempts(study, readable, after),
             again=config.again,
             code=self.code,
             data=self.data_identity,
         )
         self.remarks = [*self.warnings, *remarks]
 
-    def _translated(self, study: Path, readable: str, after: str) -> list[Path]:
-        """The attempts at this run whose config.yaml, and so their hash, is of an earlier form."""
+    def _old_attempts(self, study: Path, readable: str, after: str) -> list[Path]:
+        """Returns the attempts at this run that an earlier version of the project wrote. Their hash
+        is another, because their config.yaml has another form."""
         for file in sorted(study.glob(f"{readable}-*{after}/config.yaml")):
             summary = read_summary(file.parent)
             if summary is None or not is_old(file):
@@ -61,7 +63,7 @@ class Plan:
         return [as_typed("plugins", self.config.plugins)]
 
     def tokens(self) -> Tokens:
-        """The corpus as tokens, from the cache or built into it."""
+        """Returns the corpus as tokens, from the cache or built into it."""
         choice = TOKENIZERS.maker(self.config.tokenizer)()
         data = self.config.data
         with Live() as live:
@@ -69,40 +71,41 @@ class Plan:
         tokens.check(self.config.model.context)
         return tokens
 
-    def _origin(self, folder: Path) -> Path:
-        """The run that `continue_from` names; ConfigError unless only the horizon differs."""
+    def _find_origin(self, folder: Path) -> Path:
+        """Returns the run that `continue_from` names. Raises ConfigError unless only the horizon
+        differs, and that run can go on."""
         folder = folder.resolve()
-        summary = read_summary(folder)
+        typed, summary = f"continue_from={path_text(folder)}", read_summary(folder)
         if summary is None or summary.status != "finished":
+            status = summary.status if summary else "no run"
             raise ConfigError(
-                f"continue_from={shown(folder)}: only a finished run can be continued; "
-                f"this one is {summary.status if summary else 'no run'}"
+                f"{typed}: only a finished run can be continued; this one is {status}"
             )
-        before = compose([as_typed("config", str(folder / "config.yaml")), *self._plugins()])
+        self._check_settings(folder, summary)
+        if changes := identity.differing_names(summary.data.identity, self.data_identity):
+            raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changes)})")
+        if files := identity.differing_names(summary.source, self.code):
+            line = f"{typed}: run by other code ({files_text(files)}), and continued by this one"
+            self.warnings.append(line)
+        if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
+            raise ConfigError(
+                f"{typed}: a run of a sweep keeps its weights only; train it alone (study=NAME) to "
+                "go on from it"
+            )
+        return folder
+
+    def _check_settings(self, origin: Path, summary: Summary) -> None:
+        before = compose([as_typed("config", str(origin / "config.yaml")), *self._plugins()])
         difference = identity.difference(
-            identity.identified(before, summary.data.identity),
-            identity.identified(self.config, self.data_identity),
+            identity.result_settings(before, summary.data.identity),
+            identity.result_settings(self.config, self.data_identity),
         )
         if difference:
             raise ConfigError(
                 f"continue_from: only trainer.steps may differ; {difference} "
-                f"(config={shown(folder)}/config.yaml beside it takes that run's settings)"
+                f"(config={path_text(origin)}/config.yaml beside it takes that run's settings)"
             )
-        changed = identity.differing(summary.data.identity, self.data_identity)
-        if changed:
-            raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changed)})")
-        other = identity.differing(summary.source, self.code)
-        if other:
-            self.warnings.append(
-                f"continue_from={shown(folder)}: run by other code ({named(other)}), and continued "
-                "by this one"
-            )
-        steps = before.trainer.steps
-        if self.config.trainer.steps <= steps:
-            raise ConfigError(f"continue_from: trainer.steps must be above its {steps}")
-        if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
+        if self.config.trainer.steps <= before.trainer.steps:
             raise ConfigError(
-                f"continue_from={shown(folder)}: a run of a sweep keeps its weights only; train it "
-                "alone (study=NAME) to go on from it"
+                f"continue_from: trainer.steps must be above its {before.trainer.steps}"
             )
-        return folder

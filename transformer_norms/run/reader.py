@@ -1,7 +1,6 @@
-"""A run folder read as values: nothing in it is executed, imported, or followed elsewhere.
+"""Reads a run folder as values. Nothing in it is executed, imported, or followed elsewhere.
 
-Everyone who looks at runs reads them here. A damaged file raises ConfigError, one line with its
-name.
+All readers of runs use this file. A damaged file raises ConfigError, one line with its name.
 """
 
 import json
@@ -57,9 +56,9 @@ class SavedRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Each dotted key that can change the result, without the seed and what follows from it."""
+        """Each dotted key that can change the result, without the seeds."""
         try:
-            settings = flat(identity.identified(self.config, self.summary.data.identity))
+            settings = flat(identity.result_settings(self.config, self.summary.data.identity))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
         del settings["seed"]
@@ -82,8 +81,8 @@ class SavedRun:
         return loss >= FREQUENCIES * unigram
 
     def final_loss(self, name: str) -> float:
-        """The loss `name` in nats per token; of a diverged run its initial loss, infinity if it has
-        none."""
+        """Returns the loss `name` in nats per token. The loss of a diverged run is its initial one,
+        or infinity if it has none."""
         if self.summary.status == "diverged":
             return inf if self.summary.initial_loss is None else self.summary.initial_loss
         loss: float | None = getattr(self.summary, name)
@@ -96,12 +95,12 @@ class SavedRun:
         return chosen_value(self.config["chosen"], key)
 
     def choice(self, axis: str) -> str | None:
-        """The name that was chosen on an axis, `auto` resolved; None for a key that is no axis."""
+        """Returns the name chosen on an axis, `auto` resolved, or None if the key is no axis."""
         name = self.config["choices"].get(axis)
         return None if name is None else str(name)
 
     def value(self, key: str) -> Any:
-        """The choice on an axis, as typed or else resolved, or the value of a dotted key."""
+        """Returns the choice on an axis, resolved if it is auto, or the value of a dotted key."""
         if (choice := self.choice(key)) is not None:
             word = self.typed(key)
             return choice if word == "auto" else word
@@ -118,7 +117,7 @@ class SavedRun:
         return True
 
     def metrics(self) -> list[Row]:
-        """The rows of metrics.jsonl; none if there is no such file."""
+        """Returns the rows of metrics.jsonl, which may be absent."""
         file = self.folder / "metrics.jsonl"
         if not file.exists():
             return []
@@ -129,7 +128,7 @@ class SavedRun:
 
 
 def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:
-    """The runs without those of which a later attempt (NAME-HASH-2, -3, ...) is among them."""
+    """Returns the newest attempt (NAME-HASH-2, -3, ...) of each identity in each study."""
     newest: dict[object, SavedRun] = {}
     for run in sorted(runs, key=lambda run: (attempt_number(run.folder), run.folder)):
         newest[run.folder.parent, run.summary.identity, run.summary.continued_from] = run
@@ -137,7 +136,7 @@ def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The values of a run folder's tokenizer.json. Raises ConfigError if they cannot be read."""
+    """Returns the values of tokenizer.json. Raises ConfigError if they cannot be read."""
     file = folder / "tokenizer.json"
     try:
         return read_json(plain_file(file, _TOKENIZER), _TOKENIZER)
@@ -146,7 +145,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
-    """The values of a config.yaml of any version of the project, and whether they had to be
+    """Returns the values of a config.yaml of any version of the project, and whether they had to be
     translated. It takes a tenth of the time of `saved.read_saved`, which validates as well."""
     try:
         content = saved.parse_yaml(plain_file(path, saved.LONGEST).read_bytes())

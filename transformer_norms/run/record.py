@@ -1,4 +1,4 @@
-"""The record of a run while it trains: rows, checkpoints, its summary."""
+"""Writes the record of a run while it trains: rows, checkpoints, its summary."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,9 +38,8 @@ class Record:
         self.written = rows[-1]["step"] if rows else 0
         self.saved = step
 
-    def validated(self, split: str, measured: tuple[float, int]) -> dict[str, float]:
-        """Loss in nats per token and bits per byte, from (summed nats, tokens)."""
-        nats, tokens = measured
+    def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
+        """Returns the loss in nats per token and in bits per byte, from the summed nats."""
         return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
 
     def row(self, row: dict[str, Any]) -> None:
@@ -63,7 +62,7 @@ class Record:
         self.summarize(trainer)
 
     def summarize(self, trainer: Trainer, **changed: Any) -> None:
-        """Writes the summary anew, with the trainer's numbers and the `changed` fields."""
+        """Rewrites the summary with the trainer's numbers and the `changed` fields."""
         measured = {
             "step": trainer.step,
             "tokens": trainer.tokens,

@@ -1,4 +1,4 @@
-"""One run: from a config to its folder."""
+"""Trains one run of a config in its folder."""
 
 import importlib
 import threading
@@ -16,13 +16,13 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
-from transformer_norms.errors import ConfigError, StorageError
+from transformer_norms.errors import ConfigError, StorageError, describe_error
 from transformer_norms.files import preflight, storage, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
-from transformer_norms.run.folder import hold_run, shown, this_process
+from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
@@ -40,14 +40,14 @@ Follow = Callable[[Path], None]
 def train(
     config: Config, follow: Follow = lambda folder: None, weights_only: bool = False
 ) -> dict[str, Any]:
-    """Trains what `config` (of `compose`) says, or goes on with it, or finds it done. The summary,
-    with the run's `folder`; its `status` is finished, diverged or preempted.
+    """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
+    summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
-    `follow` is told the folder once training is under way; `weights_only` marks the run as one
-    whose optimizer need not be kept once it has finished. ConfigError and InputError come before
-    anything is written, Busy where another process holds the run.
+    `follow` is called with the folder once training is under way. `weights_only` marks a run whose
+    optimizer need not be kept once it has finished. Raises ConfigError or InputError before
+    anything is written, and Busy if another process holds the run.
     """
-    # Building any torch optimizer imports this, which takes as long as torch: while data opens.
+    # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
     plan = Plan(config)
     for line in plan.remarks:
@@ -55,7 +55,7 @@ def train(
     folder = {"folder": str(plan.folder)}
     summary = read_summary(plan.folder)
     if summary and summary.ended:
-        say(f"{shown(plan.folder)} has {summary.status} already; nothing to do")
+        say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
     with Stopping() as stopping:
         try:
@@ -87,11 +87,11 @@ class Run:
             preflight(self.folder, int((self.config.trainer.keep + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
         with hold_run(self.folder):
-            known = read_summary(self.folder)
-            if known and known.ended:  # by another process, since this one looked
-                say(f"{shown(self.folder)} has {known.status} meanwhile")
-                return known
-            summary = self._summary(known, data, parameters)
+            before = read_summary(self.folder)
+            if before and before.ended:  # by another process, since this one looked
+                say(f"{path_text(self.folder)} has {before.status} meanwhile")
+                return before
+            summary = self._summary(before, data, parameters)
             self._write_first(tokens, summary)
             with Live(stays=True) as live:
                 record = self._record(tokens, summary, live, follow)
@@ -129,7 +129,7 @@ class Run:
             torch.set_num_threads(self.threads)
 
     def _summary(self, before: Summary | None, data: Data, parameters: int) -> Summary:
-        """The summary of a run that begins, or that goes on from `before`."""
+        """Returns the summary of a run that begins, or that goes on from `before`."""
         if before is None:
             config = self.config
             return Summary(
@@ -152,7 +152,7 @@ class Run:
             )
         if before.data.fingerprint != data.fingerprint:
             raise ConfigError(
-                f"{shown(self.folder)}: the tokens have changed since this run began "
+                f"{path_text(self.folder)}: the tokens have changed since this run began "
                 f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
                 "again=true runs it anew beside it"
             )
@@ -169,26 +169,22 @@ class Run:
 
     def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
-        followed = False
+        following = False
 
         def bits_per_byte(split: str, nats: float) -> float:
             size = held_out_bytes(getattr(tokens, split), limit, lengths)
             return nats / log(2) / max(1, size)
 
-        def seen(trainer: Trainer, val_loss: float | None) -> None:
-            nonlocal followed
-            if not followed:
-                followed = True
+        def watch(trainer: Trainer, val_loss: float | None) -> None:
+            nonlocal following
+            if not following:
+                following = True
                 follow(self.folder)
-            live(
-                "step {:.0f}/{:.0f}",
-                trainer.step,
-                trainer.settings.steps,
-                _standing(trainer, val_loss),
-            )
+            progress = _progress_text(trainer, val_loss)
+            live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, progress)
 
         keep = self.config.trainer.keep
-        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=seen)
+        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
     def _train(
         self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
@@ -205,54 +201,56 @@ class Run:
         stopping.patient = True
         if stopping.asked:
             raise Preempted("a signal")
-        status = trainer.fit(record, stopping)
-        more: dict[str, Any] = {
-            "status": status,
-            "peak_memory": machine.peak_memory(trainer.settings.device),
-        }
+        results: dict[str, Any] = {"status": trainer.fit(record, stopping)}
+        results["peak_memory"] = machine.peak_memory(keys.device)
         if record.diverged:
-            more["diverged"] = record.diverged
+            results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
-        if status == "finished" and len(tokens.test) > 1:
-            testing = self._windows(tokens.test, live, "test")
-            measured = trainer.evaluate(testing(), stopping)
-            if measured is None:
-                more["status"] = "preempted"
-            else:
-                tested = record.validated("test", measured)
-                more |= {"test_loss": tested["test/loss"], "test_bpb": tested["test/bpb"]}
-        if more["status"] in ENDED:
-            more |= work(trainer, context, record.summary.device or "", keys.precision)
-        record.summarize(trainer, **more)
+        if results["status"] == "finished" and len(tokens.test) > 1:
+            windows_of_test = self._windows(tokens.test, live, "test")
+            results |= self._test(trainer, record, windows_of_test(), stopping)
+        if results["status"] in ENDED:
+            results |= work(trainer, context, record.summary.device or "", keys.precision)
+        record.summarize(trainer, **results)
         record.progress(trainer)
-        if more["status"] in ENDED:
+        if results["status"] in ENDED:
             self._draw(record.summary)
         return record.summary
+
+    def _test(
+        self, trainer: Trainer, record: Record, batches: Iterator[Batch], stopping: Stopping
+    ) -> dict[str, Any]:
+        """Returns the losses on the test part, or the status of a run that a signal stopped."""
+        nats = trainer.evaluate(batches, stopping)
+        if nats is None:
+            return {"status": "preempted"}
+        losses = record.losses("test", *nats)
+        return {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
 
     def _draw(self, summary: Summary) -> None:
         try:
             draw_curve(self.folder, summary)
         except Exception as error:  # a failed figure must not fail the run
-            say(f"curve.svg could not be drawn: {type(error).__name__}: {error}")
+            say(f"curve.svg could not be drawn: {describe_error(error)}")
 
     def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
-        """Returns a function that yields evaluation windows and shows its progress as `what`."""
+        """Returns a function that yields evaluation windows and shows how far it is."""
         keys = self.config.trainer
         size = keys.batch_size // keys.accumulation
         limit = self.config.data.val_tokens
         total = min(limit, len(tokens) - 1)
 
-        def progressing() -> Iterator[Batch]:
+        def read_windows() -> Iterator[Batch]:
             done = 0
             for window in windows(tokens, self.config.model.context, limit, size):
                 live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
                 yield window
                 done += window[:, 1:].numel()
 
-        return progressing
+        return read_windows
 
     def _restore(self, trainer: Trainer, record: Record) -> None:
-        """Goes on from the folder's newest checkpoint that verifies, or from the origin's last."""
+        """Loads the folder's newest checkpoint that verifies, or else that of the origin."""
         checkpoint.clean(self.folder / "checkpoints")
         saved = checkpoint.newest(self.folder / "checkpoints", say)
         if saved is None and self.plan.origin is not None:
@@ -262,17 +260,17 @@ class Run:
             return
         trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
         record.rewind(saved.step, saved.state.get("written", saved.step))
-        say(f"{shown(self.folder)} goes on from step {saved.step}")
+        say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
 
-def _standing(trainer: Trainer, val_loss: float | None) -> str:
+def _progress_text(trainer: Trainer, val_loss: float | None) -> str:
     rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
-    validated = "" if val_loss is None else f"  val {val_loss:.3f}"
-    return f"loss {trainer.last_loss:.3f}{validated}  {rate:,.0f} tokens/s"
+    validation = "" if val_loss is None else f"  val {val_loss:.3f}"
+    return f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"
 
 
 def _introduction(data: Data, parameters: int) -> str:
-    """The sizes of the model and its text, and the losses to compare with."""
+    """Returns the line before training: sizes of model and text, and losses to compare with."""
     lines = ", ".join(f"{name} {value:.3f}" for name, value in data.reference_lines().items())
     floor = "" if data.floor is None else f" ({data.floor:.5f} nats per byte)"
     sizes = f"{data.train['tokens']:,} tokens to train on, {data.val['tokens']:,} held out"

@@ -1,4 +1,4 @@
-"""summary.json: one schema, for the run that writes it and for everyone who reads it."""
+"""summary.json: one schema for the run that writes it and for all readers."""
 
 import json
 from dataclasses import asdict, field
@@ -46,7 +46,7 @@ class Data:
     floor: Number | None = None  # the text's entropy, in nats per byte, where it is known
 
     def reference_lines(self) -> dict[str, float]:
-        """The losses that need no model, in nats per token, by name."""
+        """Returns the losses that need no model, in nats per token, by name."""
         lines = {"uniform": self.uniform, "unigram": self.unigram}
         if self.floor is not None:
             lines["entropy floor"] = self.floor * self.val["bytes"] / self.val["tokens"]
@@ -98,7 +98,7 @@ class Summary:
         return self.status in ENDED
 
     def values(self) -> dict[str, Any]:
-        """The plain values, as the file holds them."""
+        """Returns plain values, as the file holds them."""
         return asdict(self)
 
     def write(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class Summary:
 
 
 def read_summary(folder: Path) -> Summary | None:
-    """The summary of a run folder; None if the folder has none yet.
+    """Returns the summary of a run folder, or None if the folder has none yet.
 
     Raises ConfigError, one line that names the file, if the file is damaged.
     """
@@ -116,7 +116,7 @@ def read_summary(folder: Path) -> Summary | None:
 
 
 def read_typed(file: Path, kind: type[T], limit: int) -> T:
-    """The JSON value of `file`, of at most `limit` bytes, checked against its schema.
+    """Returns the JSON value of `file`, of at most `limit` bytes, checked against its schema.
 
     Raises ConfigError, one line that names the file and the key.
     """

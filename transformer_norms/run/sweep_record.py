@@ -1,4 +1,5 @@
-"""`sweep-<name>.json`: what a sweep set out to do, so that no run of it can be lost unnoticed."""
+"""`sweep-<name>.json`: a sweep's question and every run that it planned, so that a missing run is
+noticed."""
 
 import json
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ class SweepRecord:
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:
-        """`study`/sweep-NAME.json, left as it is where nothing has changed."""
+        """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
         path = path_of(study, self.name)
         value = {"schema": 1, **asdict(self)}
         if not path.is_file() or read_json(path) != json.loads(json.dumps(value)):
@@ -96,13 +97,13 @@ def path_of(study: Path, name: str) -> Path:
 
 
 def read_record(path: Path) -> SweepRecord:
-    """The sweep in a file. Raises ConfigError, one line, if the file holds no sweep."""
+    """Returns the sweep in a file. Raises ConfigError if the file holds no sweep."""
     return read_typed(path, SweepRecord, _LIMIT)
 
 
 def label(variant: Mapping[str, Any]) -> str:
-    """`layernorm post depth=16`: names of axes and equations as they are, other values with their
-    key."""
+    """Returns a variant as `layernorm post depth=16`: the names on axes and equations alone, other
+    values with their key."""
     words = []
     for key, value in variant.items():
         alone = key in AXES or key == "placement.equation"
@@ -113,7 +114,7 @@ def label(variant: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a table shows it; an equation in parts is `attention: x + f(x), mlp: ...`."""
+    """Returns a value as tables show it: an equation's parts as `attention: x + f(x), mlp: ...`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{part}: {value_text(text)}" for part, text in value.items())
     if isinstance(value, list):
@@ -122,9 +123,9 @@ def value_text(value: Any) -> str:
 
 
 def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:
-    """The variant that another is compared with: the same values with the baseline's in their
-    places. If no such variant was planned, the only one that has all of the baseline's values; of
-    several, the only one whose other values are those of the variant."""
+    """Returns the variant that another is compared with: the same values with the baseline's in
+    their places. If no such variant was planned, it is the only one that has all of the baseline's
+    values. If several have them, it is the only one whose other values are those of the variant."""
     wanted = {**variant, **baseline}
     if wanted in variants:
         return wanted
@@ -133,10 +134,10 @@ def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Va
     return within[0] if len(within) == 1 else None
 
 
-def merged(before: SweepRecord, now: SweepRecord) -> SweepRecord:
-    """`now` with all that was planned before it: what was planned once stays planned."""
+def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
+    """Returns `now` with all that was planned before it. A planned run stays planned."""
     tune = {key: _union(before.tune.get(key, []), now.tune.get(key, [])) for key in now.tune}
-    answered = [tuned.variant for tuned in now.tuned]
+    variants = [tuned.variant for tuned in now.tuned]
     return replace(
         now,
         axes=_union(before.axes, now.axes),
@@ -144,7 +145,7 @@ def merged(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         tune_seeds=_union(before.tune_seeds, now.tune_seeds),
         seeds=_union(before.seeds, now.seeds),
         runs=_union(before.runs, now.runs),
-        tuned=[*(old for old in before.tuned if old.variant not in answered), *now.tuned],
+        tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
     )
 
 

@@ -19,7 +19,7 @@ from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
     label,
-    merged,
+    merge_records,
     path_of,
     read_record,
 )
@@ -233,7 +233,7 @@ class Sweep:
         study.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(study):  # one command at a time reads and writes the record
             if self.request.named and path.is_file():
-                record = merged(read_record(path), record)
+                record = merge_records(read_record(path), record)
             record.write(study)
 
 

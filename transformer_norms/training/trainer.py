@@ -135,7 +135,7 @@ class Trainer:
             nats = self.evaluate(self.validation(), stopping)
             if nats is None:
                 return False
-            row |= record.validated("val", nats)
+            row |= record.losses("val", *nats)
             self.final = row["val/loss"]
             self.best = min(self.final, self.best) if self.best == self.best else self.final
         rate = self.peaks[0][0] * self.schedule(self.step - 1, self.settings.steps)
