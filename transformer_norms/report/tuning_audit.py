@@ -17,26 +17,21 @@ _CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
 @dataclass(frozen=True)
 class Audit:
     """The tuning of one variant. `losses`: value of the rate -> mean validation loss in nats per
-    token, in which a diverged run counts as its initial loss. `diverged`: the rates at which a run
-    diverged. `lost`: the rates at which every run diverged."""
+    token, in which a diverged run counts as its initial loss. `curve`: the losses at the rates at
+    which a run finished. `diverged`: the rates at which a run diverged."""
 
     variant: Variant
     points: int
     missing: int
     losses: Mapping[float, float]
+    curve: Mapping[float, float]
     diverged: frozenset[float]
-    lost: frozenset[float]
     sensitivity: float | None
 
     @property
     def best(self) -> Mapping[str, object]:
         """The chosen values; none if nothing was chosen, or if every value diverged."""
         return (self.variant.tuned.best if self.variant.tuned else None) or {}
-
-    @property
-    def curve(self) -> dict[float, float]:
-        """The losses at the rates at which a run finished."""
-        return {r: loss for r, loss in self.losses.items() if r not in self.lost and isfinite(loss)}
 
 
 def audits(study: Study) -> list[Audit]:
@@ -60,6 +55,7 @@ def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
         loss = fmean(run.final_loss(_CHOSEN_ON) for run in runs)
         if loss <= losses.get(rate, loss):
             losses[rate], statuses[rate] = loss, [run.summary.status for run in runs]
+    losses = dict(sorted(losses.items()))
     ended = ended_runs(variant.trials)
     initial = [run.summary.initial_loss for run in ended]
     known = [loss for loss in initial if loss is not None]
@@ -68,9 +64,9 @@ def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
         variant,
         len(points),
         len(variant.trials) - len(ended),
-        dict(sorted(losses.items())),
+        losses,
+        {r: loss for r, loss in losses.items() if "finished" in statuses[r] and isfinite(loss)},
         frozenset(rate for rate, states in statuses.items() if "diverged" in states),
-        frozenset(rate for rate, states in statuses.items() if "finished" not in states),
         sensitivity({r: losses[r] for r in rates}, fmean(known)) if comparable else None,
     )
 
