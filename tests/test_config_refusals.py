@@ -208,7 +208,7 @@ SWEEPS = [
     ("seed=0,-1", "seed", "-1", "greater than or equal to 0"),
     ("seed=0,nan", "seed=nan", "finite"),
     ("seed=null,1", "seed=null", "none"),
-    ("seed=choice(1,foo)", "seed=foo", "integer"),
+    ("seed=choice(1,foo)", "seed: 'foo'", "integer"),
     ("lr=1,2", "lr=1", "did you mean 'optimizer.lr'"),
     ("model.heads=4,3", "model.heads", "3", "1, 2, 4, 8"),
     ("study=../x,y", "study", "'../x'", "one value"),

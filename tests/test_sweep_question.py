@@ -131,7 +131,7 @@ def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):
 
 REFUSED = [
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
-    (BASE + "seeds: [a]\n", "seed=a", "integer"),
+    (BASE + "seeds: [a]\n", "seeds: 'a'", "integer"),
     (BASE + "seeds: []\n", "seeds", "at least 1"),
     (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune.seed", "missing"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),

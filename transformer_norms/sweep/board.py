@@ -197,12 +197,12 @@ def last_loss(file: Path) -> dict[str, Any] | None:
     try:
         with open(file, "rb") as stream:
             stream.seek(max(0, file.stat().st_size - _TAIL))
-            lines = stream.read().split(b"\n")
+            lines = stream.read().splitlines()
     except OSError:
         return None
-    for line in reversed(lines[:-1]):
-        with suppress(ValueError):
+    for line in reversed(lines):
+        with suppress(ValueError):  # a line that is cut, at either end
             row = json.loads(line)
-            if isinstance(row, dict) and {"step", "train/loss"} <= row.keys():
+            if {"step", "train/loss"} <= row.keys():
                 return row
     return None

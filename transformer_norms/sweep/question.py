@@ -4,22 +4,22 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Annotated, Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
 from transformer_norms.config.overrides import as_typed, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
+from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Seed
+from transformer_norms.kinds import Number, Seed
 from transformer_norms.names import option_files, unknown
 from transformer_norms.run.sweep_record import EFFECT, Values
 
@@ -46,7 +46,7 @@ class Question:
     tune: Grid = field(default_factory=dict)
     seeds: Seeds = field(default_factory=lambda: [0])
     fixed: Values = field(default_factory=dict)
-    effect: Annotated[float, Field(ge=0, allow_inf_nan=False)] = EFFECT
+    effect: Annotated[Number, Field(ge=0)] = EFFECT
 
     @property
     def variants(self) -> list[Values]:
@@ -95,6 +95,8 @@ def read_request(arguments: Iterable[str]) -> Request:
                 f"{text}: {key} stands in a sweep's file; typed beside it is KEY=VALUE or KEY=A,B "
                 "of a run, seed=0,1,2 too (report: --effect)"
             )
+        if key == "seed":
+            values = [check("", {"seed": value}, _seed)["seed"] for value in values]
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
@@ -129,11 +131,14 @@ def read_question(name: str, plugins: str = "none") -> Question:
         raise ConfigError(f"sweep={name}: {unknown('sweep', name, files)}")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", name):
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
-    with _name_wrong_key(f"sweep={name}"):
+    try:
         content = OmegaConf.to_container(OmegaConf.load(files[name]))
         if not isinstance(content, dict):
-            raise ValueError("a list is not allowed; it should be keys")
-        question = Question(**{str(key): value for key, value in content.items()})
+            raise ConfigError("a list is not allowed; it should be keys")
+        keys = {str(key): value for key, value in content.items()}
+        question = Question(**check("", keys, Question))
+    except (ValueError, OSError, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
     return question
 
@@ -155,18 +160,21 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
     return key, [parse([f"{key}={value}"])[0].value for value in values]
 
 
+def _seed(seed: Seed) -> None:
+    """Has the signature that a typed seed is checked against."""
+
+
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
     """The question of `-m` without a file: each axis's first value is the baseline."""
     vary = {key: distinct(values) for key, values in typed.items() if key != "seed"}
     fixed = {key: vary.pop(key)[0] for key in list(vary) if len(vary[key]) == 1}
-    with _name_wrong_key("-m"):
-        return Question(
-            question="",
-            baseline={key: values[0] for key, values in vary.items()},
-            vary=vary,
-            seeds=distinct(typed.get("seed", [0])),
-            fixed=fixed,
-        )
+    return Question(
+        question="",
+        baseline={key: values[0] for key, values in vary.items()},
+        vary=vary,
+        seeds=distinct(typed.get("seed", [0])),
+        fixed=fixed,
+    )
 
 
 def _replace_typed(
@@ -197,11 +205,10 @@ def _replace_typed(
             tune.pop(key, None)
     if list(tune) == ["seed"]:  # its rates were typed: there is nothing left to tune
         tune = {}
-    with _name_wrong_key("sweep"):
-        question = replace(
-            question, vary=vary, tune=tune, fixed=fixed, baseline=baseline, seeds=seeds,
-            together=together,
-        )  # fmt: skip
+    question = replace(
+        question, vary=vary, tune=tune, fixed=fixed, baseline=baseline, seeds=seeds,
+        together=together,
+    )  # fmt: skip
     return question, remarks
 
 
@@ -229,28 +236,6 @@ def check_question(where: str, question: Question) -> None:
             raise ConfigError(f"{where}: baseline.{key}: {unknown('axis', key, question.axes)}")
     if not any(question.baseline.items() <= one.items() for one in question.variants):
         raise ConfigError(f"{where}: no variant has the baseline's values, {question.baseline}")
-
-
-@contextmanager
-def _name_wrong_key(where: str) -> Iterator[None]:
-    """Turns the errors of pydantic and YAML into a ConfigError that names the wrong key."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["loc"][0] == "seeds" and len(first["loc"]) > 1:  # typed as seed=0,1,2
-            line = f"seed={first['input']} is not allowed; {first['msg'].lower()}"
-            raise ConfigError(line) from None
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "unexpected_keyword_argument":
-            line = unknown("key", key, Question.__dataclass_fields__)
-        elif first["type"] == "missing":
-            line = "is missing"
-        else:
-            line = f"{first['input']!r} is not allowed; {first['msg'].lower()}"
-        raise ConfigError(f"{where}: {key}: {line}") from None
-    except (OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
 
 
 def _product(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
