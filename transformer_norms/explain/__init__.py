@@ -1,1 +1,1 @@
-"""python -m transformer_norms.explain OVERRIDES      what a config makes, read off its model"""
+"""A config in words and as a drawing: python -m transformer_norms.explain OVERRIDES"""

@@ -20,7 +20,9 @@ UNKNOWN = 256
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m transformer_norms.explain", description=__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as train.py takes them")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="the config, as for train.py"
+    )
     parser.add_argument("--svg", metavar="FILE", type=Path, help="write the drawing as a figure")
     parser.add_argument(
         "--against",
@@ -43,12 +45,12 @@ def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
         raise ConfigError("--svg draws one config; leave --against out, and draw the other alone")
     if typed.vocab is not None and typed.vocab < 1:
         raise ConfigError(f"--vocab {typed.vocab}: at least 1 is wanted")
-    print_line(_answer(typed).rstrip("\n"))
+    print_line(_output(typed).rstrip("\n"))
     return 0
 
 
-def _answer(typed: argparse.Namespace) -> str:
-    """Returns the text that was asked for. Writes the figure if one was."""
+def _output(typed: argparse.Namespace) -> str:
+    """Returns the text to print, and writes the figure of --svg."""
     if typed.list:
         from transformer_norms.explain.listing import listing
 
@@ -85,7 +87,7 @@ def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]
 
 
 def _explain(overrides: Sequence[str], vocab: int | None) -> Any:
-    """The explanation of a composed config. torch is imported only if the config is valid."""
+    """Returns the explanation of a config. torch is imported only if the config is valid."""
     config = compose(overrides)
     from transformer_norms.explain.explanation import explain
 

@@ -124,7 +124,7 @@ class Anatomy:
         return f"{symbol if factor.learned else factor.formula} * {text}"
 
     def adds(self, stream: str) -> bool:
-        """Returns whether some block adds that earlier stream."""
+        """Returns whether some block adds the earlier stream, start or x0."""
         return any(stream in p.adds for block in self.blocks for p in block.parts.values())
 
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
@@ -146,7 +146,7 @@ class Anatomy:
         return [name for name in ("norm", *self.config.norms) if name in used]
 
     def known_name(self, name: str) -> str:
-        """The name that the user knows: the chosen one instead of `norm`."""
+        """The name that the user knows: instead of `norm`, the norm that was chosen."""
         return self.config.choices.norm if name == "norm" else name
 
     def norm_file(self, name: str) -> Mapping[str, Any]:
@@ -235,7 +235,7 @@ class Anatomy:
         return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
 
     def _factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
-        """The factor that a coefficient of the config makes; None if it multiplies by nothing."""
+        """The factor that a coefficient of the config stands for; None if it is 1."""
         if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
             return None
         formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)

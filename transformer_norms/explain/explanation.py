@@ -42,7 +42,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Section:
-    """`heads` are the headings of where, name and cells; an empty heading has no column."""
+    """`heads` are the headings of block, name and cells; an empty heading has no column."""
 
     title: str
     heads: tuple[str, ...]
@@ -115,7 +115,7 @@ def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Itera
 
 
 def formulas(anatomy: Anatomy) -> Section:
-    """Each norm that stands in the model: its formula, its numbers, what it learns."""
+    """The formula, the settings and the learned numbers of each norm in the model."""
     facts = []
     for name in anatomy.norm_names():
         known = anatomy.known_name(name)
@@ -137,7 +137,7 @@ def _numbers(anatomy: Anatomy, name: str) -> str:
 
 
 def norms(anatomy: Anatomy) -> Section:
-    """One fact for each site that holds a norm, with what it holds, and their sum."""
+    """One fact for each norm, by its site, and the sums of their counts and parameters."""
     facts = [
         Fact(
             norm.module,
@@ -161,7 +161,7 @@ def norms(anatomy: Anatomy) -> Section:
 
 
 def coefficients(anatomy: Anatomy) -> Section:
-    """Everything that multiplies: its formula, its number, what of it is learned."""
+    """Every factor that multiplies: its formula, its value, and its learned shape."""
     facts = []
     for i, block in enumerate(anatomy.blocks):
         for name, part in block.parts.items():
@@ -206,7 +206,7 @@ def _merge_depths(facts: list[Fact], place: int) -> list[Fact]:
 
 
 def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
-    """The standard deviation that each weight is drawn with, and as a share of Xavier's."""
+    """The standard deviation of each weight when it is drawn, and its ratio to Xavier's."""
     config, values = anatomy.config, anatomy.values
     rule, facts = InitRule(**config.init), []
     for name, module in model.named_modules():
@@ -234,7 +234,7 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
 
 
 def parameters(config: Config, model: nn.Module) -> Section:
-    """The optimizer's groups: how many numbers each has, and what decays it."""
+    """The optimizer's groups of parameters: their counts, and their weight decay."""
     optimizer = config.optimizer
     decays = decay_by_group(model, optimizer.decay_norms)
     facts = []
@@ -303,7 +303,7 @@ def _by_hand(config: Config, key: str, typed: set[str]) -> str:
 
 
 def other_choices(config: Config) -> Section:
-    """The rest of what makes the model: sizes, positions, mlp, biases."""
+    """The choices that no other section shows: sizes, positions, mlp, biases."""
     rotary, facts = config.position.type == "rope", []
     for node in ("model", "attention", "mlp", "position", "architecture"):
         for key, value in plain(getattr(config, node)).items():

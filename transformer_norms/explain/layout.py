@@ -16,7 +16,7 @@ Point = tuple[int, int]  # column, line
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that stands at a position. `kind` is norm or layer (boxes, centred there), factor
+    """A sign or words at a position. `kind` is norm or layer (boxes, centred there), factor
     (words to the right of a line that runs down), gain (words in a line that runs across, from
     there on), name (the letter of a stream) or sum."""
 
@@ -32,7 +32,7 @@ class Mark:
 
     @property
     def room(self) -> int:
-        """The columns that are kept free for it: small boxes are drawn alike."""
+        """The columns that are kept free for it: small boxes have one size."""
         return max(11, self.size) if self.kind in ("norm", "layer") else self.size
 
     @property
@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Wire:
-    """A line through some points, with straight pieces; `arrow` says whether it ends in one."""
+    """A line of straight pieces through the points. If `arrow` is set, it ends in an arrow."""
 
     points: tuple[Point, ...]
     kind: str = "branch"
@@ -57,7 +57,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that is drawn of one kind of block."""
+    """The drawing of one kind of block: its marks and lines, with their positions."""
 
     marks: tuple[Mark, ...]
     wires: tuple[Wire, ...]
@@ -127,7 +127,7 @@ def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, li
 
 
 def blocks_text(blocks: Sequence[int]) -> str:
-    """`block 0`, `blocks 1-3`, `blocks 0, 2-5`; nothing for none."""
+    """`block 0`, `blocks 1-3`, `blocks 0, 2-5`; an empty text for no blocks."""
     runs: list[list[int]] = []
     for block in sorted(blocks):
         if runs and block == runs[-1][-1] + 1:
@@ -236,7 +236,7 @@ class _Positions:
 
     def __init__(self, stages: Sequence[Stage], topology: str) -> None:
         self.stages = stages
-        self.marks: dict[Mark, None] = {}  # two wires may end in one sum
+        self.marks: dict[Mark, None] = {}  # an ordered set: two wires may end in one sum
         self.wires: list[Wire] = []
         self.rails, left = self._rails()
         posts = [mark.left for stage in self.stages for mark in stage.post]

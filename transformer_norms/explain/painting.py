@@ -46,7 +46,7 @@ def wrap_line(line: str, width: int, indent: str = "", further: str = "") -> lis
 
 
 def terminal_lines(layout: Layout) -> list[str]:
-    """[ ] is a norm, ( ) a layer, * a factor. The stream runs downward."""
+    """Returns the lines of a drawing: [ ] is a norm, ( ) a layer, * a factor."""
     rows = [[" "] * (layout.width + 1) for _ in range(layout.height)]
     for (column, line), joint in _joints(layout).items():
         rows[line][column] = JOINTS[joint]
@@ -68,9 +68,9 @@ def _joints(layout: Layout) -> dict[Point, int]:
     """The directions in which lines leave each position."""
     joints: dict[Point, int] = {}
 
-    def join(one: Point, other: Point, there: int, back: int) -> None:
-        joints[one] = joints.get(one, 0) | there
-        joints[other] = joints.get(other, 0) | back
+    def join(start: Point, end: Point, forward: int, backward: int) -> None:
+        joints[start] = joints.get(start, 0) | forward
+        joints[end] = joints.get(end, 0) | backward
 
     for wire in layout.wires:
         for (x, y), (to_x, to_y) in zip(wire.points, wire.points[1:], strict=False):
@@ -110,7 +110,7 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
 
 
 class _Panel:
-    """One kind of block: its drawing, the blocks above it, and below it what it computes."""
+    """One kind of block: the names of the blocks, the drawing, and below it the equations."""
 
     def __init__(self, anatomy: Anatomy, layout: Layout, blocks: list[int]) -> None:
         self.layout, self.blocks = layout, blocks
@@ -133,7 +133,7 @@ class _Panel:
 
 
 def _layout_parts(layout: Layout, left: float, bottom: float) -> list[str]:
-    """A layout's elements; its line 0 is at `bottom`, and the stream runs upward."""
+    """The elements of a layout. Line 0 is at `bottom`, and the stream runs upward."""
 
     def at(column: float, line: float) -> tuple[float, float]:
         return left + (column + 0.5) * COLUMN, bottom - line * LINE
@@ -161,7 +161,7 @@ def _words(text: str, x: float, y: float, kind: str, anchor: str = "middle") -> 
 
 
 def _wire(wire: Wire, points: list[tuple[float, float]]) -> list[str]:
-    """Straight pieces with round corners, and the arrow's head."""
+    """A line with round corners, and its arrow head."""
     tip, parts = points[-1], []
     if wire.arrow:
         back = _towards(tip, points[-2], HEAD)

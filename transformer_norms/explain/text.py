@@ -104,7 +104,7 @@ def _changes(first: Section, second: Section) -> list[str]:
 
 
 def _by_place(facts: Sequence[Fact]) -> dict[tuple[str, int | None], tuple[Cells, ...]]:
-    """Everything that stands under one name of one block, such as two warnings."""
+    """The cells by name and block. One name may have several facts, such as warnings."""
     content: dict[tuple[str, int | None], tuple[Cells, ...]] = {}
     for fact in facts:
         key = fact.name, fact.block

@@ -1,4 +1,4 @@
-"""report.html: a study as one file that loads nothing and can be mailed."""
+"""report.html: a study as one file, which loads nothing from elsewhere and can be mailed."""
 
 import base64
 import hashlib
@@ -78,7 +78,7 @@ def _content(findings: Findings) -> dict[str, Any]:
 
 
 def _probe_every(study: Study) -> Any:
-    """The steps between two probes; None if no run states them, as runs without probes do not."""
+    """The steps between two probes; None if no run has the setting."""
     key = "trainer.probe_every"
     return next((run.value(key) for run in study.results if run.has(key)), None)
 
@@ -86,11 +86,14 @@ def _probe_every(study: Study) -> Any:
 def _results(columns: Table) -> Table:
     """The table with the verdict in front, without columns of zeros, and without the correlation,
     which stands in the section on noise."""
-    calm = all(cell in ("0", "") for cell in columns.get("diverged", ()))
-    whole = all(cell in ("0", "") for cell in columns.get("missing", ()))
-    left_out = {"diverged": calm, "median": calm, "missing": whole, "correlation": True}
+    zeros = {
+        name
+        for name in ("diverged", "missing")
+        if all(cell in ("0", "") for cell in columns.get(name, ()))
+    }
+    left_out = {"correlation", *zeros, *(["median"] if "diverged" in zeros else [])}
     order = ["variant", "verdict", *columns]
-    return {name: columns[name] for name in order if name in columns and not left_out.get(name)}
+    return {name: columns[name] for name in order if name in columns and name not in left_out}
 
 
 def _content_policy(*scripts: str) -> str:
@@ -171,7 +174,9 @@ def _row(study: Study, member: StudyRun) -> list[str]:
     ]
 
 
-_NODES = "model mlp position tokenizer data optimizer schedule trainer".split()  # stand first
+_NODES = (
+    "model mlp position tokenizer data optimizer schedule trainer".split()
+)  # the first on the page
 
 
 def shared_settings(study: Study) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:

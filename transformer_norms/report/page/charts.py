@@ -29,7 +29,11 @@ from transformer_norms.training.measures import MEASURES, Measure, place_of
 
 _SHORT = 14  # characters of a name beside a narrow chart
 _POINTS = 150  # of one curve, at most
-_STEPS, _FEW, _MANY = 25, 10, 12  # steps that are kept; with more than so many variants, fewer
+_STEPS, _FEW, _MANY = (
+    25,
+    10,
+    12,
+)  # steps of a variant, and steps where there are more variants than _MANY
 _BLOCKS = 256  # of a model, at most
 # measure -> part -> block -> a value for each step
 ProbeValues = dict[str, dict[str, dict[str, list[float | None]]]]
@@ -69,9 +73,9 @@ def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
 
 def _curves(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     """The loss that comes first, the range of each loss, and each variant's curves."""
-    drawn = [_drawn_curves(variant, rows) for variant in study.variants]
+    by_variant = [_thinned_curves(variant, rows) for variant in study.variants]
     every = {
-        key: [curve for curves in drawn for own, _, curve in curves if own == key]
+        key: [curve for curves in by_variant for own, _, curve in curves if own == key]
         for key in LOSS_KEYS
     }
     evaluated = [len(curve.loss) for curve in every["val/loss"]]
@@ -81,13 +85,15 @@ def _curves(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any]:
         "ranges": {key: loss_range(curves) for key, curves in every.items() if curves},
         "variants": [
             _variant_curves(variant, curves)
-            for variant, curves in zip(study.variants, drawn, strict=True)
+            for variant, curves in zip(study.variants, by_variant, strict=True)
         ],
     }
 
 
-def _drawn_curves(variant: Variant, rows: Mapping[Path, Rows]) -> list[tuple[str, StudyRun, Curve]]:
-    """The key, the run and the points of each curve, thinned out for a page."""
+def _thinned_curves(
+    variant: Variant, rows: Mapping[Path, Rows]
+) -> list[tuple[str, StudyRun, Curve]]:
+    """The loss, the run and the curve of each line in a chart, with few points."""
     return [
         (key, member, curve)
         for key in LOSS_KEYS
@@ -219,8 +225,8 @@ def label_on(variant: Variant, axes: Sequence[str]) -> str:
 
 
 def probe_data(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any] | None:
-    """The values measured inside the models, by variant, block and step: means over seeds at steps
-    that the variants have in common, as far as each got. None if nothing was measured."""
+    """The probes by variant, block and step: means over the seeds, at steps at which all runs of a
+    variant were measured. None if there are no probes."""
     probed = [_probed_rows(variant, rows) for variant in study.variants]
     common = [set.intersection(*map(set, runs)) if runs else set() for runs in probed]
     most = _FEW if len(study.variants) > _MANY else _STEPS

@@ -42,8 +42,8 @@ class Scale:
 
 
 def scale(findings: Findings) -> Scale:
-    """The scale on which all differences and intervals are drawn. A row that would make one dot of
-    the others goes on beyond its edge."""
+    """The scale of all rows. A row with much larger differences goes on beyond the edge, so that
+    the dots of the other rows stay apart."""
     extents = []
     for variant in findings.compared:
         compared = findings.comparisons[variant.name]
