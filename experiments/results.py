@@ -30,7 +30,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
-from transformer_norms.text_tables import Table, escape_markdown, markdown_table, rows_of
+from transformer_norms.text_tables import Table, markdown_list, markdown_table, rows_of
 
 HERE = Path(__file__).parent
 RUNS = "runs.tar.xz"
@@ -93,8 +93,7 @@ def _write_study(archive: Path, folder: Path) -> Findings:
 
 
 def _blocks(findings: Findings) -> Iterator[str]:
-    said = [escape_markdown(sentence(findings, variant)) for variant in findings.study.variants]
-    yield "\n".join(f"- {line}" for line in said)
+    yield markdown_list(sentence(findings, variant) for variant in findings.study.variants)
     yield _grid(table(findings))
     if tuning := audit_table(findings.study):
         yield "Validation loss on the tuning seed at each rate:"
@@ -127,9 +126,7 @@ def _init_gradients(folder: Path) -> str:
     variants = measure_variants(setting)
     figure = init_gradients.figure(variants, setting.depths)
     (folder / "init_gradients.svg").write_bytes(figure)
-    notes = "\n".join(
-        f"- {escape_markdown(note)}" for note in init_gradients.notes(setting, variants)
-    )
+    notes = markdown_list(init_gradients.notes(setting, variants))
     table = markdown_table(init_gradients.rows(setting, variants))
     _fill(folder / "README.md", f"{table}\n\n{notes}")
     laws = [(v.name, v.law) for v in variants if v.bound is not None]
@@ -153,7 +150,7 @@ def _removal(folder: Path) -> str:
     costs = read_costs(folder)
     (folder / "norm_removal.svg").write_bytes(norm_removal.figure(costs))
     lines, table = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
-    _fill(folder / "README.md", "\n".join(f"- {line}" for line in lines) + f"\n\n{table}")
+    _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{table}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
 
 

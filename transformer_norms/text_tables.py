@@ -6,7 +6,7 @@ tab becomes a space, and what does not print (controls, lone surrogates, reverse
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from itertools import zip_longest
 from pathlib import Path
@@ -129,6 +129,10 @@ def markdown_table(rows: Rows) -> str:
     heading, *rest = [[escape_markdown(cell) for cell in row] for row in rows]
     rule = ["---", *("---:" for _ in heading[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
+
+
+def markdown_list(texts: Iterable[object]) -> str:
+    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
 def straight_markdown_table(rows: Rows) -> str:

@@ -4,16 +4,15 @@ import json
 import os
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
-from transformer_norms.text_tables import COLUMNS, escape_markdown, printable
+from transformer_norms.text_tables import COLUMNS, printable
 
 # Measures what was typed. Returns the text to print and what the JSON line holds.
 Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
@@ -59,22 +58,9 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"{folder}: {nearest} cannot be written to")
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Writes each file into `folder`, which is made if it is missing. Returns their paths."""
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            write_bytes(folder / name, data)
-    return [str(folder / name) for name in files]
-
-
 def paragraph(text: str) -> str:
     """The text with control characters replaced, wrapped at the terminal's width."""
     return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
-
-
-def markdown_list(texts: Sequence[str]) -> str:
-    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
 def svg_bytes(drawing: Any) -> bytes:

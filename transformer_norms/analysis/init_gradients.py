@@ -9,11 +9,9 @@ import numpy as np
 
 from transformer_norms.analysis.command import (
     make_parser,
-    markdown_list,
     paragraph,
     run_analysis,
     svg_bytes,
-    write_files,
 )
 from transformer_norms.analysis.init_measures import (
     DEFAULTS,
@@ -37,7 +35,8 @@ from transformer_norms.report.figures import (
     pyplot,
     style_axes,
 )
-from transformer_norms.text_tables import csv_table, markdown_table, text_table
+from transformer_norms.report.writing import write_files
+from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 TITLE = "Gradients and streams before training"
 DIGITS = 10  # significant: the last ones of float64 depend on the number of threads

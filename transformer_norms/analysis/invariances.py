@@ -15,10 +15,8 @@ from markupsafe import Markup
 from transformer_norms.analysis import invariance_laws
 from transformer_norms.analysis.command import (
     make_parser,
-    markdown_list,
     run_analysis,
     svg_bytes,
-    write_files,
 )
 from transformer_norms.analysis.invariance_laws import (
     BATCH,
@@ -33,9 +31,11 @@ from transformer_norms.analysis.invariance_laws import (
 )
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, pyplot, short_name, style_axes
+from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import (
     csv_table,
     escape_markdown,
+    markdown_list,
     markdown_table,
     templates,
     text_table,

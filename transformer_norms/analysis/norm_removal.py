@@ -23,11 +23,9 @@ import numpy as np
 from transformer_norms.analysis.command import (
     check_folder,
     make_parser,
-    markdown_list,
     paragraph,
     run_analysis,
     svg_bytes,
-    write_files,
 )
 from transformer_norms.analysis.norm_freezing import STAGES
 from transformer_norms.analysis.norm_tuning import (
@@ -46,9 +44,10 @@ from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
 from transformer_norms.report.gathering import group_by_variant
 from transformer_norms.report.statistics import half_interval
+from transformer_norms.report.writing import write_files
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
-from transformer_norms.text_tables import csv_table, markdown_table, text_table
+from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 EPILOG = f"""
 RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that

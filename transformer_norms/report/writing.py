@@ -1,6 +1,6 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformer_norms.text_tables import (
     csv_table,
     escape_markdown,
     latex_table,
+    markdown_list,
     printable,
     rows_of,
     straight_markdown_table,
@@ -59,7 +60,7 @@ def write_report(
         results = findings(study)
         files = _report_files(results, refresh if study.unfinished else None, live)
         folder = study.home if out is None else Path(out)
-        _write_files(folder, files)
+        write_files(folder, files)
         return folder / "report.html", results
 
 
@@ -81,7 +82,8 @@ def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[s
     }
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Writes the files that have changed into `folder`, which may be missing. Returns all paths."""
     with storage(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,6 +93,7 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
                 write_bytes(path, data)
+    return [str(folder / name) for name in files]
 
 
 def _results_csv(study: Study) -> bytes:
@@ -158,21 +161,17 @@ def _table_md(findings: Findings) -> str:
         ],
         "## Tuning": [
             straight_markdown_table(rows_of(audit_table(study))),
-            _bullets(audit_lines(study)),
+            markdown_list(audit_lines(study)),
         ],
-        "## Noise": [_bullets(tables.noise_notes(findings))],
+        "## Noise": [markdown_list(tables.noise_notes(findings))],
         "## Warnings of the runs": [
-            _bullets([*tables.unusual_runs(findings), *tables.run_warnings(study)])
+            markdown_list([*tables.unusual_runs(findings), *tables.run_warnings(study)])
         ],
-        "## Missing and left out": [_bullets(tables.left_out_notes(study))],
-        "## Where this comes from": [_bullets(tables.origin_notes(study))],
+        "## Missing and left out": [markdown_list(tables.left_out_notes(study))],
+        "## Where this comes from": [markdown_list(tables.origin_notes(study))],
     }
     parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
     return "\n\n".join(text for part in parts for text in part if text) + "\n"
-
-
-def _bullets(texts: Iterable[str]) -> str:
-    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
 def _verdicts(findings: Findings) -> str:
