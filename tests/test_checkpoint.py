@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from transformer_norms.errors import NoUsableCheckpoint
+from transformer_norms.files import remove_leftovers
 from transformer_norms.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.checkpoint import NonFiniteError
@@ -201,7 +202,7 @@ def test_leftovers_are_no_checkpoints_and_go(folder: Path) -> None:
     found = checkpoint.newest(folder, pytest.fail)
     assert found is not None
     assert found.step == 200
-    checkpoint.clean(folder)
+    remove_leftovers(folder)
     assert _steps(folder) == [100, 200]
 
 

@@ -96,6 +96,7 @@ def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[
 
 
 def base_of(kind: Any) -> Any:
+    """Returns an annotation without its marks."""
     return kind.__origin__ if marks_of(kind) else kind
 
 
@@ -159,6 +160,4 @@ class _Chosen:
     )
 
 
-# The keys that may be auto, besides embed, final_norm, qk_norm and init.
-AUTO = tuple(marked(Mark.AUTO))
-AUTO_ARCHITECTURE = tuple(key for key in AUTO if key.startswith("architecture."))
+AUTO_ARCHITECTURE = tuple(key for key in marked(Mark.AUTO) if key.startswith("architecture."))

@@ -1,4 +1,4 @@
-"""Checkpoints: verified folders of safetensors and JSON, the newest few of a run."""
+"""Saves and finds checkpoints: verified folders of safetensors and JSON. A run keeps the newest."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.files import parse_json, remove_leftovers, storage
+from transformer_norms.files import parse_json, storage
 from transformer_norms.manifest import (
     MANIFEST,
     DamagedError,
@@ -134,7 +134,8 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def _candidates(folder: Path) -> list[tuple[int, Path]]:
-    """Newest first. A name that only resembles a checkpoint's comes last, with step -1."""
+    """Returns the steps and folders, newest first. A name that only resembles that of a checkpoint
+    comes last, with step -1."""
     numbered = []
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)
@@ -183,8 +184,3 @@ def _read_state(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
 def drop(path: Path, name: str) -> None:
     """Deletes the tensors `name` of a checkpoint, which then verifies without them."""
     drop_file(path, name + _SUFFIX, SCHEMA, _NAMES)
-
-
-def clean(folder: Path) -> None:
-    """Removes what killed processes left. Only the holder of the run's lock may do this."""
-    remove_leftovers(folder)

@@ -56,10 +56,7 @@ def choose_folder(
     before = summary.data.identity
     files, keys = differing_names(summary.source, code), differing_names(before, data)
     if again and (summary.ended or files or keys):
-        number = len(earlier) + 1
-        while (study / f"{earlier[0].name}-{number}").exists():
-            number += 1
-        return study / f"{earlier[0].name}-{number}", []
+        return _next_attempt(earlier), []
     if keys:
         changes = ", ".join(f"{key}: {before.get(key)} then, {data.get(key)} now" for key in keys)
         raise ConfigError(
@@ -72,6 +69,13 @@ def choose_folder(
             raise ConfigError(f"{path_text(latest)}: {line}")
         return latest, [line]
     return latest, []
+
+
+def _next_attempt(earlier: Sequence[Path]) -> Path:
+    folder, number = earlier[0], len(earlier) + 1
+    while (attempt := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return attempt
 
 
 def files_text(files: list[str]) -> str:

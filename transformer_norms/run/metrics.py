@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,12 @@ class MetricsFile:
         self._file.close()
 
 
-def read_metrics(path: Path, warn: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Returns the rows of a metrics file. `warn` hears of a torn last line, which is left out.
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a metrics file, without a last line that a killed writer left torn.
 
     Raises ValueError for any other bad line.
     """
-    lines, torn = _split(path.read_bytes())
-    if torn and warn:
-        warn(f"{path}: the last line is torn and is left out ({len(torn)} bytes)")
+    lines, _ = _split(path.read_bytes())
     rows = [parse_json(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):

@@ -17,7 +17,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError, StorageError, describe_error
-from transformer_norms.files import preflight, storage, write_bytes, write_json
+from transformer_norms.files import preflight, remove_leftovers, storage, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
@@ -251,7 +251,7 @@ class Run:
 
     def _restore(self, trainer: Trainer, record: Record) -> None:
         """Loads the folder's newest checkpoint that verifies, or else that of the origin."""
-        checkpoint.clean(self.folder / "checkpoints")
+        remove_leftovers(self.folder / "checkpoints")
         saved = checkpoint.newest(self.folder / "checkpoints", say)
         if saved is None and self.plan.origin is not None:
             saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
