@@ -92,7 +92,7 @@ HOSTILE = {
     "an alias": (replace_content("config.yaml", b"a: &a [1]\nb: [*a, *a]\n"), "no anchors"),
     "a tag": (
         replace_content("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
-        "aliases or tags",
+        "holds no tags, and there is",
     ),
     "a deep config": (replace_content("config.yaml", b"[" * 50_000), "nested too deeply"),
     "half a config": (
