@@ -73,7 +73,7 @@ class Law:
     """A property that a norm may have: `change(norm, layer)` is 0 where it holds.
 
     `code` heads a column in a terminal, `head` one on a page. `about` names the thing that changes.
-    Parameters whose names are in `kept` stay at their start. `training` is the norm's mode.
+    The parameters named in `unmoved` stay at their start. `training` is the norm's mode.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Law:
     head: str
     words: str
     change: Callable[[Norm, Layer], float]
-    kept: Sequence[str] = ()
+    unmoved: Sequence[str] = ()
     training: bool = True
 
 
@@ -167,7 +167,7 @@ LAWS = (
     Law("odd", "odd", "output", "odd", "norm(−z) = −norm(z)", _even_part),
     Law("size", "rms", "output", "same size",
         "all tokens' outputs have one mean square, at gain 1 and bias 0",
-        _spread, kept=("gain", "offset", "bias")),
+        _spread, unmoved=("gain", "offset", "bias")),
     Law("later_training", "trn", "later tokens", "causal in training",
         "in training, no output depends on a later token", _leak),
     Law("later_evaluation", "evl", "later tokens", "causal in evaluation",
@@ -311,14 +311,14 @@ def _measure_change(name: str, config: Config, law: Law, layer: Layer) -> float:
 
 
 def _build_norm(config: Config, law: Law) -> Norm:
-    """The norm in float64. What it learns, but for what the law keeps, is moved off its start."""
+    """The norm in float64, its parameters but for the law's `unmoved` moved off their start."""
     norm = norm_of(config, "norm")(WIDTH)
     if not isinstance(norm, nn.Module):
         return norm
     generator = torch.Generator().manual_seed(SEED)
     for name, parameter in norm.double().named_parameters():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
-        if name.rpartition(".")[2] not in law.kept:
+        if name.rpartition(".")[2] not in law.unmoved:
             parameter.data += SPREAD * drawn
     return norm.train(law.training)
 

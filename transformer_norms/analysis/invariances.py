@@ -45,7 +45,7 @@ SETTING = (
     f"{BATCH} x {TIME} tokens of {INPUTS} numbers, width {WIDTH}, seed {SEED}, float64, in training"
 )
 LONGEST = 20  # characters of a name in the terminal
-ROUNDING = 1e-12  # what is below says nothing but that the arithmetic is float64's
+ROUNDING = 1e-12  # a smaller change comes of float64's arithmetic alone
 CAUSAL = ("later_training", "later_evaluation")
 OF_A_TOKEN = ("odd", "size", *CAUSAL)
 STYLE = Path(__file__).parents[1] / "report" / "page" / "page.css"
@@ -86,7 +86,7 @@ def word(holds: bool) -> str:
 
 
 def number(value: float) -> str:
-    """A number of two digits at most: 3e-4, 0.35, 3.5, 120, and ~0 for what is but rounding."""
+    """A number of two digits at most: 3e-4, 0.35, 3.5, 120, and ~0 for one that is rounding."""
     if 0 < value < ROUNDING:
         return "~0"
     if value == 0 or value >= 100:
@@ -105,7 +105,7 @@ def exact(value: float | None) -> str:
 
 
 def terminal(rows: Sequence[Answers]) -> str:
-    """Three tables within 80 columns: verdicts, changes, and what else was measured."""
+    """Three tables within 80 columns: verdicts, changes, and the other measurements."""
     laws = [law for law in LAWS if law.key not in CAUSAL]
     moved = [law for law in LAWS if law.key not in OF_A_TOKEN]
     verdicts = [["norm", *(law.code for law in laws)]]

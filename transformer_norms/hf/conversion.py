@@ -27,8 +27,8 @@ HERE = ["tracking=none", "trainer.device=cpu"]
 def from_hf(hf_model: Any) -> Transformer:
     """Our model with the weights of a transformers causal language model, in eval mode.
 
-    float64 stays float64 and all else becomes float32, which holds half precision exactly. Dropout,
-    which is of training alone, is taken over where theirs is the same everywhere, else it is 0.
+    float64 stays float64 and all else becomes float32, which holds half precision exactly. Dropout
+    is taken over where theirs is the same everywhere, else it is 0.
     ValueError names the first thing that has no counterpart here.
     """
     _import_transformers()
@@ -83,16 +83,14 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
 
 def _choose_family(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:
     """The first family whose config says all the facts, and that config."""
-    nearest: tuple[int, str] | None = None
+    wrong: dict[str, list[str]] = {}
     for family in families:
-        config, wrong = _write_config(family, facts)
-        if not wrong:
+        config, wrong[family.model_type] = _write_config(family, facts)
+        if not wrong[family.model_type]:
             return family, config
-        if nearest is None or len(wrong) < nearest[0]:
-            nearest = len(wrong), f"{wrong[0]}, nearest is {family.model_type}"
-    assert nearest is not None
-    known = nearest[1] if len(families) > 1 else nearest[1].partition(", nearest")[0]
-    raise ValueError(f"transformers has no such model: {known}")
+    nearest = min(wrong, key=lambda model_type: len(wrong[model_type]))
+    hint = f", nearest is {nearest}" if len(wrong) > 1 else ""
+    raise ValueError(f"transformers has no such model: {wrong[nearest][0]}{hint}")
 
 
 def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
@@ -107,7 +105,7 @@ def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
         )
         back = family.read(config)
     except (StrictDataclassError, ValueError, ZeroDivisionError) as error:
-        # Its own checks of its own values: sizes that do not divide, or what stands for a word.
+        # The config class checks its values: sizes that do not divide, or a number that is a word.
         return None, [" ".join(str(error).split())] * len(facts)
     lines = []
     for key in differences(facts, back):

@@ -31,7 +31,7 @@ ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "int
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
 # The facts of a family that does not mention them.
-USUAL: Facts = {
+DEFAULTS: Facts = {
     "embed": "none",
     "final_norm": "norm",
     "qk_norm": "none",
@@ -84,11 +84,11 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
 
 
 def complete_facts(facts: Facts) -> Facts:
-    """The facts with the usual ones added, and without those that play no part: a gate's bias where
+    """The facts with the defaults added, and without those that play no part: a gate's bias where
     there is no gate, rotation where positions are learned."""
-    facts = {**facts, **{key: value for key, value in USUAL.items() if key not in facts}}
-    whole, rest = divmod(facts["model.width"], facts["model.heads"])
-    head_dim = facts.setdefault("model.head_dim", "none" if rest else whole)
+    facts = {**facts, **{key: value for key, value in DEFAULTS.items() if key not in facts}}
+    equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
+    head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)

@@ -1,4 +1,4 @@
-"""Which tensor of theirs is which of ours, and the copying both ways."""
+"""The names and layouts of their tensors, and the copying both ways."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count, takewhile
