@@ -9,13 +9,11 @@ import socket
 import subprocess
 from collections import Counter
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from rich.console import Console
 from run_folders import skip_pictures
 
 from transformer_norms import cli as command
@@ -25,11 +23,10 @@ from transformer_norms.locks import take_lock
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.run.sweep_record import PlannedRun, read_record
-from transformer_norms.sweep import board, drive, pool
+from transformer_norms.run.sweep_record import read_record
+from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job
-from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
@@ -485,27 +482,6 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
     assert followed == []
 
 
-def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
-    probes = {f"probe/gradient_norm/mlp.up/{i}": 0.12345 for i in range(1000)}
-    rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
-    text = "".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}])
-    (tmp_path / "metrics.jsonl").write_text(text)
-    last = board.last_loss(tmp_path / "metrics.jsonl")
-    assert (last["step"], last["train/loss"]) == (49, 3.25)
-
-
-def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
-    run = PlannedRun(
-        folder="a", identity="0" * 16, stage="result", seed=0, tuned={},
-        variant={"data.paths": ["/a"], "optimizer.betas": ["[b]"]},
-    )  # fmt: skip
-    shown = board.Board("name", lambda folder: None)
-    shown.add([Job(run, tmp_path / "a", (), "disabled")])
-    console = Console(file=StringIO(), width=200)
-    console.print(shown._table())
-    assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
-
-
 def test_a_single_run_is_no_place_for_what_is_about_many():
     from transformer_norms import ConfigError
 
@@ -535,22 +511,3 @@ def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):
     sweep(capsys, "norm=layernorm,rmsnorm")
     kept = list(Path("runs").rglob("optimizer.safetensors"))
     assert ["layernorm" in str(file) for file in kept] == [True]
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus", "given"),
-    [
-        (None, 2, ["0", "1", "0"]),
-        (None, 1, ["0", "0", "0"]),
-        ("3, 5", 2, ["3", "5", "3"]),
-        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what stands before -1
-        ("", 0, ["", "", ""]),
-    ],
-)
-def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
-    for number, name in enumerate(given):
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if visible is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        pool._take_gpu(number, gpus)
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == name

@@ -1,9 +1,11 @@
-"""The pool's workers, with jobs that import nothing: what becomes of a job whose worker dies."""
+"""The pool's workers, with jobs that import nothing: a job whose worker dies, and the GPUs."""
 
 import os
 import signal
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from transformer_norms.sweep import pool
 
@@ -31,3 +33,22 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     assert Counter(path.name.split("-")[0] for path in tmp_path.iterdir()) == {
         "always": pool.ATTEMPTS, "once": 2, "fine": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "given"),
+    [
+        (None, 2, ["0", "1", "0"]),
+        (None, 1, ["0", "0", "0"]),
+        ("3, 5", 2, ["3", "5", "3"]),
+        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what stands before -1
+        ("", 0, ["", "", ""]),
+    ],
+)
+def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
+    for number, name in enumerate(given):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        pool._take_gpu(number, gpus)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == name

@@ -1,0 +1,52 @@
+"""The table of a sweep: its runs as they go, read from their folders."""
+
+import json
+import sys
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from transformer_norms.run.sweep_record import PlannedRun
+from transformer_norms.sweep import board
+from transformer_norms.sweep.planning import Job
+
+
+def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
+    probes = {f"probe/gradient_norm/mlp.up/{i}": 0.12345 for i in range(1000)}
+    rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}])
+    (tmp_path / "metrics.jsonl").write_text(text)
+    last = board.last_loss(tmp_path / "metrics.jsonl")
+    assert (last["step"], last["train/loss"]) == (49, 3.25)
+
+
+def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
+    run = PlannedRun(
+        folder="a", identity="0" * 16, stage="result", seed=0, tuned={},
+        variant={"data.paths": ["/a"], "optimizer.betas": ["[b]"]},
+    )  # fmt: skip
+    shown = board.Board("name", lambda folder: None)
+    shown.add([Job(run, tmp_path / "a", (), "disabled")])
+    console = Console(file=StringIO(), width=200)
+    console.print(shown._table())
+    assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_reader_that_has_gone_ends_no_sweep(monkeypatch, is_terminal):
+    class Gone(StringIO):
+        def isatty(self):
+            return is_terminal
+
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    stderr = Gone()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with board.Board("name", lambda folder: None) as shown:
+        shown.say("a line")
+        shown.look()
+        shown.say("another line")
+    assert sys.stderr is stderr
