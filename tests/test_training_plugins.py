@@ -390,12 +390,23 @@ BROKEN = {
     "schedule without a horizon": (
         "schedule",
         "def broken(step):\n    return 1.0",
-        "schedule.type: broken takes no argument steps",
+        "schedule.type: broken: its first arguments should be (step, steps)",
+    ),
+    "schedule with the horizon first": (
+        "schedule",
+        "def broken(steps, step):\n    return 1.0",
+        "schedule.type: broken: its first arguments should be (step, steps)",
+    ),
+    "norm whose width has no position": (
+        "norm",
+        MODULE + "def __init__(self, *, width):\n        super().__init__()\n"
+        "    def forward(self, x):\n        return x",
+        "norm.type: broken: its first arguments should be (width)",
     ),
     "optimizer of parameters": (
         "optimizer",
         "def broken(parameters):\n    return []",
-        "optimizer.type: broken takes no argument model",
+        "optimizer.type: broken: its first arguments should be (model)",
     ),
     "corpus whose identity wants more": (
         "data",

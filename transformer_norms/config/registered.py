@@ -25,15 +25,17 @@ from transformer_norms.training.schedule import SCHEDULES
 @dataclass(frozen=True)
 class Use:
     """The use of what a registry holds: the arguments that the builder supplies besides the node's
-    own settings, and the methods that are called later, each with its arguments."""
+    own settings, by name or by position, and the methods that are called later, each with its
+    arguments."""
 
     registry: Registry
     supplied: tuple[str, ...] = ()
     methods: Mapping[str, str] = field(default_factory=dict)
+    by_position: bool = False
 
 
 USES = {
-    "norm": Use(NORMS, ("width",), {"forward": "x"}),
+    "norm": Use(NORMS, ("width",), {"forward": "x"}, by_position=True),
     "position": Use(
         POSITIONS,
         ("width", "context", "head_dim", "bases", "fraction", "interleaved"),
@@ -52,8 +54,8 @@ USES = {
     "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
     "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),
     "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
-    "optimizer": Use(OPTIMIZERS, ("model",)),
-    "schedule": Use(SCHEDULES, ("step", "steps")),
+    "optimizer": Use(OPTIMIZERS, ("model",), by_position=True),
+    "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
     "tracking": Use(TRACKING),
 }
 
@@ -83,16 +85,20 @@ def _check_use(key: str, thing: Any, use: Use) -> None:
     if use.registry is MLPS and not hasattr(thing, "gated"):
         raise ConfigError(f"{key} has no attribute gated, which says whether it has a gate")
     supplied = [name for name in use.supplied if name != "gate_scale" or thing.gated]
-    parameters = inspect.signature(thing).parameters
-    takes_rest = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    if missing := [name for name in supplied if name not in parameters and not takes_rest]:
+    arguments = inspect.signature(thing).parameters.values()
+    names = [one.name for one in arguments if one.kind is not one.KEYWORD_ONLY]
+    if use.by_position and names[: len(supplied)] != supplied:
+        raise ConfigError(f"{key}: its first arguments should be ({', '.join(supplied)})")
+    names = [one.name for one in arguments]
+    takes_rest = any(one.kind is one.VAR_KEYWORD for one in arguments)
+    if missing := [name for name in supplied if name not in names and not takes_rest]:
         raise ConfigError(
             f"{key} takes no argument {missing[0]}; it is built with {', '.join(supplied)}, and "
             "**rest may stand for those that it does not need"
         )
     if inspect.isclass(thing):  # of a function's result the methods are not known
-        for method, arguments in use.methods.items():
-            _check_method(key, thing, method, arguments.split())
+        for method, names_in_call in use.methods.items():
+            _check_method(key, thing, method, names_in_call.split())
 
 
 def _check_method(key: str, kind: type, method: str, arguments: Sequence[str]) -> None:
