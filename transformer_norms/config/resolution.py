@@ -70,9 +70,7 @@ def resolve(
     resolving.resolve_norms()
     rule = resolving.resolve_init(axes["init"])
     resolving.resolve_architecture()
-    nodes["trainer"] = _resolve_device(nodes["trainer"], device)
-    if nodes["data"]["seed"] == "auto":
-        nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
+    resolving.resolve_device_and_seed(device)
     words = {key: nodes[key] for key in ("embed", "final_norm", "qk_norm")}
     nodes["choices"] = {**axes, "init": rule, **words}
     nodes["chosen"] = {"choices": axes, **chosen}
@@ -208,6 +206,19 @@ class _Resolving:
                 "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
             )
 
+    def resolve_device_and_seed(self, device: str) -> None:
+        """Raises ConfigError if this machine has no such device."""
+        nodes, has_cuda = self.nodes, torch.cuda.is_available()
+        if nodes["trainer"]["device"] == "auto":
+            if device == "auto":
+                device = "cuda" if has_cuda else "cpu"
+            nodes["trainer"] = {**nodes["trainer"], "device": device}
+        elif nodes["trainer"]["device"] == "cuda" and not has_cuda and device == "auto":
+            line = "trainer.device: cuda is not available on this machine; allowed is cpu"
+            raise ConfigError(line)
+        if nodes["data"]["seed"] == "auto":
+            nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
+
     def _has_unit_length_queries(self) -> bool:
         nodes = self.nodes
         norms = [site.norm for name, site in self.placement.sites() if name in ("q", "k")]
@@ -255,18 +266,6 @@ def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
             raise ConfigError(f"{node}.formula: {error}") from None
         return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
     return []
-
-
-def _resolve_device(trainer: Nodes, device: str) -> Nodes:
-    """Returns the trainer's settings with its device. Raises ConfigError where this machine has no
-    such device."""
-    has_cuda = torch.cuda.is_available()
-    if trainer["device"] == "auto":
-        here = "cuda" if has_cuda else "cpu"
-        return {**trainer, "device": here if device == "auto" else device}
-    if trainer["device"] == "cuda" and not has_cuda and device == "auto":
-        raise ConfigError("trainer.device: cuda is not available on this machine; allowed is cpu")
-    return trainer
 
 
 def _check_biases(config: Config) -> None:
