@@ -24,6 +24,7 @@ def cautions(config: Config, typed: Collection[str]) -> list[str]:
         *_heads(config, placement),
         *_unlike_the_paper(config, placement, typed),
         *_unlike_the_file(config, typed),
+        *_unchecked(config),
     ]
 
 
@@ -120,6 +121,13 @@ def _unlike_the_paper(
         yield f"preset={choices['preset']} is not verified: {config.about.unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
+
+
+def _unchecked(config: Config) -> Iterator[str]:
+    """Yields the norms whose class nothing is compared with."""
+    for name, norm in {config.choices["norm"]: config.norm, **config.norms}.items():
+        if "formula" not in norm:
+            yield f"norm={name} states no formula, so that nothing checks what its class computes"
 
 
 def _unlike_the_file(config: Config, typed: Collection[str]) -> Iterator[str]:

@@ -142,7 +142,8 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         saved.compare(complete(_choices_of(saved, [], folder), [], folder, device))
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
-        hint = f" (type plugins={made_with} as well?)" if made_with != "none" and not folder else ""
+        needs_plugins = made_with != "none" and not folder
+        hint = f" (type plugins={made_with} as well, or --plugins {made_with}?)" * needs_plugins
         raise ConfigError(f"{file}: {error}{hint}") from None
 
 

@@ -84,6 +84,8 @@ def _check_use(key: str, thing: Any, use: Use) -> None:
     program calls is missing or takes other arguments."""
     if use.registry is MLPS and not hasattr(thing, "gated"):
         raise ConfigError(f"{key} has no attribute gated, which says whether it has a gate")
+    if "__call__" in use.methods and not inspect.isclass(thing):
+        raise ConfigError(f"{key} is a function; a class is wanted, whose instances are called")
     supplied = [name for name in use.supplied if name != "gate_scale" or thing.gated]
     arguments = inspect.signature(thing).parameters.values()
     names = [one.name for one in arguments if one.kind is not one.KEYWORD_ONLY]
