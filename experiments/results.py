@@ -24,6 +24,8 @@ from transformer_norms.analysis.init_measures import measure_variants, read_sett
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WITHOUT
 from transformer_norms.analysis.norm_tuning import Cost, Tuning
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose, options
 from transformer_norms.files import read_json
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
@@ -31,6 +33,8 @@ from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
 from transformer_norms.text_tables import Table, markdown_list, markdown_table, rows_of
+from transformer_norms.training.measures import WORDS
+from transformer_norms.training.start import measure_start
 
 HERE = Path(__file__).parent
 RUNS = "runs.tar.xz"
@@ -41,6 +45,7 @@ LEFT_OUT = ("missing", "median", "sign-flip", "correlation", "points")
 FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
+ONE_START = ["init=scaled", "architecture.tied=true", "architecture.embed_scale=none"]
 XIONG = [
     "norm=layernorm",  # the theorem's
     "placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln", "seed=range(0,10)"
@@ -75,6 +80,7 @@ def regenerate() -> None:
     words = {"norm_removal": _removal(HERE / "norm_removal")}
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
+    _starts(HERE / "starts")
     subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
     _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
 
@@ -136,6 +142,20 @@ def _init_gradients(folder: Path) -> str:
         for name, law in laws
         if law and law.half
     )
+
+
+def _starts(folder: Path) -> None:
+    """Measured anew: how each placement starts at its own start, and at one start for all."""
+    rows = [["placement", "its start", *WORDS, *(f"{word}, one start" for word in WORDS)]]
+    sizes = ["model.depth=4", "model.width=128", "model.heads=4", "model.context=64"]
+    for placement in options("placement"):
+        own = compose([*sizes, f"placement={placement}"])
+        one = compose([*sizes, f"placement={placement}", *ONE_START])
+        numbers = [measure_start(build_model(config, 257)) for config in (own, one)]
+        tied = "" if own.architecture.tied else ", untied"
+        cells = [f"{number:.3g}" for start in numbers for number in start]
+        rows.append([placement, f"{own.choices.init}{tied}", *cells])
+    _fill(folder / "README.md", markdown_table(rows))
 
 
 def _invariances(folder: Path) -> None:

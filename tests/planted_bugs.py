@@ -34,8 +34,8 @@ BUGS = """
 - self.skip(x, start, x0) + self
 + self.skip(self.pre(x), start, x0) + self
 # both sub-layers share their norms | model/assembly.py | parity
-- **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
-+ **{n: shared.setdefault(n, self.site(plan, n, values)) for n in ("pre", "out", "post")},
+- **{name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")},
++ **{n: shared.setdefault(n, self.site(plan, n, kind, values)) for n in ("pre", "out", "post")},
 # hybrid has no final norm, attention's post-norm is taken for it | model/placement.py | parity
 - self.plans(depth - 1, depth)["mlp"]
 + self.plans(depth - 1, depth)["attention"]
@@ -136,8 +136,8 @@ BUGS = """
 - weight, bias = self.embedding.weight, None
 + weight, bias = self.scale(self.embedding.weight), None
 # positions are scaled with the embedding | model/transformer.py | block_equations
-- self.position(self.scale(x), start)
-+ self.scale(self.position(x, start))
+- return position(scale(x), start)
++ return scale(position(x, start))
 # logits are capped before they are scaled | model/transformer.py | block_equations
 - self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
 + self.logit_scale(self.cap(F.linear(states, self.rows(weight), bias)))
@@ -159,8 +159,8 @@ BUGS = """
 +         y = (y - y.mean(-1, keepdim=True)) / (y.var(-1, keepdim=True) + self.eps).sqrt()
 +         return ((y if gain is None else y * gain) + (0 if bias is None else bias)).to(x.dtype)
 # init=scaled does not know the depth at W_o | init/scaled.yaml | initialization
-- output: 0.02/sqrt(2*N)
-+ output: 0.02
+- output: default/sqrt(2*N)
++ output: default
 # weights are drawn by their place in the model | model/initialization.py | theory
 - draw(f"{name}.weight",
 + draw(f"{list(model.modules()).index(module)}",

@@ -77,8 +77,7 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
     evidence = findings(read_study([tmp_path]))
     deepnorm = evidence.study.variant("deepnorm")
-    assert confounds(evidence.study, deepnorm)[0] == "final_norm"
-    assert "init" in confounds(evidence.study, deepnorm)
+    assert confounds(evidence.study, deepnorm) == ["embed_scale", "final_norm", "init"]
     assert not any("optimizer.lr" in text for text in evidence.differences["deepnorm"])
 
 

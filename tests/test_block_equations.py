@@ -425,15 +425,17 @@ def test_a_scale_multiplies_what_it_names(scale):
 
 
 def test_the_embedding_scale_of_post_is_the_root_of_the_width():
-    post, pre = model_of(placement="post"), model_of()
+    post, pre = model_of(placement="post", init="transformer2017"), model_of()
     tokens = torch.tensor([[1, 2]])
-    assert torch.allclose(post.scale(post.embedding(tokens)), 4 * pre.embedding(tokens))
+    rows = post.embedding.weight[tokens]
+    assert torch.allclose(post.scale(post.embedding(tokens)), 4 * rows)
+    assert torch.allclose(pre.scale(pre.embedding(tokens)), pre.embedding.weight[tokens])
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_the_embedding_is_scaled_and_the_position_is_not(position):
     """Vaswani et al. 2017, section 3.4: sqrt(d) E[token] + P[time]."""
-    model = model_of(placement="post", position=position)
+    model = model_of(placement="post", init="transformer2017", position=position)
     seen = []
     model.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     tokens = torch.randint(11, (2, TIME))

@@ -145,9 +145,17 @@ def test_a_placement_wins_over_a_norm_and_a_norm_over_none(default, files, norms
     config = resolved(norm=norm)
     assert config.architecture.embed_scale == 3
     assert config.architecture.attention_cap == 7
-    both = resolved(norm=norm, placement=files["placement"]["post"])
-    assert both.architecture.embed_scale == "sqrt(d)"
-    assert both.architecture.attention_cap == 7
+    both = resolved(norm=norm, placement=files["placement"]["qk_cap"])
+    assert both.architecture.embed_scale == 3
+    assert both.architecture.attention_cap == 50
+
+
+def test_what_a_start_brings_gives_way_to_the_norm_and_holds_without_one(default, files, norms):
+    post = files["placement"]["post"]  # its start, transformer2017, scales the embedded tokens
+    assert resolved(placement=post).architecture.embed_scale == "sqrt(d)"
+    norm = {**norms["rmsnorm"], "brings": {"embed_scale": 3}}
+    assert resolved(norm=norm, placement=post).architecture.embed_scale == 3
+    assert resolved("init=scaled", placement=post).architecture.embed_scale == "none"
 
 
 @pytest.mark.parametrize("norm", ["none", "rmsnorm"])

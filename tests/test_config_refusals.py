@@ -130,7 +130,8 @@ KINDS = [
     ("trainer.compile=yes", "trainer.compile", "'yes'", "true or false"),
     ("trainer.threads=true", "trainer.threads", "True", "auto", "whole number"),
     ("trainer.device=gpu", "trainer.device", "'gpu'", "auto, cpu, cuda"),
-    ("trainer.precision=fp16", "trainer.precision", "'fp16'", "fp32, bf16, fp64"),
+    ("trainer.precision=fp16", "trainer.precision", "'fp16'", "bf16 takes the same memory"),
+    ("trainer.precision=f32", "trainer.precision", "'f32'", "fp32, bf16, fp64"),
     ("optimizer.betas=0.9", "optimizer.betas", "0.9", "list"),
     ("optimizer.betas=[0.9]", "optimizer.betas", "[0.9]", "at least 2 items"),
     ("optimizer.betas=[a,b]", "optimizer.betas", "'a'", "number"),
@@ -143,8 +144,12 @@ KINDS = [
     ("placement.equation='x+f(x,q=norm@foo)'", "placement.equation", "foo", "head, per_"),
     ("placement={a: 1}", "placement={a: 1}", "sandwich"),
     ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "a word"),
-    ("init.std.default=1", "init.std.default", "init=scaled"),
-    ("init=gpt2 init.std.dfault=1", "init.std.dfault=1", "keys of init.std are default"),
+    (
+        "init=gpt2 init.std.dfault=1",
+        "init.std.dfault=1",
+        "there are default, embedding",
+        "did you mean 'default'",
+    ),
 ]
 RANGES = [
     ("norm.eps=0", "norm.eps", "0", "greater than 0"),
@@ -341,7 +346,10 @@ def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_pa
 GONE = "(gone)"
 EDITS = [
     *((key, GONE, "missing") for key in ("choices", "resolved", "init", "norm", "seed")),
-    *((key, GONE, "missing") for key in ("norm.eps", "data.split", "init.std", "norm.type")),
+    *(
+        (key, GONE, "missing")
+        for key in ("norm.eps", "data.split", "resolved.init.std", "norm.type")
+    ),
     *((key, GONE, "missing") for key in ("choices.norm", "choices.init")),
     *((key, [1], "a group of keys") for key in ("choices", "resolved", "norm", "trainer")),
     *((key, None, "a group of keys") for key in ("placement", "init", "resolved.norms.layernorm")),

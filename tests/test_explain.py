@@ -117,7 +117,7 @@ def test_what_auto_came_to_names_who_chose():
     post = chosen(placement="post")
     assert post[None, "final_norm"][0] == "none"
     assert "ends in a norm" in post[None, "final_norm"][1]
-    scale = ("sqrt(d)", "placement=post, which brings it")
+    scale = ("sqrt(d)", "init=transformer2017, which brings it")
     assert post[None, "architecture.embed_scale"] == scale
     assert "without a norm" in chosen(placement="pre")[None, "final_norm"][1]
     assert chosen(final_norm="none")[None, "final_norm"] == ("none", "you typed it")
@@ -403,7 +403,8 @@ def test_the_ends_of_the_model_are_two_equations():
         "x = sqrt(d) * E[tokens] + P[time]",
         "logits = 30 * tanh(E @ x / 30)",
     )
-    dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm")
+    assert of(norm="derf", position="learned")[0] == "x = embed_scale * (E[tokens] + P[time])"
+    dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm", init="scaled")
     assert dual == ("x = r = rmsnorm(E[tokens])", "logits = E @ (x + norm(r))")
     assert of(embed="fixnorm")[1] == "logits = l2norm(E) @ norm(x)"
     assert of(placement="ngpt")[1] == "logits = logit_scale * W @ x"
@@ -417,8 +418,8 @@ def test_against_shows_the_one_difference_and_nothing_else():
     config = changed(config, "norm.eps", 0.5)
     lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
     titles = [above for above, line in zip(lines, lines[1:], strict=False) if line[:2] == "--"]
-    assert titles == ["Norms", "Where norms stand"]
-    where = lines[lines.index("Where norms stand") + 2 :]
+    assert titles == ["Norms", "Where norms stand", "Start"]
+    where = lines[lines.index("Where norms stand") + 2 : lines.index("Start") - 1]
     assert where == [
         "  blocks 0-3 attention.pre", "    A  eps 1e-06", "    B  eps 0.5",
         "  blocks 0-3 mlp.pre", "    A  eps 1e-06", "    B  eps 0.5",

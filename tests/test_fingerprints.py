@@ -92,7 +92,7 @@ MODELS = """
 placement       enters   leaves  mlp     mean_square
 none            e        -       after   4**l
 pre             e        1       after   1+2*l
-post            4*e      1       after   1
+post            e        1       after   1
 out             e        1       after   1+2*l
 sandwich        e        1       after   1+2*l
 peri            norm(e)  1       after   1+2*l

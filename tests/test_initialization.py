@@ -42,6 +42,13 @@ def test_a_weight_is_drawn_from_its_name_seed_and_shape_alone():
 # is not named.
 XAVIER = {"query": (2 / 512) ** 0.5, "mlp": (2 / (256 + 688)) ** 0.5}
 EMBEDDINGS = {"embedding": 0.02, "position": 0.02}
+ROWS = {"embedding": 1 / 16, "position": 1 / 16}  # 1/sqrt(d)
+FAIRSEQ = {
+    "rest": (1 / 512) ** 0.5,
+    "output": (2 / 512) ** 0.5,
+    **dict.fromkeys(("up", "gate"), (1 / 768) ** 0.5),
+    "down": (1 / (3 * 688)) ** 0.5,
+}
 BETA, GLM, GAMMA = 24**-0.25, 6**-0.5, math.log(6) ** 0.5
 
 
@@ -64,23 +71,41 @@ RULES = {
         "down": [CUT / (2 * 688 * block) ** 0.5 for block in (1, 2, 3)],
     },
     "xavier": {**xavier(1), **EMBEDDINGS},
-    "deepnorm": {**xavier(BETA), **EMBEDDINGS},  # beta = (8N)^(-1/4), not at q and k
+    "transformer2017": {**xavier(1), **ROWS},
+    "fairseq": {**FAIRSEQ, **ROWS},
+    "b2t": {**{role: std / 3**0.5 for role, std in FAIRSEQ.items()}, **ROWS},
+    "admin": {**xavier(1), **dict.fromkeys(("query", "key", "value"), 512**-0.5), **ROWS},
+    "deepnorm": {**xavier(BETA), **ROWS},  # beta = (8N)^(-1/4), not at q and k
     "glm130b": {**xavier(GLM), **EMBEDDINGS},
-    "subln": {**xavier(GAMMA), **EMBEDDINGS},  # sqrt(ln 2N), not at q and k
-    "b2t": {**xavier(3**-0.5, 3**-0.5), "embedding": 0.02 / 3**0.5, "position": 0.02 / 3**0.5},
+    "subln": {**xavier(GAMMA), **ROWS},  # sqrt(ln 2N), not at q and k
     "small": {
         "rest": (2 / (5 * 256)) ** 0.5,
         **dict.fromkeys(("up", "gate", "down"), XAVIER["mlp"]),
-        **dict.fromkeys(("embedding", "position"), 0.01 / 3**0.5),  # as wide as U(-0.01, 0.01)
+        **ROWS,
     },
     "ngpt": {"rest": 1 / 16},
+    "mixln": {"rest": 0.02, "embedding": 0.4**0.5},
+    "gemma": {"rest": 0.02},
+    "t5": {  # heads of 64
+        "rest": 1 / 16,
+        "query": 1 / 128,
+        "down": 688**-0.5,
+        **dict.fromkeys(("embedding", "position"), 1.0),
+    },
+    "nanochat": {
+        "rest": 1 / 16,
+        **dict.fromkeys(("up", "gate"), 0.4 / 16),
+        "stream": 0.0,
+        "embedding": 0.8,
+    },
     "zero_out": {"rest": 0.02, "stream": 0.0},
 }
 
 
 @pytest.mark.parametrize("rule", sorted(set(options("init")) - {"auto"}))
 def test_a_rule_gives_each_role_the_deviation_of_its_paper(rule):
-    config = combined(*WIDE, f"init={rule}", "position=learned", "mlp=swiglu")
+    typed = [f"init={rule}", "position=learned", "mlp=swiglu", "architecture.tied=true"]
+    config = combined(*WIDE, *typed)
     found = dict(build_model(config, 300).named_parameters())
     expected, seen = RULES[rule], set()
     for name, parameter in found.items():

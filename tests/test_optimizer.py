@@ -43,10 +43,26 @@ def test_decay_acts_on_weights_and_on_norms_only_where_asked():
         assert decayed == set(names.values()) - biases - (gains if asked == "false" else set())
 
 
-def test_groups_tell_matrices_tables_norms_and_biases_apart():
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_embeddings_are_decayed_unless_one_says_no(optimizer):
+    for asked in ("false", "true"):
+        typed = f"optimizer={optimizer}", f"optimizer.decay_embeddings={asked}", "preset=gpt2"
+        model, optimizers = built(*typed, "architecture.tied=false")
+        decay = {
+            id(p): group["weight_decay"] for o in optimizers
+            for group in o.param_groups for p in group["params"]
+        }  # fmt: skip
+        expected = 0.1 if asked == "true" else 0.0
+        for table in (model.embedding.weight, model.position.position.weight):
+            assert decay[id(table)] == expected
+        assert decay[id(model.head.weight)] == 0.1
+
+
+def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart():
     model, _ = small("preset=gpt2", "architecture.tied=false", "qk_norm=head")
     found = {group: [name for name, _ in held] for group, held in groups(model).items()}
-    assert found["tables"] == ["embedding.weight", "position.position.weight", "head.weight"]
+    assert found["embeddings"] == ["embedding.weight", "position.position.weight"]
+    assert found["head"] == ["head.weight"]
     assert len(found["matrices"]) == 2 * 6
     assert "blocks.0.attention.f.q.gain" in found["norms"]
     assert "blocks.0.attention.pre.bias" in found["norms"]

@@ -27,6 +27,7 @@ PUBLISHED = {
     "gpt2": ("gpt2", {}),
     "opt": ("opt", {"ffn_dim": 128}),
     "llama": ("llama", {"intermediate_size": 88}),
+    "llama2": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5}),
     "llama3": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "base": 5e5}),
     "mistral": ("mistral", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "num_key_value_heads": 2,
                             "sliding_window": None}),

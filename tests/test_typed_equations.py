@@ -76,9 +76,10 @@ def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(
     monkeypatch.chdir(tmp_path)
     small = ["model=tiny", "data=stories", "data.documents=150", "data.val_tokens=512"]
     small += ["trainer.steps=6", "trainer.threads=1", "tracking=none", "trainer.probe_every=3"]
+    start = ["init=scaled", "architecture.tied=true"]  # out brings another
     chosen = (
-        ["study=file", f"placement={placement}"],
-        ["study=typed", f"placement.equation={equation}"],
+        ["study=file", f"placement={placement}", *start],
+        ["study=typed", f"placement.equation={equation}", *start],
     )
     runs = [train(compose([*small, *choice])) for choice in chosen]
     texts = [Path(run["folder"], "metrics.jsonl").read_text() for run in runs]

@@ -3,6 +3,7 @@
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,3 +102,25 @@ def _names(tree: ast.AST) -> frozenset[str]:
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return frozenset(node.id for node in names if id(node) not in calls)
+
+
+_NEEDS_NO_BRACKETS = re.compile(r"[\w.]+(\(\w+\))?")  # 0.02, d, sqrt(d)
+
+
+def substitute(name: str, formula: str | float, text: str | float) -> str | float:
+    """Writes a formula in the place of a name in another formula: `default/sqrt(N)` becomes
+    `0.02/sqrt(N)`."""
+    if not isinstance(text, str) or text == name:
+        return formula if text == name else text
+    return re.sub(rf"\b{name}\b", lambda _: _in_brackets(formula), text)
+
+
+def quotient(*formulas: str | float) -> str:
+    """Returns the first formula divided by the others, as a formula: `0.5/sqrt(d)`."""
+    first, *others = map(_in_brackets, formulas)
+    return "/".join([first, *(other for other in others if other not in ("1", "1.0"))])
+
+
+def _in_brackets(formula: str | float) -> str:
+    text = str(formula)
+    return text if _NEEDS_NO_BRACKETS.fullmatch(text) else f"({text})"

@@ -312,7 +312,7 @@ def _measure_change(name: str, config: Config, law: Law, layer: Layer) -> float:
 
 def _build_norm(config: Config, law: Law) -> Norm:
     """The norm in float64, its parameters but for the law's `unmoved` moved off their start."""
-    norm = norm_of(config, "norm")(WIDTH)
+    norm = norm_of(config, "norm", "attention")(WIDTH)
     if not isinstance(norm, nn.Module):
         return norm
     generator = torch.Generator().manual_seed(SEED)
@@ -325,7 +325,7 @@ def _build_norm(config: Config, law: Law) -> Norm:
 
 def _learned_numbers(config: Config) -> str:
     """How many numbers a norm learns, as a formula of its width d: `2d + 1`."""
-    norms = [norm_of(config, "norm")(times * WIDTH) for times in (1, 2, 3)]
+    norms = [norm_of(config, "norm", "attention")(times * WIDTH) for times in (1, 2, 3)]
     one, two, three = (
         sum(parameter.numel() for parameter in norm.parameters())
         if isinstance(norm, nn.Module)

@@ -9,10 +9,10 @@ from transformer_norms.config.tree import Config
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS
-from transformer_norms.model.initialization import InitRule, biased
+from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.model.settings import formula_values
-from transformer_norms.model.transformer import LogitCap, Transformer
+from transformer_norms.model.transformer import ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
@@ -25,7 +25,7 @@ def build_model(config: Config, vocab_size: int) -> Transformer:
     """Returns the model of a composed config on the CPU, its weights drawn from `config.seed`, in
     float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config."""
     model = undrawn(config, vocab_size)
-    InitRule(**config.init).apply(model, config.seed, formula_values(config.model))
+    rule_of(config.init).apply(model, config.seed, formula_values(config.model))
     model.constrain(model)
     return model
 
@@ -54,12 +54,13 @@ def undrawn(config: Config, vocab_size: int) -> Transformer:
         tied=architecture.tied,
         bias="head" in biased(architecture.bias),
         scale=scale_of(architecture.embed_scale, width, values),
-        embed=norm_of(config, "none" if fixnorm else config.embed)(width),
-        final=topology.leave(norm_of(config, config.final_norm)(width)),
+        enter_positions=ORDERS[architecture.embed_scale_order],
+        embed=norm_of(config, "none" if fixnorm else config.embed, "embed")(width),
+        final=topology.leave(norm_of(config, config.final_norm, "final")(width)),
         dropout=dropout_of(sizes.dropout),
         logit_scale=scale_of(architecture.logit_scale, vocab_size, values),
         cap=nothing if cap == "none" else LogitCap(cap),
-        rows=norm_of(config, "l2norm" if fixnorm else "none")(width),
+        rows=norm_of(config, "l2norm" if fixnorm else "none", "embed")(width),
         enter=topology.enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
     )

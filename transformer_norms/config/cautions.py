@@ -104,6 +104,9 @@ def _unlike_the_paper(
     }
     names = {key.rpartition(".")[2]: key for key in made}
     brought = {"norm": config.norm.get("brings", {}), "placement": placement.brings}
+    init = config.init.get("brings", {})  # which give way to those of norm and placement
+    wins = {**brought["norm"], **brought["placement"]}
+    brought["init"] = {key: value for key, value in init.items() if key not in wins}
     for axis, brings in brought.items():
         for short, wanted in brings.items():
             key = names.get(short)
@@ -119,6 +122,8 @@ def _unlike_the_paper(
         )
     if config.about.unverified != "none":
         yield f"preset={choices['preset']} is not verified: {config.about.unverified}"
+    if unverified := config.init.get("unverified"):
+        yield f"init={choices['init']} is not verified: {unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
 

@@ -8,10 +8,10 @@ from typing import Any
 from transformer_norms.config.validation import short_text
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.coefficient import Shapes, coefficient
-from transformer_norms.model.initialization import ROLES, read_deviations
+from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases
-from transformer_norms.model.settings import ModelConfig, formula_values
+from transformer_norms.model.settings import ROLES, ModelConfig, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 
 Values = Mapping[str, float]

@@ -5,7 +5,7 @@ whose sites stand in sections beside its equation.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,43 @@ def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
     axes = {axis: names[axis] for axis in AXES_OF_A_RUN if axis in names}
     axes["init"] = words.get("init")
     return {"choices": axes, **chosen, "resolved": resolved}
+
+
+# Keys that are younger than `resolved:`: the node, the types of it that have the key (no type means
+# all), the key, and the value that was built before. At this value a key is no part of a run's
+# identity.
+YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
+    ("architecture", (), "embed_scale_order", "before"),
+    ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
+    ("norm", ("dyt",), "bias", True),
+)
+
+
+def younger_keys(resolved: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yields each node that may have a younger key, the key, and the value built before. The other
+    norms of a model stand in `norms`."""
+    for name, types, key, value in YOUNGER:
+        nodes = [_node(resolved, [name])]
+        if name == "norm":
+            norms = _node(resolved, ["norms"])
+            nodes += norms.values() if isinstance(norms, dict) else ()
+        for node in nodes:
+            if isinstance(node, dict) and (not types or node.get("type") in types):
+                yield node, key, value
+
+
+def complete(saved: Any) -> Any:
+    """The same with the keys that are younger than the file, at the value that was built then."""
+    saved = copy.deepcopy(saved)
+    if not isinstance(saved, dict):
+        return saved
+    for tree in (saved, saved.get("resolved")):
+        for node, key, value in younger_keys(tree):
+            node.setdefault(key, value)
+    # Such a file was chosen for auto, and its values meant nothing.
+    if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
+        saved["init"] = {}
+    return saved
 
 
 def _node(values: Any, above: list[str]) -> Any:

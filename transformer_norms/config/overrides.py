@@ -16,7 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import AXES, nearest, option_files
+from transformer_norms.model.settings import ROLES
+from transformer_norms.names import AXES, nearest, option_files, unknown
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,21 @@ def parse_one(text: str) -> Override:
 
 
 EQUATION = "placement.equation"
-# The keys whose values hold equations.
 _WITH_EQUATIONS = (EQUATION, "placement.where")
+_WITH_FORMULAS = (
+    "init.stream",
+    *(f"init.std.{role}" for role in ("default", *ROLES)),
+    *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
+    "architecture.rope_base",
+)
 
 
 def quote_equations(text: str) -> str:
     """`placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs: around each of
     several equations, and around each word or equation inside `{...}` and `[...]`."""
     key, _, value = text.partition("=")
-    if key not in _WITH_EQUATIONS or re.search(r"""['"]|^choice\(""", value):
+    has_brackets = key in _WITH_FORMULAS and "(" in value
+    if not (key in _WITH_EQUATIONS or has_brackets) or re.search(r"""['"]|^choice\(""", value):
         return text
     return f"{key}={','.join(map(_quote, _split(value)))}"
 
@@ -104,7 +111,9 @@ def _quote(text: str) -> str:
     if text.startswith("{") and text.endswith("}"):
         pairs = [part.partition(":") for part in inside if part]
         return "{" + ",".join(f"{key.strip()}:{_quote(value)}" for key, _, value in pairs) + "}"
-    return QuotedString(text, Quote.single).with_quotes() if text else text
+    if not text or _NUMBER.fullmatch(text):
+        return text
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def _split(text: str) -> list[str]:
@@ -119,6 +128,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+_NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
 
@@ -166,6 +176,7 @@ def _leaves(value: Any) -> Sequence[Any]:
     return [value]
 
 
+_STD = ["default", *ROLES]  # what init.std may name
 # The keys of a file that another value would make untrue.
 _FIXED = ("type", "formula", "source", "unverified")
 
@@ -182,7 +193,7 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
         except OmegaConfBaseException:  # a word where a list has positions
             value = None
         axis, _, own = pair.key.partition(".")
-        if value is None and not (axis == "placement" and own in parameters(Placement)):
+        if value is None and not _is_optional(axis, own):
             raise ConfigError(_no_such_key(pair, config))
         if axis in (*AXES, "about") and own in _FIXED:
             axis = "preset" if axis == "about" else axis
@@ -192,6 +203,14 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
             raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
         OmegaConf.update(config, pair.key, pair.value, merge=merge, force_add=True)
     return to_dict(config)
+
+
+def _is_optional(axis: str, own: str) -> bool:
+    """Whether a key may be typed that its file leaves out."""
+    if axis == "init":
+        group, _, role = own.partition(".")
+        return own in ("stream", "stream_by", "truncate") or (group == "std" and role in _STD)
+    return axis == "placement" and own in parameters(Placement)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -210,6 +229,8 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
     if axis in AXES and "." not in own and (name := _option_with(axis, own)):
         hint = f" ({axis}={name} has it)"
     parent = pair.key.rpartition(".")[0]
+    if parent == "init.std":
+        return f"{pair}: {unknown('role', last, _STD)}"
     node = OmegaConf.select(config, parent) if parent else None
     if isinstance(node, DictConfig):
         allowed = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"

@@ -26,16 +26,17 @@ from transformer_norms.training.schedule import SCHEDULES
 class Use:
     """The use of what a registry holds: the arguments that the builder supplies besides the node's
     own settings, by name or by position, and the methods that are called later, each with its
-    arguments."""
+    arguments. `offered` arguments are supplied to a class that takes them."""
 
     registry: Registry
     supplied: tuple[str, ...] = ()
     methods: Mapping[str, str] = field(default_factory=dict)
     by_position: bool = False
+    offered: tuple[str, ...] = ()
 
 
 USES = {
-    "norm": Use(NORMS, ("width",), {"forward": "x"}, by_position=True),
+    "norm": Use(NORMS, ("width",), {"forward": "x"}, by_position=True, offered=("place",)),
     "position": Use(
         POSITIONS,
         ("width", "context", "head_dim", "bases", "fraction", "interleaved"),
@@ -75,7 +76,9 @@ def check_registered(
     _check_use(f"{key}.type: {name}", thing, use)
     owners = [thing, *([file] if file else [])]
     own = {k: value for k, value in values.items() if k != "type"}
-    checked = check(key, own, *owners, supplied=use.supplied, auto=True, spelled=spelled)
+    checked = check(
+        key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
+    )
     return {"type": name, **checked}
 
 

@@ -1,8 +1,8 @@
 """Replaces every `auto` by what it comes to, and refuses choices that contradict each other.
 
 Typed wins over preset (both stand in the values already), preset over placement, placement over
-norm, norm over none. Sizes become numbers in model/settings.py. A formula becomes a number when its
-block is built, threads and replicas when the run starts.
+norm, norm over init, init over none. Sizes become numbers in model/settings.py. A formula becomes a
+number when its block is built, threads and replicas when the run starts.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,12 +17,13 @@ from transformer_norms.config.registered import USES, check_registered
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, base_of
 from transformer_norms.config.validation import build, check
 from transformer_norms.errors import ConfigError
+from transformer_norms.formula import quotient, substitute
 from transformer_norms.kinds import Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
-from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, qk_site, read_placement
-from transformer_norms.model.settings import resolve_sizes
+from transformer_norms.model.settings import InitFile, resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
@@ -34,6 +35,7 @@ Nodes = dict[str, Any]
 DEFAULTS: Nodes = {
     "tied": True,
     "embed_scale": "none",
+    "embed_scale_order": "before",
     "attention_scale": "1/sqrt(dh)",
     "logit_scale": "none",
     "qk_norm_order": "before",
@@ -70,6 +72,7 @@ def resolve(
     resolving.resolve_norms()
     rule = resolving.resolve_init(axes["init"])
     resolving.resolve_architecture()
+    resolving.resolve_stream()
     resolving.resolve_device_and_seed(device)
     words = {key: nodes[key] for key in ("embed", "final_norm", "qk_norm")}
     nodes["choices"] = {**axes, "init": rule, **words}
@@ -175,18 +178,52 @@ class _Resolving:
         return norm
 
     def resolve_init(self, name: str) -> str:
-        """Puts the content of an init rule in the place of auto, and returns the rule's name."""
-        check("init", self.nodes["init"], InitRule)
-        if name != "auto":
-            return name
-        if inside := sorted(key for key in self.typed if key.startswith("init.")):
-            raise ConfigError(
-                f"{inside[0]}: init is auto; choose the rule to change, as init=scaled"
-            )
-        name = str(self.brings.get("init", "scaled"))
-        self.nodes["init"] = self.option("init", name)
-        check("init", self.nodes["init"], InitRule)
+        """Puts the content of an init rule in the place of auto, with what was typed of it, and
+        returns the rule's name. What the rule brings gives way to all other choices."""
+        init = self.nodes["init"]
+        if name == "auto":
+            name = str(self.brings.get("init", "scaled"))
+            rule, typed = self.option("init", name), init
+            check("init", rule, InitRule, InitFile)
+            init = {**rule, **typed, "std": {**rule["std"], **typed.get("std", {})}}
+        check("init", init, InitRule, InitFile)
+        brings, std = init.get("brings", {}), init["std"]
+        for key in brings:
+            if key not in DEFAULTS:
+                raise ConfigError(f"init.brings: {unknown('choice', key, DEFAULTS)}")
+        self.brings = {**brings, **self.brings}
+        if "default" in std:
+            std = {role: substitute("default", std["default"], of) for role, of in std.items()}
+        self.nodes["init"] = {**init, "std": std}
         return name
+
+    def resolve_stream(self) -> None:
+        """Sets the embedding table, or the scale of the embedded tokens, so that these have the rms
+        `init.stream` where they enter the first block."""
+        nodes, init = self.nodes, self.nodes["init"]
+        if init.get("stream", "none") == "none":
+            return
+        if nodes["embed"] != "none":
+            raise ConfigError(
+                f"init.stream: embed={nodes['embed']} gives the embedded tokens their size; "
+                "leave one of the two out"
+            )
+        if "architecture.embed_scale" in self.typed and init.get("stream_by") == "scale":
+            raise ConfigError(
+                "init.stream_by: scale sets architecture.embed_scale; leave one of the two out"
+            )
+        std, scale = init["std"], nodes["architecture"]["embed_scale"]
+        cut = deviation_inside(init["truncate"])
+        if init.get("stream_by", "table") == "table":
+            start = scale["init"] if isinstance(scale, Mapping) else scale
+            start = 1 if start == "none" else start
+            std = {**std, "embedding": quotient(init["stream"], cut, start)}
+            nodes["init"] = {**init, "std": std}
+        else:
+            deviation = std.get("embedding", std["default"])
+            start = quotient(init["stream"], cut, deviation)
+            scale = {**scale, "init": start} if isinstance(scale, Mapping) else start
+            nodes["architecture"]["embed_scale"] = scale
 
     def resolve_architecture(self) -> None:
         architecture = self.nodes["architecture"] = dict(self.nodes["architecture"])

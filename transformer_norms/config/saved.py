@@ -71,9 +71,14 @@ def to_mapping(config: Config) -> dict[str, Any]:
 
 def in_todays_form(content: Any) -> Any:
     """Returns the content of a config.yaml itself, or what that of an earlier version means."""
-    if isinstance(content, dict) and "words" in content and "resolved" not in content:
-        return old.translate(content)
-    return content
+    if is_translated(content):
+        content = old.translate(content)
+    return old.complete(content)
+
+
+def is_translated(content: Any) -> bool:
+    """Whether the content was written before there was `resolved`."""
+    return isinstance(content, dict) and "words" in content and "resolved" not in content
 
 
 def is_old(file: Path) -> bool:
@@ -94,7 +99,7 @@ def read_saved(file: Path) -> Saved:
     try:
         content = parse_yaml(_read(file))
         today = in_todays_form(content)
-        if today is not content and file.resolve() not in _announced:
+        if is_translated(content) and file.resolve() not in _announced:
             _announced.add(file.resolve())
             say(f"config={file}: is of an earlier form, and was translated")
         return _saved(today)

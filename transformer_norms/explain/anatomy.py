@@ -105,9 +105,12 @@ class Anatomy:
     def ends(self) -> dict[str, str]:
         """The equations by which tokens become the stream, and the stream becomes logits."""
         rows, dual = self.rows, self.placement.topology == "dual"
-        x = self._times("embed_scale", _apply(rows, "E[tokens]"))
-        if self.config.position.type in ADDED:
-            x += " + P[time]"
+        x = _apply(rows, "E[tokens]")
+        positions = " + P[time]" if self.config.position.type in ADDED else ""
+        if self.config.architecture.embed_scale_order == "before":
+            x = self._times("embed_scale", x) + positions
+        else:
+            x = self._times("embed_scale", f"({x}{positions})" if positions else x)
         streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
         last = f"(x + {_apply(self.final, 'r')})" if dual else _apply(self.final, "x")
         head = _apply(rows, "E" if self.config.architecture.tied else "W")
@@ -156,7 +159,7 @@ class Anatomy:
     def build_norm(self, name: str, width: int) -> Any:
         """Returns the norm alone, as it starts."""
         if (name, width) not in self._built:
-            self._built[name, width] = norm_of(self.config, name)(width)
+            self._built[name, width] = norm_of(self.config, name, "attention")(width)
         return self._built[name, width]
 
     def _block(self, i: int) -> Block:

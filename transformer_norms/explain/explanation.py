@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
 from transformer_norms.kinds import plain, value_at
-from transformer_norms.model.initialization import InitRule
+from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
+from transformer_norms.training.measures import WORDS
 from transformer_norms.training.optimizer import decay_by_group, groups
+from transformer_norms.training.start import measure_start
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike
+MEASURED = 20_000_000  # parameters up to which a model is built to measure its start
 NORM_HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
 SIZES = {
     "model.kv_heads": "as many as model.heads",
@@ -69,6 +72,7 @@ def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
             norms(anatomy),
             coefficients(anatomy),
             deviations(anatomy, model),
+            start(config, vocab_size, model),
             parameters(config, model),
             choices(anatomy, typed),
             other_choices(config),
@@ -208,7 +212,7 @@ def _merge_depths(facts: list[Fact], place: int) -> list[Fact]:
 def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     """The standard deviation of each weight when it is drawn, and its ratio to Xavier's."""
     config, values = anatomy.config, anatomy.values
-    rule, facts = InitRule(**config.init), []
+    rule, facts = rule_of(config.init), []
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             rows, columns = module.weight.shape
@@ -233,10 +237,26 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     return Section("Initialization", heads, _merge_depths(facts, 2), remarks)
 
 
+def start(config: Config, vocab_size: int, shapes: nn.Module) -> Section:
+    """Three numbers of the model before it is trained, as they are measured on random tokens."""
+    heads, count = ("", "", ""), sum(parameter.numel() for parameter in shapes.parameters())
+    if count > MEASURED:
+        line = f"not measured above {MEASURED:,} parameters; a run's summary.json has it (start)"
+        return Section("Start", heads, [Fact("", (line,))])
+    numbers = measure_start(build_model(config, vocab_size))
+    facts = [Fact(word, ("not finite" if n is None else f"{n:.3g}",)) for word, n in
+             zip(WORDS, numbers, strict=True)]  # fmt: skip
+    remark = (
+        "measured on random tokens before training; branch / stream is the mean over sub-layers of "
+        "the rms of what one adds over the rms of what it adds to"
+    )
+    return Section("Start", heads, facts, [remark])
+
+
 def parameters(config: Config, model: nn.Module) -> Section:
     """The optimizer's groups of parameters: their counts, and their weight decay."""
     optimizer = config.optimizer
-    decays = decay_by_group(model, optimizer.decay_norms)
+    decays = decay_by_group(model, optimizer.decay_norms, optimizer.decay_embeddings)
     facts = []
     for name, members in groups(model).items():
         count = sum(parameter.numel() for _, parameter in members)
@@ -246,8 +266,8 @@ def parameters(config: Config, model: nn.Module) -> Section:
     facts.append(Fact("all", (tensors, count, "")))
     on = "are" if decays["norms"] else "are not"
     remarks = [
-        "matrices: weights inside blocks; tables: embeddings, positions, head; "
-        "norms: all that norms and coefficients learn",
+        "matrices: weights inside blocks; embeddings: of tokens and of positions; head: if it is "
+        "its own; norms: all that norms and coefficients learn",
         f"norms {on} decayed (optimizer.decay_norms={_text(optimizer.decay_norms)}, "
         f"optimizer={config.choices.optimizer})",
     ]
@@ -283,7 +303,11 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
         return _by_hand(config, key, typed) + (": always" if word == "always" else "")
     if config.embed == "fixnorm" and short == "embed_scale":
         return "embed=fixnorm, whose paper scales so"
-    brought = {"placement": anatomy.placement.brings, "norm": config.norm.get("brings", {})}
+    brought = {
+        "placement": anatomy.placement.brings,
+        "norm": config.norm.get("brings", {}),
+        "init": config.init.get("brings", {}),
+    }
     for axis, brings in brought.items():
         if short in brings and brings[short] == value:
             return f"{axis}={config.choices[axis]}, which brings it"

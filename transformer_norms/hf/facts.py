@@ -27,6 +27,7 @@ Facts = dict[str, Any]
 # Keys of a norm's file that describe it, or that have a fact of their own.
 _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
+ORDERS = ("embed_scale_order", "qk_norm_order")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
@@ -39,6 +40,7 @@ DEFAULTS: Facts = {
     "attention": "softmax",
     "architecture.bias": frozenset(),
     "architecture.embed_scale": 1.0,
+    "architecture.embed_scale_order": "before",
     "architecture.logit_scale": 1.0,
     "architecture.attention_cap": "none",
     "architecture.logit_cap": "none",
@@ -75,7 +77,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             },
             **{
                 f"architecture.{key}": getattr(architecture, key)
-                for key in ("attention_cap", "logit_cap", "qk_norm_order", "rope_interleaved")
+                for key in ("attention_cap", "logit_cap", *ORDERS, "rope_interleaved")
             },
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
@@ -95,6 +97,8 @@ def complete_facts(facts: Facts) -> Facts:
     facts.setdefault("architecture.rope_fraction", 1.0)
     if not MLPS[facts["mlp"][0]].gated:
         facts["architecture.bias"] = facts["architecture.bias"] - {"gate"}
+    if facts["position"] in ("rope", "none"):  # nothing is added to the embedded tokens
+        facts["architecture.embed_scale_order"] = "before"
     if facts["position"] != "rope":
         facts = {key: value for key, value in facts.items() if key not in ROTATION}
     if facts["qk_norm"] == "none":

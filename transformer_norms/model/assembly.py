@@ -17,7 +17,7 @@ from transformer_norms.model.placement import PARTS, qk_site, read_placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import ModelConfig, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
-from transformer_norms.norms import NORMS, nothing
+from transformer_norms.norms import NORMS, Place, nothing
 
 Module = Any  # an nn.Module, or the function `nothing`
 assert set(TOPOLOGIES) == set(PARTS)
@@ -42,15 +42,20 @@ class Assembly:
         }
         shared: dict[str, Module] = {}
         layers = {
-            name: self.sub_layer(plan, functions[name], values, shared)
+            name: self.sub_layer(plan, name, functions[name], values, shared)
             for name, plan in plans.items()
         }
         block_plan = self.placement.block_plan
-        own = {name: self.site(block_plan, name, values) for name in block_plan.sites}
+        own = {name: self.site(block_plan, name, "attention", values) for name in block_plan.sites}
         return TOPOLOGIES[self.placement.topology].block(**layers, **own)
 
     def sub_layer(
-        self, plan: SubLayerPlan, f: nn.Module, values: Mapping[str, float], shared: dict[str, Any]
+        self,
+        plan: SubLayerPlan,
+        kind: Place,
+        f: nn.Module,
+        values: Mapping[str, float],
+        shared: dict[str, Any],
     ) -> SubLayer:
         """`shared` holds the coefficients that both sub-layers of a block have in common."""
         own: dict[str, Module] = {}
@@ -71,7 +76,7 @@ class Assembly:
         adds = {name: scale(name, spec) for name, spec in plan.adds.items()}
         return SubLayer(
             f,
-            **{name: self.site(plan, name, values) for name in ("pre", "out", "post")},
+            **{name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")},
             skip=Adding(skip, adds) if adds else skip,
             branch=branch,
             dropout=dropout_of(self.sizes.dropout),
@@ -98,7 +103,7 @@ class Assembly:
             head_scale=coefficient(
                 plan.coefficient("head_scale"), self.head_shapes(sizes.heads), values
             ),
-            ctx=self.site(plan, "ctx", values, sizes.heads * sizes.head_dim),
+            ctx=self.site(plan, "ctx", "attention", values, sizes.heads * sizes.head_dim),
         )
 
     def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
@@ -128,7 +133,7 @@ class Assembly:
             mlp_width=width,
             bias=self.biased,
             activation=ACTIVATIONS[self.config.mlp.activation],
-            mid=self.site(plan, "mid", values, width),
+            mid=self.site(plan, "mid", "mlp", values, width),
             **{name: scale_of(spec, width, values) for name in scales},
         )
 
@@ -136,12 +141,14 @@ class Assembly:
         self,
         plan: SubLayerPlan,
         name: str,
+        kind: Place,
         values: Mapping[str, float],
         width: int | None = None,
     ) -> Module:
-        """The norm at a site of the stream, of `width` features (the model's, unless said)."""
+        """The norm at a site of the sub-layer `kind`, of `width` features (the model's, unless
+        said)."""
         site, width = plan.site(name), width or self.sizes.width
-        norm = norm_of(self.config, site.norm)(width)
+        norm = norm_of(self.config, site.norm, kind)(width)
         return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
 
     def head_site(
@@ -150,7 +157,7 @@ class Assembly:
         """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
         site, head_dim = plan.site(name), self.sizes.head_dim
         stand_in = site.norm == "norm" and name in HEAD_SITES
-        make = norm_of(self.config, self.config.qkv if stand_in else site.norm)
+        make = norm_of(self.config, self.config.qkv if stand_in else site.norm, "attention")
         norm = make(head_dim)
         if norm is not nothing and site.share == "full":
             norm = AllHeads(make(heads * head_dim))
@@ -164,12 +171,13 @@ class Assembly:
         return {"scalar": (), "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}
 
 
-def norm_of(config: ModelConfig, name: str) -> Callable[[int], Module]:
-    """`norm(width)` for the norm that a site names: norm, none, or a norm's file."""
+def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Module]:
+    """`norm(width)` for the norm that a site names: norm, none, or a norm's file. A class that
+    takes `place` is told where it stands."""
     if name == "none":
         return NORMS["none"]
     spec = config.norm if name == "norm" else config.norms[name]
-    return NORMS.maker(spec)
+    return NORMS.maker({**spec, "place": place})
 
 
 def scale_of(spec: Any, width: int, values: Mapping[str, float]) -> Module:

@@ -5,10 +5,11 @@ scaled by the init rule. Nothing else is drawn: norms, gains, biases start where
 """
 
 import hashlib
+import inspect
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -16,11 +17,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-
-ROLES = (
-    "embedding position head query key value output up gate down".split()
-)  # the names of the modules that hold a drawn weight
-
+from transformer_norms.model.settings import ROLES
 
 # The roles that may have a bias. `true` gives one to all but the head.
 BIASED = "query key value output up gate down head".split()
@@ -59,7 +56,7 @@ def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
 
 class InitRule:
     """The standard deviation of each weight as a formula of N, R, d, dh, m, fan_in, fan_out and,
-    inside blocks, i and l. `std` maps roles to formulas, `default` stands for the rest; `truncate`
+    inside blocks, i and l. `std` maps roles to formulas, `default` stands for the rest. `truncate`
     is the number of standard deviations beyond which nothing is drawn, or none.
     """
 
@@ -83,14 +80,22 @@ class InitRule:
                 weight.copy_(z * self.deviation(name, module, values))
 
     def formula(self, name: str) -> Formula:
-        """Returns the formula of a module, by the last part of its name."""
+        """Returns the formula of a role, or of a module by the last part of its name."""
         return self.std.get(name.rpartition(".")[2], self.std["default"])
 
     def deviation(
         self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
     ) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        return self.formula(name)({**values, **_block(name), **_fans(module)})
+        return float(self.formula(name)({**values, **_block(name), **_fans(module)}))
+
+
+_SETTINGS = inspect.signature(InitRule).parameters.keys()
+
+
+def rule_of(init: Mapping[str, Any]) -> InitRule:
+    """The rule of a config's `init`, whose file says more than the rule."""
+    return InitRule(**{key: value for key, value in init.items() if key in _SETTINGS})
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
@@ -105,6 +110,15 @@ def truncated(z: Tensor, bound: float) -> Tensor:
     inside = math.erf(bound / math.sqrt(2))
     quantile = torch.erf(z.double() / math.sqrt(2)) * inside
     return (torch.erfinv(quantile) * math.sqrt(2)).float()
+
+
+def deviation_inside(truncate: str | float) -> float:
+    """Returns the standard deviation of N(0, 1) cut off at +-truncate: 1 where nothing is cut."""
+    if truncate == "none":
+        return 1.0
+    bound = float(truncate)
+    density = math.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
+    return math.sqrt(1 - 2 * bound * density / math.erf(bound / math.sqrt(2)))
 
 
 def _block(name: str) -> dict[str, float]:

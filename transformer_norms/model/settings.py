@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from transformer_norms.kinds import (
     Flag,
@@ -20,11 +20,23 @@ from transformer_norms.kinds import (
 )
 from transformer_norms.model.placement import Placement
 
+# The names of the modules that hold a drawn weight.
+ROLES = "embedding position head query key value output up gate down".split()
 # The names of modules, as initialization.BIASED has them.
 Biased = Literal["query", "key", "value", "output", "up", "gate", "down", "head"]
 Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
+
+
+def _check_rms(value: Any) -> Any:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 < value <= 1e6 or isinstance(value, str)):
+        raise ValueError("it should be none, a number above 0, or a formula such as 1/sqrt(d)")
+    return value
+
+
+Stream = Annotated[Any, AfterValidator(_check_rms)]
 # A number, a formula, or the mapping of a learned one; `check_formulas` works each of them out.
 Scale = Any
 
@@ -95,6 +107,7 @@ class Architecture:
     bias: Flag | Annotated[tuple[Biased, ...], Field(min_length=1)]  # all, none, or these
     tied: Annotated[Flag, Mark.AUTO]
     embed_scale: Annotated[Scale, Mark.AUTO]
+    embed_scale_order: Annotated[Literal["before", "after"], Mark.AUTO]  # positions are added
     attention_scale: Annotated[Scale, Mark.AUTO]  # q k^T is multiplied by it
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
@@ -115,6 +128,21 @@ class NormFile:
 
 
 @node
+class InitFile:
+    """The keys of an init besides its rule. `stream` is the rms of the embedded tokens that enter
+    the first block, before positions are added; it is reached by the embedding table or by the
+    scale of the embedded tokens (`stream_by`). `brings` are choices that hold unless the user, a
+    preset, the placement or the norm made them. `unverified` says what could not be read in the
+    authors' code or paper."""
+
+    stream: Stream = "none"
+    stream_by: Literal["table", "scale"] = "table"
+    source: Annotated[Text, Mark.ASIDE] = ""
+    unverified: Annotated[Text, Mark.ASIDE] = ""
+    brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
+
+
+@node
 class MLPFile:
     """The keys of an mlp's file besides the settings of its class."""
 
@@ -129,7 +157,7 @@ class ModelConfig:
     norm: Annotated[Values, NormFile]
     norms: Annotated[Values, NormFile, Mark.EACH, Mark.DERIVED]  # the others that stand somewhere
     placement: Annotated[Values, Placement]
-    init: Values
+    init: Annotated[Values, InitFile]
     position: Values
     attention: Values
     mlp: Annotated[Values, MLPFile]

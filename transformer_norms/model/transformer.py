@@ -21,14 +21,28 @@ def straight(block: nn.Module, *given: Any) -> Any:
     return block(*given)
 
 
+def scale_first(scale: Layer, position: Layer, x: States, start: int) -> States:
+    return position(scale(x), start)
+
+
+def scale_last(scale: Layer, position: Layer, x: States, start: int) -> States:
+    return scale(position(x, start))
+
+
+# Whether the embedded tokens are scaled before positions are added or after. Fairseq and
+# tensor2tensor scale tokens alone, DyT and Derf the sum.
+ORDERS = {"before": scale_first, "after": scale_last}
+
+
 class Transformer(nn.Module):
     """x = embed(position(scale * E[tokens]));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    A tied head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or
-    nothing, and so does `rows`, for each row of E and of the head as they are read (fixnorm).
-    `enter` is what blocks of several streams want before the first; `constrain` is applied to the
-    model at the start and after every optimizer step. `through` runs a block.
+    `enter_positions`, one of ORDERS, scales the tokens alone, as above, or the sum. A tied head
+    reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing, and
+    so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is what
+    blocks of several streams want before the first; `constrain` is applied to the model at the
+    start and after every optimizer step. `through` runs a block.
     """
 
     config: Any = None  # what `build_model` built it from
@@ -45,6 +59,7 @@ class Transformer(nn.Module):
         tied: bool,
         bias: bool = False,
         scale: Layer = nothing,
+        enter_positions: Callable[..., States] = scale_first,
         embed: Layer = nothing,
         final: Layer = nothing,
         dropout: Layer = nothing,
@@ -59,6 +74,7 @@ class Transformer(nn.Module):
         self.embedding = Embedding(vocab_size, width)
         self.position = position
         self.scale, self.embed, self.dropout = scale, embed, dropout
+        self.enter_positions = enter_positions
         self.blocks = nn.ModuleList(blocks)
         self.final = final
         self.head = None if tied else Linear(width, vocab_size, bias=bias)
@@ -78,7 +94,7 @@ class Transformer(nn.Module):
         x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        x0 = self.dropout(self.embed(self.position(self.scale(x), start)))
+        x0 = self.dropout(self.embed(self.enter_positions(self.scale, self.position, x, start)))
         x, angles = self.enter(x0), self.position.angles(start, time)
         for i, block in enumerate(self.blocks):
             x = self.through(block, x, x0, angles, cache[i] if cache else None)

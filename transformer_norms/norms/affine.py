@@ -1,15 +1,36 @@
 """The gain and the bias that follow a normalization, and the dtype that both are computed in."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from transformer_norms.kinds import Flag, Number
+from transformer_norms.kinds import Flag, Number, Text
+from transformer_norms.norms import Place
 
 Gain = Literal["learned", "offset", "none"]
 Start = Annotated[Number, Field(ge=-100, le=100)]  # where a learned number starts
+STARTS = ("attention", "mlp", "final")
+
+
+def _each(starts: Mapping[str, float]) -> Mapping[str, float]:
+    if starts.keys() != set(STARTS):
+        raise ValueError(f"it should be a number, or one for each of {', '.join(STARTS)}")
+    return starts
+
+
+# One start for all norms of a model, or one each for those of attention, of mlps and before the
+# head. A norm on the embedded tokens starts as attention's.
+Starts = Start | Annotated[Mapping[Text, Start], AfterValidator(_each)]
+
+
+def start_at(starts: Starts, place: Place) -> float:
+    """Returns the start of a learned number of the norm that stands at `place`."""
+    if not isinstance(starts, Mapping):
+        return float(starts)
+    return float(starts["attention" if place == "embed" else place])
 
 
 def wide(x: Tensor) -> Tensor:

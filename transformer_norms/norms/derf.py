@@ -5,8 +5,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import Start, wide
+from transformer_norms.norms import NORMS, Place
+from transformer_norms.norms.affine import Start, Starts, start_at, wide
 from transformer_norms.norms.analytic import by_autograd
 
 
@@ -17,11 +17,13 @@ class Derf(nn.Module):
     alpha and shift are one number each; no coordinate knows of another.
     """
 
-    def __init__(self, width: int, *, alpha_init: Start, shift_init: Start) -> None:
+    def __init__(
+        self, width: int, *, alpha_init: Starts, shift_init: Start, place: Place = "attention"
+    ) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha_init)))
+        self.alpha = nn.Parameter(torch.full((1,), start_at(alpha_init, place)))
         self.shift = nn.Parameter(torch.full((1,), float(shift_init)))
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:

@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import Start, wide
+from transformer_norms.kinds import Flag
+from transformer_norms.norms import NORMS, Place
+from transformer_norms.norms.affine import Starts, start_at, wide
 from transformer_norms.norms.analytic import by_autograd
 
 
@@ -13,18 +14,23 @@ from transformer_norms.norms.analytic import by_autograd
 class DyT(nn.Module):
     """gain * tanh(alpha * x) + bias      Zhu et al. 2025, arXiv:2503.10622
 
-    alpha is one number; no coordinate knows of another.
+    alpha is one number; no coordinate knows of another. The paper's language models have no bias.
     """
 
-    def __init__(self, width: int, *, alpha_init: Start) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, width: int, *, alpha_init: Starts, bias: Flag, place: Place = "attention"
+    ) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha_init)))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
+        self.alpha = nn.Parameter(torch.full((1,), start_at(alpha_init, place)))
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         y = wide(x)
-        own = (p.to(y.dtype) for p in (self.gain, self.bias, self.alpha))
+        bias = torch.zeros_like(self.gain) if self.bias is None else self.bias
+        own = (p.to(y.dtype) for p in (self.gain, bias, self.alpha))
         function = _formula if torch.compiler.is_compiling() else _DyT.apply
         return function(y, *own).to(x.dtype)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from transformer_norms.formula import Formula, Functions
+from transformer_norms.kinds import plain
 from transformer_norms.norms import NORMS
 
 WIDTH = 12
@@ -51,7 +52,7 @@ def check_formula(kind: str, formula: str, settings: Mapping[str, Any]) -> None:
 
     Both are worked out on random tokens of several sizes, with random parameters.
     """
-    _check(kind, formula, json.dumps(settings, sort_keys=True))
+    _check(kind, formula, json.dumps(plain(settings), sort_keys=True))
 
 
 @cache

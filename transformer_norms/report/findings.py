@@ -12,6 +12,7 @@ from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.report.verdict import Comparison, compare
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import shorten
+from transformer_norms.training.measures import FACTOR, Start, differing_numbers
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 
@@ -197,7 +198,8 @@ def differences(study: Study, variant: Variant) -> list[str]:
         for key, (value, baseline_value) in _unasked_settings(study, variant).items()
     ]
     costs = _different_costs(variant.ended[0], baseline.ended[0])
-    return settings + costs + mixture_notes([*variant.ended, *baseline.ended])
+    starts = _different_starts(variant.ended[0], baseline.ended[0])
+    return settings + costs + starts + mixture_notes([*variant.ended, *baseline.ended])
 
 
 def confounds(study: Study, variant: Variant) -> list[str]:
@@ -228,6 +230,17 @@ def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
             flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
             notes.append(f"FLOPs per token {share:+.2%}{flag}")
     return notes
+
+
+def _different_starts(variant: SavedRun, baseline: SavedRun) -> list[str]:
+    """The starts of two variants, in words, where they are too far apart to be comparable."""
+    starts = variant.summary.start, baseline.summary.start
+    if starts[0] is None or starts[1] is None:
+        return []
+    numbers = differing_numbers(Start(*starts[0]), Start(*starts[1]))
+    return (
+        [f"starts more than a factor of {FACTOR:g} apart: {', '.join(numbers)}"] if numbers else []
+    )
 
 
 def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:

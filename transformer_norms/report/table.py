@@ -10,6 +10,7 @@ from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import Table, narrow_table
+from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
     "variant tuned seeds diverged missing loss median difference interval p sign-flip "
@@ -131,6 +132,16 @@ def noise_notes(findings: Findings) -> list[str]:
             f"difference be found nine times in ten from {', '.join(sizes)} seeds"
         )
     return notes
+
+
+def start_notes(findings: Findings) -> list[str]:
+    """How each variant starts, by three numbers of the untrained model at its first seed."""
+    return [
+        f"{variant.name}: {start_text(Start(*run.summary.start))}"
+        for variant in findings.study.variants
+        for run in variant.ended[:1]
+        if run.summary.start is not None
+    ]
 
 
 def unusual_runs(findings: Findings) -> list[str]:

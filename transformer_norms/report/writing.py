@@ -163,6 +163,7 @@ def _table_md(findings: Findings) -> str:
             straight_markdown_table(rows_of(audit_table(study))),
             markdown_list(audit_lines(study)),
         ],
+        "## Starts": [markdown_list(tables.start_notes(findings))],
         "## Noise": [markdown_list(tables.noise_notes(findings))],
         "## Warnings of the runs": [
             markdown_list([*tables.unusual_runs(findings), *tables.run_warnings(study)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
+from transformer_norms.config.old import younger_keys
 from transformer_norms.config.tree import Config, chosen_value, flat, marked
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
@@ -32,6 +33,9 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     values: dict[str, Any] = plain(config)
     for key in _ASIDE:
         _drop(values, key.split("."))
+    for node, key, value in younger_keys(values):
+        if node.get(key) == value:
+            del node[key]
     values["placement"] = _respell(values["placement"])
     if "paths" in values["data"]:
         values["data"]["paths"] = dict(data_identity)

@@ -165,4 +165,4 @@ def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is no run's config: {error}") from None
-    return config, today is not content
+    return config, saved.is_translated(content)

@@ -29,8 +29,10 @@ from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
+from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.replicas import replica_count
+from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 
@@ -108,9 +110,19 @@ class Run:
         self.replicas = (before and before.replicas) or replica_count(
             config.trainer, model, self.threads, OPTIMIZERS[config.optimizer.type]
         )
+        self.start = None if before else self._measure_start(model, tokens)
         looks_ahead = lookahead_warnings(model, tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
         return model, tokens
+
+    def _measure_start(self, model: Transformer, tokens: Tokens) -> Start | None:
+        """Measures the untrained model on the first batch, which variants of one seed share. A run
+        that continues another one begins trained."""
+        if self.plan.origin is not None:
+            return None
+        size, context = self.config.trainer.batch_size, self.config.model.context
+        first = Batches(tokens.train, context, size, self.config.data.seed)(0)
+        return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
         self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
@@ -147,6 +159,7 @@ class Run:
                 threads=self.threads,
                 replicas=self.replicas,
                 weights_only=self.weights_only,
+                start=self.start,
                 warnings=self.warnings,
                 process=this_process(),
             )

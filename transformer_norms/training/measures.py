@@ -98,3 +98,41 @@ def place_of(key: str) -> Place | None:
     if last.isdecimal() and last.isascii() and len(last) < 6:
         return Place(measure, middle[0] if middle else "", int(last))
     return None if middle else Place(measure, last, None)
+
+
+# ------------------------------------------------------------------------- an untrained model
+
+FACTOR = 3.0  # starts that differ by more in one number are not comparable
+
+
+class Start(NamedTuple):
+    """`stream` is the rms of what enters the first block. `branch` is the rms of what a sub-layer
+    adds over the rms of what it is added to, mean over all sub-layers. `logits` is the standard
+    deviation of the logits over the vocabulary, mean over tokens. None stands for a number that is
+    not finite."""
+
+    stream: float | None
+    branch: float | None
+    logits: float | None
+
+
+# The words for the three numbers, in tables.
+WORDS = ("rms entering block 1", "branch / stream", "deviation of the logits")
+
+
+def differing_numbers(one: Start, other: Start) -> list[str]:
+    """Returns, in words, the numbers in which two starts differ by more than FACTOR."""
+    return [
+        f"{word} {_text(a)} ({_text(b)})"
+        for word, a, b in zip(WORDS, one, other, strict=True)
+        if a is None or b is None or max(a, b) > FACTOR * min(a, b)
+    ]
+
+
+def start_text(start: Start) -> str:
+    """`rms entering block 1 0.0201, branch / stream 0.337, ...`"""
+    return ", ".join(f"{word} {_text(n)}" for word, n in zip(WORDS, start, strict=True))
+
+
+def _text(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"

@@ -5,7 +5,7 @@ torch's optimizers. One whose step is made of matrix products is registered with
 with the threads divided among replicas, its step takes longer than replicas save.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import torch
@@ -23,10 +23,11 @@ Groups = dict[str, list[tuple[str, nn.Parameter]]]
 
 
 def groups(model: nn.Module) -> Groups:
-    """Returns every parameter in exactly one of four groups: `matrices` (weights inside blocks),
-    `tables` (embeddings, positions, head), `norms` (what a norm or a coefficient learns), `biases`.
+    """Returns every parameter in exactly one of five groups: `matrices` (weights inside blocks),
+    `embeddings` (of tokens, also where the head is tied, and of positions), `head` (of its own),
+    `norms` (what a norm or a coefficient learns), `biases`.
     """
-    by_group: Groups = {"matrices": [], "tables": [], "norms": [], "biases": []}
+    by_group: Groups = {name: [] for name in ("matrices", "embeddings", "head", "norms", "biases")}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
@@ -42,15 +43,18 @@ def _group(module: nn.Module, name: str) -> str:
     if isinstance(module, Linear):
         if name.endswith(".bias"):
             return "biases"
-        return "matrices" if name.startswith("blocks.") else "tables"
-    return "tables" if isinstance(module, Embedding) else "norms"
+        return "matrices" if name.startswith("blocks.") else "head"
+    return "embeddings" if isinstance(module, Embedding) else "norms"
 
 
-def decay_by_group(model: nn.Module, decay_norms: bool) -> dict[str, bool]:
+def decay_by_group(
+    model: nn.Module, decay_norms: bool, decay_embeddings: bool = True
+) -> dict[str, bool]:
     """Returns on which groups weight decay acts: weights unless a constraint holds their length,
-    norms where asked, biases never."""
+    embeddings and norms where asked, biases never."""
     free = getattr(model, "constrain", nothing) is nothing
-    return {"matrices": free, "tables": free, "norms": decay_norms, "biases": False}
+    weights = {"matrices": free, "embeddings": free and decay_embeddings, "head": free}
+    return {**weights, "norms": decay_norms, "biases": False}
 
 
 @OPTIMIZERS("adamw")
@@ -62,9 +66,11 @@ def adamw(
     eps: Epsilon,
     weight_decay: Nonnegative,
     decay_norms: Flag,
+    decay_embeddings: Flag,
 ) -> list[torch.optim.Optimizer]:
     """Loshchilov & Hutter 2017, arXiv:1711.05101"""
-    return [_adamw(list(groups(model)), model, lr, betas, eps, weight_decay, decay_norms)]
+    decays = decay_by_group(model, decay_norms, decay_embeddings)
+    return [_adamw(list(groups(model)), model, lr, betas, eps, weight_decay, decays)]
 
 
 @OPTIMIZERS("muon", all_threads=True)
@@ -77,14 +83,16 @@ def muon(
     eps: Epsilon,
     weight_decay: Nonnegative,
     decay_norms: Flag,
+    decay_embeddings: Flag,
 ) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
     matrices = [parameter for _, parameter in groups(model)["matrices"]]
     rest = [name for name in groups(model) if name != "matrices"]
-    decay = weight_decay if decay_by_group(model, decay_norms)["matrices"] else 0.0
+    decays = decay_by_group(model, decay_norms, decay_embeddings)
+    decay = weight_decay if decays["matrices"] else 0.0
     return [
         Muon(matrices, lr=lr, momentum=momentum, weight_decay=decay),
-        _adamw(rest, model, lr, betas, eps, weight_decay, decay_norms),
+        _adamw(rest, model, lr, betas, eps, weight_decay, decays),
     ]
 
 
@@ -95,9 +103,9 @@ def _adamw(
     betas: tuple[float, ...],
     eps: float,
     weight_decay: float,
-    decay_norms: bool,
+    decays: Mapping[str, bool],
 ) -> torch.optim.Optimizer:
-    by_group, decays = groups(model), decay_by_group(model, decay_norms)
+    by_group = groups(model)
     by_decay: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name in names:
         by_decay[decays[name]] += [parameter for _, parameter in by_group[name]]

@@ -59,7 +59,7 @@ class Probe:
     def __init__(self, model: Transformer) -> None:
         self.model = model
         by_group = groups(model)
-        named = [*by_group["tables"], *by_group["matrices"]]
+        named = [*by_group["embeddings"], *by_group["head"], *by_group["matrices"]]
         self.matrices = {name.removesuffix(".weight"): weight for name, weight in named}
         self.readings: Readings = {}
 

@@ -65,6 +65,7 @@ def _content(findings: Findings) -> dict[str, Any]:
         "audit": audit_table(study),
         "audit_lines": audit_lines(study),
         "how": tables.method_note(findings),
+        "starts": tables.start_notes(findings),
         "noise": tables.noise_notes(findings),
         "warnings": tables.run_warnings(study),
         "left_out": tables.left_out_notes(study),

@@ -1,0 +1,376 @@
+"""Where placements and norms start: each weight as its authors' code draws it, transcribed with
+torch's own initializers, and the stream's rms as their code makes it enter the first block."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.errors import ConfigError
+
+WIDTH, VOCABULARY, CONTEXT, INNER = 128, 1024, 64, 512
+SIZES = [f"model.width={WIDTH}", "model.heads=4", f"model.context={CONTEXT}", "mlp=gelu"]
+SIZES += [f"model.mlp_width={INNER}"]
+SHAPES = {
+    **dict.fromkeys(("query", "key", "value", "output"), (WIDTH, WIDTH)),
+    "up": (INNER, WIDTH),
+    "down": (WIDTH, INNER),
+    **dict.fromkeys(("embedding", "head"), (VOCABULARY, WIDTH)),
+    "position": (CONTEXT, WIDTH),
+}
+Draw = Callable[[torch.Tensor], object]
+
+
+def normal(std: float) -> Draw:
+    return lambda weight: nn.init.normal_(weight, std=std)
+
+
+def cut_normal(std: float) -> Draw:
+    return lambda weight: nn.init.trunc_normal_(weight, std=std, a=-3 * std, b=3 * std)
+
+
+def xavier_uniform(gain: float = 1.0) -> Draw:
+    return lambda weight: nn.init.xavier_uniform_(weight, gain=gain)
+
+
+def xavier_normal(gain: float = 1.0) -> Draw:
+    return lambda weight: nn.init.xavier_normal_(weight, gain=gain)
+
+
+def torch_linear(factor: float = 1.0) -> Draw:
+    """torch's own start of a linear layer, and a factor on it"""
+
+    def draw(weight: torch.Tensor) -> None:
+        weight.copy_(factor * nn.Linear(*weight.mT.shape).weight)
+
+    return draw
+
+
+def rows_of_one_matrix(matrices: int) -> Draw:
+    """one of several matrices that Xavier's rule sees as one, their rows one below the other"""
+
+    def draw(weight: torch.Tensor) -> None:
+        rows, columns = weight.shape
+        weight.copy_(nn.init.xavier_uniform_(torch.empty(matrices * rows, columns))[:rows])
+
+    return draw
+
+
+ROWS, QKV, MATRICES = WIDTH**-0.5, ("query", "key", "value"), ("up", "down", "output")
+TABLES = dict.fromkeys(("embedding", "position", "head"), normal(ROWS))
+
+
+def fairseq(depth: int, factor: float = 1.0) -> dict[str, Draw]:
+    return {
+        **TABLES,
+        **dict.fromkeys(QKV, xavier_uniform(factor / math.sqrt(2))),
+        "output": xavier_uniform(factor),
+        **dict.fromkeys(("up", "down"), torch_linear(factor)),
+    }
+
+
+def deepnorm(depth: int) -> dict[str, Draw]:
+    gained = dict.fromkeys(("value", *MATRICES), xavier_normal((8 * depth) ** -0.25))
+    return {**TABLES, "query": xavier_normal(), "key": xavier_normal(), **gained}
+
+
+def subln(depth: int) -> dict[str, Draw]:
+    gained = dict.fromkeys(("value", *MATRICES), xavier_normal(math.log(2 * depth) ** 0.5))
+    return {**TABLES, "query": xavier_normal(), "key": xavier_normal(), **gained}
+
+
+def glm130b(depth: int) -> dict[str, Draw]:
+    gained = dict.fromkeys(("value", *MATRICES), xavier_normal((2 * depth) ** -0.5))
+    return {"query": xavier_normal(), "key": xavier_normal(), **gained}
+
+
+def everywhere(draw: Draw, **others: Draw) -> dict[str, Draw]:
+    return {**dict.fromkeys((*QKV, *MATRICES, "embedding", "position", "head"), draw), **others}
+
+
+def cogview(depth: int) -> dict[str, Draw]:
+    small = normal(0.02 / math.sqrt(2 * depth))
+    return everywhere(normal(0.02), output=small, down=small)
+
+
+def hybridnorm(depth: int) -> dict[str, Draw]:
+    std = (2.5 * WIDTH) ** -0.5
+    small = cut_normal(std / math.sqrt(2 * depth))
+    return everywhere(cut_normal(std), output=small, down=small, head=cut_normal(ROWS))
+
+
+def scalenorm(depth: int) -> dict[str, Draw]:
+    attention = dict.fromkeys((*QKV, "output"), normal(math.sqrt(2 / (WIDTH + 4 * WIDTH))))
+    return {**TABLES, "up": xavier_normal(), "down": xavier_normal(), **attention}
+
+
+def nanochat(depth: int) -> dict[str, Draw]:
+    bound = math.sqrt(3) * ROWS
+    return {
+        **dict.fromkeys(QKV, lambda weight: nn.init.uniform_(weight, -bound, bound)),
+        "up": lambda weight: nn.init.uniform_(weight, -0.4 * bound, 0.4 * bound),
+        "output": nn.init.zeros_,
+        "down": nn.init.zeros_,
+        "embedding": normal(0.8),
+        "head": normal(0.001),
+    }
+
+
+def t5(depth: int) -> dict[str, Draw]:
+    inner = normal(INNER**-0.5)
+    rest = {"query": normal((WIDTH * 32) ** -0.5), "down": inner}
+    return everywhere(normal(ROWS), **dict.fromkeys(("embedding", "head"), normal(1.0)), **rest)
+
+
+UNTIED = ["architecture.tied=false"]
+MIXLN = everywhere(normal(0.02), embedding=normal(math.sqrt(2 / 5)))
+# What is typed, and the authors' draws by depth.
+AUTHORS: dict[str, tuple[list[str], Callable[[int], dict[str, Draw]]]] = {
+    "mixln": (["placement=mixln"], lambda depth: MIXLN),
+    "lns": (["placement=lns"], lambda depth: MIXLN),
+    "normformer": (["placement=normformer", *UNTIED], fairseq),
+    "residual_dual": (["placement=residual_dual", *UNTIED], fairseq),
+    "b2t": (["placement=b2t", *UNTIED], lambda depth: fairseq(depth, depth**-0.5) | TABLES),
+    "post": (
+        ["placement=post", *UNTIED],
+        lambda depth: everywhere(xavier_uniform()) | TABLES,
+    ),
+    "admin": (
+        ["placement=admin", *UNTIED],
+        lambda depth: {
+            **everywhere(xavier_uniform()),
+            **dict.fromkeys(QKV, rows_of_one_matrix(3)),
+            **TABLES,
+        },
+    ),
+    "deepnorm": (["placement=deepnorm", *UNTIED], deepnorm),
+    "subln": (["placement=subln", *UNTIED], subln),
+    "glm130b": (["placement=glm130b", *UNTIED], glm130b),
+    "out": (["placement=out"], lambda depth: everywhere(cut_normal(0.02))),
+    "sandwich": (["placement=sandwich", *UNTIED], cogview),
+    "hybrid": (["placement=hybrid", *UNTIED], hybridnorm),
+    "ngpt": (["placement=ngpt"], lambda depth: everywhere(normal(ROWS))),
+    "scalenorm": (["norm=scalenorm", *UNTIED], scalenorm),
+    "dyt": (["norm=dyt"], lambda depth: everywhere(normal(0.02))),
+    "derf": (["norm=derf", *UNTIED], cogview),
+    "nanochat": (["preset=nanochat"], nanochat),
+    "t5_1_1": (["preset=t5_1_1", "mlp=gelu"], t5),
+}
+
+
+@torch.no_grad()
+def test_t5_starts_as_transformers_draws_it():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": WIDTH, "d_kv": 16, "num_heads": 4, "d_ff": INNER, "num_layers": 1}
+    sizes |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    theirs = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=VOCABULARY, **sizes)
+    )
+    typed = ["mlp=geglu_tanh", "preset=t5_1_1", "model.head_dim=16", "model.depth=1"]
+    sizes = [text for text in SIZES if not text.startswith("mlp=")]
+    ours = build_model(compose([*sizes, *typed]), VOCABULARY)
+    of_theirs = {
+        "embedding": "shared",
+        "head": "lm_head",
+        **{f"blocks.0.attention.f.{role}": f"decoder.block.0.layer.0.SelfAttention.{name}"
+           for role, name in zip(("query", "key", "value", "output"), "qkvo", strict=True)},
+        **{f"blocks.0.mlp.f.{role}": f"decoder.block.0.layer.2.DenseReluDense.{name}"
+           for role, name in zip(("gate", "up", "down"), ("wi_0", "wi_1", "wo"), strict=True)},
+    }  # fmt: skip
+    for here, there in of_theirs.items():
+        weight, their_weight = (
+            model.get_submodule(name).weight for model, name in ((ours, here), (theirs, there))
+        )
+        assert weight.std().item() == pytest.approx(their_weight.std().item(), rel=0.05), here
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+@pytest.mark.parametrize("depth", [6, 24])
+@torch.no_grad()
+def test_every_weight_starts_as_wide_as_the_authors_code_draws_it(name, depth):
+    typed, authors = AUTHORS[name]
+    rotary = name in (
+        "t5_1_1",
+        "mixln",
+        "lns",
+        "out",
+        "hybrid",
+        "ngpt",
+        "dyt",
+        "nanochat",
+        "glm130b",
+    )
+    position = [] if name == "nanochat" else [f"position={'rope' if rotary else 'learned'}"]
+    sizes = [*SIZES[:3], *SIZES[4:]] if name == "nanochat" else SIZES
+    # The constraint of nGPT and the rows of fixnorm act after the draw.
+    typed = [*typed, *(["placement.weight_constraint=none"] if name == "ngpt" else [])]
+    typed += ["embed=none"] if name == "scalenorm" else []
+    model = build_model(compose([*sizes, f"model.depth={depth}", *position, *typed]), VOCABULARY)
+    torch.manual_seed(0)
+    expected = {role: torch.empty(SHAPES[role]) for role in authors(depth)}
+    for role, draw in authors(depth).items():
+        draw(expected[role])
+    weights = dict(model.named_parameters())
+    roles = {path.split(".")[-2]: path for path in weights if path.endswith(".weight")}
+    assert expected.keys() - {"position"} <= roles.keys()
+    for role in expected.keys() & roles.keys():
+        ours, theirs = weights[roles[role]], expected[role]
+        # Four standard errors of the ratio of two standard deviations, and what truncation adds.
+        error = 4 * math.sqrt(1 / ours.numel())
+        assert ours.std().item() == pytest.approx(theirs.std().item(), rel=error, abs=1e-12), role
+
+
+# The rms of what enters the first block, from their code: table times scale, and positions.
+CUT = 0.98658  # the standard deviation of N(0, 1) cut at 3
+SINUSOIDS, LEARNED = 0.5, 0.02**2  # the mean square of positions
+STREAMS = {
+    "mixln": (["placement=mixln"], math.sqrt(2 / 5)),
+    "normformer": (["placement=normformer", "position=sinusoidal"], math.sqrt(1 + SINUSOIDS)),
+    "residual_dual": (["placement=residual_dual", "position=sinusoidal"], math.sqrt(1.5)),
+    "b2t": (["placement=b2t", "position=sinusoidal"], math.sqrt(1.5)),
+    "admin": (["placement=admin", "position=learned"], math.sqrt(1 + 1 / WIDTH)),
+    "post": (["placement=post", "position=sinusoidal"], math.sqrt(1.5)),
+    "transformer2017": (["preset=transformer2017"], math.sqrt(1.5)),
+    "deepnorm": (["placement=deepnorm", "position=sinusoidal"], math.sqrt(1.5)),
+    "subln": (["placement=subln", "position=sinusoidal"], math.sqrt(1.5)),
+    "scalenorm": (["norm=scalenorm", "position=sinusoidal"], math.sqrt(1.5)),
+    "cogview": (["placement=sandwich", "position=learned"], 0.02 * math.sqrt(2)),
+    "gemma": (["placement=sandwich", "init=gemma"], 0.02 * math.sqrt(WIDTH)),
+    "olmo2": (["placement=out"], 0.02 * CUT),
+    "hybrid": (["placement=hybrid"], CUT / math.sqrt(2.5 * WIDTH)),
+    "peri": (["placement=peri"], 1.0),
+    "ngpt": (["placement=ngpt"], WIDTH**-0.5),
+    "dyt": (["norm=dyt"], 0.02 * math.sqrt(WIDTH)),
+    "derf": (["norm=derf", "position=learned"], 0.02 * math.sqrt(2 * WIDTH)),
+    "nanochat": (["preset=nanochat"], 1.0),
+    # init.stream, by either way
+    "table": (["init.stream=0.3"], 0.3),
+    "table beside a scale": (["placement=post", "init.stream=0.3"], 0.3),
+    "truncated table": (["init=truncated", "init.stream=0.3"], 0.3),
+    "scale": (["init.stream='sqrt(d)/8'", "init.stream_by=scale"], math.sqrt(2)),
+    "learned scale": (["norm=dyt", "init.stream=0.3", "init.stream_by=scale"], 0.3),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@torch.no_grad()
+def test_the_stream_enters_the_first_block_with_the_rms_of_the_authors_code(name):
+    typed, expected = STREAMS[name]
+    sizes = [*SIZES[:3], "model.depth=1"]
+    model = build_model(compose([*sizes, *typed]), VOCABULARY)
+    entered: list[torch.Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda block, given: entered.append(given[0]))
+    model.eval()(torch.arange(VOCABULARY).reshape(-1, CONTEXT))
+    stream = entered[0][0] if isinstance(entered[0], tuple) else entered[0]
+    assert stream.square().mean().sqrt().item() == pytest.approx(expected, rel=0.02)
+
+
+@torch.no_grad()
+def test_the_scale_reaches_the_stream_and_leaves_the_table_and_its_tied_head_alone():
+    plain, table, scale = (
+        build_model(compose([*SIZES, "model.depth=1", *typed]), VOCABULARY)
+        for typed in ([], ["init.stream=1"], ["init.stream=1", "init.stream_by=scale"])
+    )
+    assert torch.equal(plain.embedding.weight, scale.embedding.weight)
+    assert table.embedding.weight.std() == pytest.approx(1.0, rel=0.02)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["dyt", "derf"])
+def test_the_learned_scale_multiplies_tokens_and_learned_positions(norm):
+    config = compose([*SIZES, "model.depth=1", f"norm={norm}", "position=learned"])
+    model = build_model(config, VOCABULARY)
+    model.scale.gain.fill_(3.0)
+    tokens, entered = torch.arange(CONTEXT)[None], []
+    model.blocks[0].register_forward_pre_hook(lambda block, given: entered.append(given[0]))
+    model(tokens)
+    expected = 3.0 * (model.embedding.weight[:CONTEXT] + model.position.position.weight)
+    torch.testing.assert_close(entered[0][0], expected)
+
+
+def test_other_scales_multiply_the_tokens_alone():
+    model = build_model(
+        compose([*SIZES, "model.depth=1", "placement=post", "position=learned"]), VOCABULARY
+    )
+    tokens, entered = torch.arange(CONTEXT)[None], []
+    model.blocks[0].register_forward_pre_hook(lambda block, given: entered.append(given[0]))
+    model(tokens)
+    scaled = math.sqrt(WIDTH) * model.embedding.weight[:CONTEXT]
+    torch.testing.assert_close(entered[0][0], scaled + model.position.position.weight)
+
+
+@torch.no_grad()
+def test_dyt_may_lack_its_bias_and_alpha_may_start_by_site():
+    table = "norm.alpha_init={attention:0.8,mlp:0.2,final:0.05}"
+    model = build_model(
+        compose([*SIZES, "model.depth=2", "norm=dyt", "norm.bias=false", table]), VOCABULARY
+    )
+    starts = {
+        name.removesuffix(".alpha"): round(parameter.item(), 6)
+        for name, parameter in model.named_parameters()
+        if name.endswith(".alpha")
+    }
+    pre = {f"blocks.{i}.{part}.pre": start for i in (0, 1)
+           for part, start in (("attention", 0.8), ("mlp", 0.2))}  # fmt: skip
+    assert starts == {**pre, "final": 0.05}
+    assert not any(name.endswith(".bias") for name, _ in model.named_parameters())
+    norm, x = model.final, torch.randn(3, WIDTH)
+    norm.gain.copy_(torch.randn(WIDTH))
+    torch.testing.assert_close(norm(x), norm.gain * torch.tanh(0.05 * x))
+
+
+def test_every_role_can_be_typed_and_follows_the_default():
+    def std(*typed):
+        return dict(compose(list(typed)).init.std)
+
+    assert std("init=gpt2", "init.std.embedding=0.5")["embedding"] == 0.5
+    assert std("init.std.head=0.1")["head"] == 0.1  # of the rule that auto stands for
+    assert std("init.std.default=0.05") == {
+        "default": 0.05,
+        "output": "0.05/sqrt(2*N)",
+        "down": "0.05/sqrt(2*N)",
+    }
+    assert std("init=normal", "init.std.up='default*sqrt(d)'")["up"] == "0.02*sqrt(d)"
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["init.std.embeding=1"], "did you mean 'embedding'"),
+        (["init.std.up=defualt"], "names defualt"),
+        (["init.stream=0"], "init.stream: 0 is not allowed"),
+        (["init.stream=-1"], "init.stream: -1 is not allowed"),
+        (["init.stream=width"], "names width"),
+        (["init.stream=1", "init.stream_by=head"], "allowed are table, scale"),
+        (["init.stream=1", "placement=peri"], "embed=norm gives the embedded tokens their size"),
+        (["init.stream=1", "norm=scalenorm"], "embed=fixnorm gives"),
+        (["norm=dyt", "norm.alpha_init={attention:1}"], "norm.alpha_init"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused_in_one_line(typed, line):
+    with pytest.raises(ConfigError) as error:
+        compose(typed)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["init.std.embedding=0.5"],
+        ["init=gpt2", "init.stream=0.3"],
+        ["placement=post", "init.stream=0.3", "init.stream_by=scale"],
+        ["norm=dyt", "norm.bias=false", "placement=mixln"],
+    ],
+)
+def test_a_saved_start_is_read_back_as_it_was(typed, tmp_path):
+    config = compose(typed)
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(config))
+    again = compose([f"config={file}"])
+    assert (again.init, again.architecture) == (config.init, config.architecture)
