@@ -93,7 +93,9 @@ def test_every_old_placement_is_translated_to_what_its_file_says_today():
     assert len(before) == 30
     for name, node in before.items():
         today = yaml.safe_load(files[name].read_text())
-        assert old._placement(node, name) == today, name
+        # What it brings is a choice of then, and today's file may bring another start.
+        expected = {**today, "brings": node.get("brings", {})}
+        assert old._placement(node, name) == expected, name
         written = old._placement(node, "a name that no file has")
         assert old._plans(written) == old._plans(today), name
 
@@ -102,3 +104,19 @@ def test_old_sections_that_were_typed_make_an_equation_of_their_own():
     before = yaml.safe_load((FIXTURES / "placements_before.yaml").read_text())
     typed = {**before["deepnorm"], "both": {"post": "norm", "a": 3}}
     assert old._placement(typed, "deepnorm")["equation"] == "norm((3) * x + f(x))"
+
+
+@pytest.mark.parametrize(
+    "name", ["mixln", "normformer", "out", "residual_dual", "sandwich", "pre", "prepost"]
+)
+def test_an_old_run_keeps_the_start_that_its_placement_brought_then(name):
+    before = yaml.safe_load((FIXTURES / "placements_before.yaml").read_text())
+    file = PLAIN / "config.yaml"
+    saved = yaml.safe_load(file.read_text())
+    saved["placement"], saved["choices"]["placement"] = before[name], name
+    file.write_text(yaml.safe_dump(saved))
+    config = compose([f"config={file}"])
+    assert config.choices.placement == name
+    assert dict(config.init.std) == saved["init"]["std"]
+    assert config.architecture.tied is saved["architecture"]["tied"] is True
+    assert config.architecture.embed_scale == saved["architecture"]["embed_scale"] == "none"

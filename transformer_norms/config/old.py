@@ -95,8 +95,9 @@ def _node(values: Any, above: list[str]) -> Any:
 
 
 def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """Returns today's file of that name if its equation states what the sections state. Otherwise
-    returns an equation that is written from the sections, because these are what ran."""
+    """Returns today's file of that name, with what it brought then, if its equation states what the
+    sections state. Otherwise returns an equation that is written from the sections, because these
+    are what ran."""
     if "learned" in old or "where" in old:
         return dict(old)
     new = {key: old[key] for key in ("source", "weight_constraint", "brings", "unverified")
@@ -110,7 +111,9 @@ def _placement(old: Mapping[str, Any], name: Any) -> dict[str, Any]:
     new["learned"] = writer.learned
     file = option_files("placement").get(str(name))
     today = {} if file is None else to_dict(OmegaConf.load(file))
-    return today if today and _plans(today) == _plans(new) else new
+    if not today or _plans(today) != _plans(new):
+        return new
+    return {**today, "brings": old.get("brings", {})}
 
 
 def _plans(node: Mapping[str, Any]) -> list[Any]:
