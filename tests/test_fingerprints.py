@@ -53,6 +53,8 @@ deepnorm        all  both       x                norm(x)        1    -     8**(1
 glm130b         all  both       x                norm(x)        1    -     8**(1/2)           -
 admin           all  both       x                norm(a*x)      1    -     sqrt(9/log(9)-1)   -
 keel            all  both       norm(x)          norm(x)        1    -     8                  -
+keel_first      0    both       norm(x)          x              -    x     1                  -
+keel_first      >0   both       norm(x)          norm(x)        1    -     8                  -
 b2t             all  attention  x                norm(x)        1    -     1                  -
 b2t             all  mlp        x                norm(x)        1    -     2                  -
 residual_dual   all  both       x                norm(x)        1    -     1                  -
@@ -61,6 +63,8 @@ mixln           >0   both       norm(x)          x              -    x     1    
 lns             all  both       norm(x)/sqrt(l)  x              -    x     1                  -
 hybrid          all  attention  x                norm(x)        1    -     1                  qkv
 hybrid          all  mlp        x                x              -    -     1                  -
+hybrid_7b       all  attention  x                norm(x)        1    f     8**(1/2)           qkvo
+hybrid_7b       all  mlp        x                x              -    -     1                  -
 hybrid_star     0    attention  norm(x)          x              -    x     1                  qkv
 hybrid_star     0    mlp        norm(x)          x              -    x     1                  -
 hybrid_star     >0   attention  x                norm(x)        1    -     1                  qkv
@@ -104,11 +108,13 @@ deepnorm        e        1       after   1
 glm130b         norm(e)  1       after   1
 admin           e        1       after   1
 keel            e        1       after   1
+keel_first      e        1       after   1+2*(l==1)
 b2t             e        1       after   1
 residual_dual   e        -       after   1,1+2*l
 mixln           e        1       after   2*l-1
 lns             e        1       after   1+2*H(l)
 hybrid          e        1       after   2
+hybrid_7b       e        1       after   2
 hybrid_star     e        1       after   2+(l==1)
 qkv             e        1       after   2**(l+1)-1
 qk_cap          e        1       after   1+2*l
@@ -170,7 +176,10 @@ def random(*shape, seed):
 @cache
 def config_of(placement, **words):
     config = combined(*SIZES, "init=xavier", placement=placement, **words)
-    return changed(config, "norm.eps", 1e-30)  # 0 but for the norm of 0, which is 0
+    # 0 but for the norm of 0, which is 0; also of a norm that an equation names
+    for name in [name for name in config.norms if name == "rmsnorm_np"]:
+        config = changed(config, f"norms.{name}", {**config.norms[name], "eps": 1e-30})
+    return changed(config, "norm.eps", 1e-30)
 
 
 def model_of(placement, *, coefficients=False, gains=False, **words):
@@ -178,7 +187,7 @@ def model_of(placement, *, coefficients=False, gains=False, **words):
     model = build_model(config_of(placement, **words), VOCAB)
     kinds = [kind for kind, there in ((Learned, coefficients), (RMSNorm, gains)) if there]
     for seed, module in enumerate(model.modules()):
-        if isinstance(module, tuple(kinds)):
+        if isinstance(module, tuple(kinds)) and module.gain is not None:
             value = random(module.gain.numel(), seed=seed).abs() + 0.3
             module.gain.data = value.view_as(module.gain)
     return model

@@ -104,7 +104,7 @@ def test_the_gradient_of_every_block_is_that_of_differences_in_each_number(place
 # std = 1/sqrt(2.5 d), cut at 3 deviations (by which it falls to 0.9866 of itself), promises no
 # ln(V): it is 0.195 nats above at any width, and the wider the more, the head being tied, since
 # the stream still holds the row of its own token, whose logit grows with sqrt(d).
-EXCESS = {"hybrid": 0.9866**2 / 5, "hybrid_star": 0.9866**2 / 5}
+EXCESS = dict.fromkeys(("hybrid", "hybrid_star", "hybrid_7b"), 0.9866**2 / 5)
 # Where the table has rows of length 1, as in fairseq and tensor2tensor, the logits of a head of its
 # own have the variance of what it reads, and the loss is half of that above ln(V).
 UNIT_ROWS = ("transformer2017", "fairseq", "b2t", "admin", "deepnorm", "subln")
@@ -157,11 +157,13 @@ GAINS = {
     "glm130b": {D: 2 * N + 1},
     "admin": {D: 2 * N},
     "keel": {D: 4 * N},
+    "keel_first": {D: 4 * N - 2},
     "b2t": {D: 2 * N},
     "residual_dual": {D: 2 * N + 1},
     "mixln": {D: 2 * POST_BLOCKS + 2 * (N - POST_BLOCKS) + 1},
     "lns": {D: 2 * N + 1},
     "hybrid": {D: N + 1, DH: 3 * N},
+    "hybrid_7b": {D: N + 1, DH: 3 * N},
     "hybrid_star": {D: N + 2, DH: 3 * N},
     "qkv": {D: N + 1, DH: 3 * N},
     "qk_cap": {D: 2 * N + 1, DH: 2 * N},
@@ -178,6 +180,7 @@ COEFFICIENTS = {
     "admin": {D: 2 * N},
     "normformer": {H: N},
     "normformer_residual_scale": {H: N, D: N},
+    "hybrid_7b": {D: N},
     "layerscale": {D: 2 * N},
     "skipinit": {1: 2 * N},
     "rezero": {1: N},  # one for both sub-layers of a block
