@@ -8,6 +8,7 @@ import torch
 
 from transformer_norms import build_model, compose, train
 from transformer_norms.demo import OPENINGS, REFERENCES, demo
+from transformer_norms.hf.__main__ import main as export
 from transformer_norms.sample import generate, main
 
 TEXT = "the cat sat on the mat and the dog sat on the log " * 60
@@ -78,3 +79,13 @@ def test_the_demo_answers_a_wrong_key_as_the_command_does(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert demo(["norm=rmsnrm"]) == 2
     assert capfd.readouterr().out == ""
+
+
+def test_wrong_arguments_are_answered_in_one_line(capsys):
+    assert main(["runs/x", "plugins=mine"]) == 2
+    assert export(["runs/x"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "unrecognized arguments",
+        "the following arguments are required",
+    ]

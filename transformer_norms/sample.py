@@ -1,6 +1,5 @@
 """python -m transformer_norms.sample FOLDER --prompt TEXT      text from a trained run"""
 
-import argparse
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Int
 
-from transformer_norms.cli import run_command
+from transformer_norms.cli import Parser, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.run.loading import load, tokenizer
@@ -70,18 +69,18 @@ def sample(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_norms.sample", description=__doc__)
+    parser = Parser(prog="python -m transformer_norms.sample", description=__doc__)
     parser.add_argument("folder", metavar="FOLDER", help="a run folder, as runs/main/...")
     parser.add_argument("--prompt", default="", help="what the text begins with")
     parser.add_argument("--tokens", type=int, default=200, help="how many to add (default 200)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
+    return run_command(partial(_print, parser, arguments))
+
+
+def _print(parser: Parser, arguments: list[str] | None) -> int:
     typed = parser.parse_args(arguments)
-    return run_command(partial(_print, typed))
-
-
-def _print(typed: argparse.Namespace) -> int:
     if typed.tokens < 1 or not 0 <= typed.temperature <= 100:
         raise ConfigError("--tokens must be at least 1 and --temperature between 0 and 100")
     options = {key: getattr(typed, key) for key in ("temperature", "seed", "plugins")}

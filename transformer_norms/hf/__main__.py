@@ -1,12 +1,10 @@
 """python -m transformer_norms.hf FOLDER OUT      a run as a folder that transformers loads"""
 
-import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
-from transformer_norms.cli import run_command
+from transformer_norms.cli import Parser, run_command
 from transformer_norms.data.tokenizer import RankTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.conversion import to_hf
@@ -15,12 +13,15 @@ from transformer_norms.run.loading import load, tokenizer
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_norms.hf", description=__doc__)
+    parser = Parser(prog="python -m transformer_norms.hf", description=__doc__)
     parser.add_argument("folder", metavar="FOLDER", help="a run folder, as runs/main/...")
     parser.add_argument("out", metavar="OUT", help="the folder to write, new or empty")
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
-    typed = parser.parse_args(arguments)
-    return run_command(partial(export, typed.folder, typed.out, typed.plugins))
+
+    def body() -> int:
+        return export(**vars(parser.parse_args(arguments)))
+
+    return run_command(body)
 
 
 def export(folder: str, out: str, plugins: str = "none") -> int:
