@@ -17,29 +17,29 @@ shape_checker.install("transformer_norms")
 # CPU seconds of all workers together, their child processes included. A file's area is the one
 # that names it, or the beginning of its name.
 BUDGETS = {
-    "config": (55, "config"),
+    "config": (60, "config old_runs other_codebases"),
     "catalogue": (
-        135,
+        130,
         "block_equations capped catalogue equation fingerprints formula initialization mlp norms "
-        "parity placement planted position presets theory typed",
+        "parity placement planted position presets starts theory typed",
     ),
     "training": (
-        65,
+        50,
         "attention divergence flops loss memory optimizer overfit probes replicas schedule trainer "
         "training",
     ),
-    "data": (55, "checkpoint data files progress tokenizers"),
+    "data": (25, "checkpoint data files progress tokenizers"),
     "sweep": (
-        55,
+        150,
         "benchmarks command extension readme rooms run_folder sample shape_checker sweep",
     ),
     "report": (
-        95,
+        55,
         "answer browser experiments null_study page report statistics verdict watching",
     ),
     "tracking": (25, "tracking"),
     "explain": (15, "explain"),
-    "analysis": (55, "analysis hf init_gradients invariances norm_removal"),
+    "analysis": (50, "analysis hf init_gradients invariances norm_removal"),
     "other": (0, ""),
 }
 _seconds: dict[str, float] = defaultdict(float)
