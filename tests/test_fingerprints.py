@@ -177,8 +177,8 @@ def random(*shape, seed):
 def config_of(placement, **words):
     config = combined(*SIZES, "init=xavier", placement=placement, **words)
     # 0 but for the norm of 0, which is 0; also of a norm that an equation names
-    for name in [name for name in config.norms if name == "rmsnorm_np"]:
-        config = changed(config, f"norms.{name}", {**config.norms[name], "eps": 1e-30})
+    if "rmsnorm_np" in config.norms:
+        config = changed(config, "norms.rmsnorm_np", {**config.norms["rmsnorm_np"], "eps": 1e-30})
     return changed(config, "norm.eps", 1e-30)
 
 

@@ -93,7 +93,7 @@ def test_every_old_placement_is_translated_to_what_its_file_says_today():
     assert len(before) == 30
     for name, node in before.items():
         today = yaml.safe_load(files[name].read_text())
-        # What it brings is a choice of then, and today's file may bring another start.
+        # An old run keeps what its placement brought; today's file may bring another start.
         expected = {**today, "brings": node.get("brings", {})}
         assert old._placement(node, name) == expected, name
         written = old._placement(node, "a name that no file has")

@@ -129,7 +129,7 @@ def t5(depth: int) -> dict[str, Draw]:
 
 UNTIED = ["architecture.tied=false"]
 MIXLN = everywhere(normal(0.02), embedding=normal(math.sqrt(2 / 5)))
-# What is typed, and the authors' draws by depth.
+# Each case has the typed choices and the authors' draws, a function of depth.
 AUTHORS: dict[str, tuple[list[str], Callable[[int], dict[str, Draw]]]] = {
     "mixln": (["placement=mixln"], lambda depth: MIXLN),
     "lns": (["placement=lns"], lambda depth: MIXLN),

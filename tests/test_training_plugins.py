@@ -341,7 +341,7 @@ def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine)
     assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
 
 
-# What the program cannot build or call
+# Plugins that the program cannot build or call
 
 MODULE = "class Broken(torch.nn.Module):\n    "
 FORWARD = "def __init__(self, **rest):\n        super().__init__()\n    def forward(self, "

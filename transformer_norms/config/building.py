@@ -12,7 +12,7 @@ from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.model.settings import formula_values
-from transformer_norms.model.transformer import ORDERS, LogitCap, Transformer
+from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
@@ -54,7 +54,7 @@ def undrawn(config: Config, vocab_size: int) -> Transformer:
         tied=architecture.tied,
         bias="head" in biased(architecture.bias),
         scale=scale_of(architecture.embed_scale, width, values),
-        enter_positions=ORDERS[architecture.embed_scale_order],
+        enter_positions=SCALE_ORDERS[architecture.embed_scale_order],
         embed=norm_of(config, "none" if fixnorm else config.embed, "embed")(width),
         final=topology.leave(norm_of(config, config.final_norm, "final")(width)),
         dropout=dropout_of(sizes.dropout),

@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 # Keys of a norm's file that describe it, or that have a fact of their own.
 _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
-ORDERS = ("embed_scale_order", "qk_norm_order")
+ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
@@ -77,7 +77,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             },
             **{
                 f"architecture.{key}": getattr(architecture, key)
-                for key in ("attention_cap", "logit_cap", *ORDERS, "rope_interleaved")
+                for key in ("attention_cap", "logit_cap", *ORDER_KEYS, "rope_interleaved")
             },
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),

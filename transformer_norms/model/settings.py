@@ -31,7 +31,7 @@ Heads = Annotated[Positive, Field(le=4096)]
 
 def _check_rms(value: Any) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 < value <= 1e6 or isinstance(value, str)):
+    if not isinstance(value, str) and not (number and 0 < value <= 1e6):
         raise ValueError("it should be none, a number above 0, or a formula such as 1/sqrt(d)")
     return value
 

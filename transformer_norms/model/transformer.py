@@ -31,17 +31,17 @@ def scale_last(scale: Layer, position: Layer, x: States, start: int) -> States:
 
 # Whether the embedded tokens are scaled before positions are added or after. Fairseq and
 # tensor2tensor scale tokens alone, DyT and Derf the sum.
-ORDERS = {"before": scale_first, "after": scale_last}
+SCALE_ORDERS = {"before": scale_first, "after": scale_last}
 
 
 class Transformer(nn.Module):
     """x = embed(position(scale * E[tokens]));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    `enter_positions`, one of ORDERS, scales the tokens alone, as above, or the sum. A tied head
-    reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing, and
-    so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is what
-    blocks of several streams want before the first; `constrain` is applied to the model at the
+    `enter_positions`, one of SCALE_ORDERS, scales the tokens alone, as above, or the sum. A tied
+    head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
+    and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
+    what blocks of several streams want before the first; `constrain` is applied to the model at the
     start and after every optimizer step. `through` runs a block.
     """
 
