@@ -132,10 +132,10 @@ def test_what_auto_came_to_names_who_chose():
 
 
 def test_norms_are_decayed_where_that_is_typed():
-    assert facts(explained(), "Parameters and decay")[None, "norms"][-1] == "no"
+    assert facts(explained(), "Parameters, rates and decay")[None, "norms"][-1] == "no"
     typed = explained("optimizer.decay_norms=true", "optimizer.weight_decay=0.3")
-    assert facts(typed, "Parameters and decay")[None, "norms"][-1] == "0.3"
-    ngpt = facts(explained(placement="ngpt"), "Parameters and decay")
+    assert facts(typed, "Parameters, rates and decay")[None, "norms"][-1] == "0.3"
+    ngpt = facts(explained(placement="ngpt"), "Parameters, rates and decay")
     assert ngpt[None, "matrices"][-1] == "no"
 
 
@@ -221,7 +221,7 @@ def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies
 def test_every_parameter_of_the_built_model_is_counted():
     for placement in ("pre", "ngpt", "normformer", "parallel", "residual_dual"):
         model = built(placement=placement)
-        counted = facts(explained(placement=placement), "Parameters and decay")[None, "all"]
+        counted = facts(explained(placement=placement), "Parameters, rates and decay")[None, "all"]
         assert counted[:2] == (
             len(list(model.parameters())),
             sum(p.numel() for p in model.parameters()),

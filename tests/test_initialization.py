@@ -99,6 +99,16 @@ RULES = {
         "embedding": 0.8,
     },
     "zero_out": {"rest": 0.02, "stream": 0.0},
+    "mup": {  # Tensor Programs V, table 8, with 1/sqrt(2.5 * 128) at its base width
+        "rest": 1 / 640**0.5,
+        "stream": 1 / (640 * 6) ** 0.5,
+        **dict.fromkeys(("embedding", "position"), 1 / 320**0.5),
+    },
+    "spectral": {  # heads of 64, as many for keys as for queries
+        "rest": 1 / 16,
+        "down": 16 / 688,
+        **dict.fromkeys(("embedding", "position"), 1.0),
+    },
 }
 
 

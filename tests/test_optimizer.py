@@ -7,6 +7,7 @@ import torch
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
+from transformer_norms.errors import ConfigError
 from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
 from transformer_norms.training.schedule import SCHEDULES
 
@@ -68,6 +69,75 @@ def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart():
     assert "blocks.0.attention.pre.bias" in found["norms"]
     assert all(name.endswith(".bias") for name in found["biases"])
     assert len(found["biases"]) == 2 * 6
+
+
+def rates_and_decays(optimizers, model):
+    names = {p: name for name, p in model.named_parameters()}
+    return {
+        names[p]: (group["lr"], group["weight_decay"])
+        for o in optimizers for group in o.param_groups for p in group["params"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_factor_of_the_rate_is_of_a_group_and_leaves_the_decay_as_it_is(optimizer):
+    factors = {
+        "matrices": "128/fan_in",
+        "embeddings": "sqrt(128/d)",
+        "head": 0.5,
+        "norms": "2*N",
+        "biases": 4,
+    }
+    typed = [f"optimizer.lr_factor.{group}={factor}" for group, factor in factors.items()]
+    sizes = "model.width=64", "model.depth=3", "optimizer.lr=0.01", "optimizer.weight_decay=0.2"
+    model, optimizers = built(
+        f"optimizer={optimizer}", "preset=gpt2", "architecture.tied=false", *sizes, *typed
+    )
+    found = rates_and_decays(optimizers, model)
+    expected = {
+        "blocks.1.attention.f.query.weight": 2,
+        "blocks.2.mlp.f.up.weight": 2,
+        "blocks.2.mlp.f.down.weight": 0.5,  # fan_in is 4 * 64
+        "embedding.weight": 2**0.5,
+        "position.position.weight": 2**0.5,
+        "head.weight": 0.5,
+    }
+    for name, factor in expected.items():
+        # lr * weight_decay is what a step takes away: 0.01 * 0.2 whatever the factor.
+        assert found[name] == pytest.approx((0.01 * factor, 0.2 / factor)), name
+    assert found["final.gain"] == pytest.approx((0.06, 0))
+    assert found["blocks.0.mlp.f.up.bias"] == pytest.approx((0.04, 0))
+
+
+def test_a_step_with_factors_is_the_step_of_torch_at_the_rate_of_each_group():
+    typed = "optimizer.lr_factor.matrices=32/d", "optimizer.lr_factor.head=3"
+    model, (optimizer,) = built(*typed, "model.width=64", "architecture.tied=false")
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    for name, factor in (("blocks.0.mlp.f.up.weight", 0.5), ("head.weight", 3), ("final.gain", 1)):
+        # The first step of Adam is lr * sign(gradient), besides lr * weight_decay of the weight.
+        decay = 0.1 * 3e-3 if name != "final.gain" else 0
+        expected = before[name] * (1 - decay) - factor * 3e-3
+        torch.testing.assert_close(dict(model.named_parameters())[name].detach(), expected,
+                                   rtol=0, atol=2e-7)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("norms=1/fan_in", ["optimizer.lr_factor.norms", "fan_in", "known here are"]),
+        ("head=0", ["optimizer.lr_factor.head", "above 0"]),
+        ("matrices=128/width", ["optimizer.lr_factor.matrices", "names width"]),
+        ("matrix=2", ["lr_factor.matrix", "matrices, embeddings, head, norms, biases"]),
+    ],
+)
+def test_a_wrong_factor_is_refused_in_one_line(typed, words):
+    with pytest.raises(ConfigError) as error:
+        compose([f"optimizer.lr_factor.{typed}"])
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("shape", [(3, 20, 20), (2, 12, 40), (1, 64, 16)])

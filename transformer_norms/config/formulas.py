@@ -5,14 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from transformer_norms.config.tree import Config
 from transformer_norms.config.validation import short_text
 from transformer_norms.errors import ConfigError
+from transformer_norms.formula import Formula
 from transformer_norms.model.coefficient import Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases
-from transformer_norms.model.settings import ROLES, ModelConfig, formula_values
+from transformer_norms.model.settings import ROLES, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
+from transformer_norms.training.settings import WEIGHTS
 
 Values = Mapping[str, float]
 # The shapes that a learned coefficient may have, on the stream and on heads.
@@ -20,7 +23,7 @@ STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))
 HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))
 
 
-def check_formulas(config: ModelConfig) -> None:
+def check_formulas(config: Config) -> None:
     """Raises ConfigError if a coefficient, or a weight's deviation, has no value in a block."""
     architecture, depth = config.architecture, config.model.depth
     values = formula_values(config.model)
@@ -29,19 +32,20 @@ def check_formulas(config: ModelConfig) -> None:
         spec = getattr(architecture, key)
         if spec != "none" or key == "attention_scale":
             shapes = HEAD if key == "attention_scale" else STREAM
-            with _name_key(f"architecture.{key}", spec):
+            with name_key(f"architecture.{key}", spec):
                 _check_coefficient(spec, shapes, values)
-    with _name_key("architecture.rope_base", architecture.rope_base):
+    with name_key("architecture.rope_base", architecture.rope_base):
         rotary_bases(architecture.rope_base, depth)
     placement = read_placement(config.placement)
     for here in blocks:
         _check_block(placement, here, depth)
     _check_deviations(config, values, blocks)
+    _check_factors(config.optimizer.get("lr_factor", {}), values)
 
 
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
     i = int(values["i"])
-    with _name_key("placement.where", "blocks"):
+    with name_key("placement.where", "blocks"):
         plans = {**placement.plans(i, depth), "block": placement.block_plan}
         equations = placement.equation(i, depth)
     for part, plan in plans.items():
@@ -49,9 +53,9 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
         key = "equation" if equation in placement.default.text.values() else "where"
         for slot, spec, shapes in _coefficients(plan):
             if isinstance(spec, Mapping):
-                faulty = _name_key(f"placement.learned.{plan.names[slot]}", spec)
+                faulty = name_key(f"placement.learned.{plan.names[slot]}", spec)
             else:
-                faulty = _name_key(f"placement.{key}", spec, f" in '{equation}', block i={i},")
+                faulty = name_key(f"placement.{key}", spec, f" in '{equation}', block i={i},")
             with faulty:
                 _check_coefficient(spec, shapes, values)
 
@@ -73,9 +77,9 @@ def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:
     coefficient(spec, shapes, values)
 
 
-def _check_deviations(config: ModelConfig, values: Values, blocks: Sequence[Values]) -> None:
+def _check_deviations(config: Config, values: Values, blocks: Sequence[Values]) -> None:
     """Checks the standard deviation of each role's weights, in each block that has such weights."""
-    with _name_key("init.std", config.init.std):
+    with name_key("init.std", config.init.std):
         deviations = read_deviations(config.init.std)
     outside = {"embedding": True, "head": not config.architecture.tied}
     outside["position"] = config.position.type == "learned"
@@ -83,13 +87,22 @@ def _check_deviations(config: ModelConfig, values: Values, blocks: Sequence[Valu
         key = role if role in deviations else "default"
         formula = deviations[key]
         for here in blocks if role not in outside else [values] * outside[role]:
-            with _name_key(f"init.std.{key}", formula.text):
+            with name_key(f"init.std.{key}", formula.text):
                 if formula({**here, "fan_in": here["d"], "fan_out": here["d"]}) < 0:
                     raise ValueError("a standard deviation is at least 0")
 
 
+def _check_factors(factors: Mapping[str, Any], values: Values) -> None:
+    """Checks what the learning rate of each group of parameters is multiplied by."""
+    for group, formula in factors.items():
+        shape = {"fan_in": values["d"], "fan_out": values["d"]} if group in WEIGHTS else {}
+        with name_key(f"optimizer.lr_factor.{group}", formula):
+            if not 0 < Formula(formula)({**values, **shape}) <= 1e6:
+                raise ValueError("a factor of the learning rate is above 0, and at most 1e6")
+
+
 @contextmanager
-def _name_key(key: str, spec: Any, where: str = "") -> Iterator[None]:
+def name_key(key: str, spec: Any, where: str = "") -> Iterator[None]:
     """Turns the error of a formula into a ConfigError that names its key."""
     try:
         yield

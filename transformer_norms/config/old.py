@@ -16,6 +16,7 @@ from transformer_norms.formula import Formula
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import REST_OF_B
 from transformer_norms.names import AXES_OF_A_RUN, option_files
+from transformer_norms.training.settings import GROUPS
 
 # The value of keys that are younger than a file without them.
 _YOUNGER: dict[str, Any] = {
@@ -57,6 +58,7 @@ def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
 YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("architecture", (), "embed_scale_order", "before"),
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
+    ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
 )
 
@@ -81,7 +83,7 @@ def complete(saved: Any) -> Any:
         return saved
     for tree in (saved, saved.get("resolved")):
         for node, key, value in younger_keys(tree):
-            node.setdefault(key, value)
+            node.setdefault(key, copy.deepcopy(value))
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}

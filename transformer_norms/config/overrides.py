@@ -18,6 +18,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import ROLES
 from transformer_norms.names import AXES, nearest, option_files, unknown
+from transformer_norms.training.settings import GROUPS
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ _WITH_FORMULAS = (
     *(f"init.std.{role}" for role in ("default", *ROLES)),
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
     "architecture.rope_base",
+    *(f"optimizer.lr_factor.{group}" for group in GROUPS),
 )
 
 

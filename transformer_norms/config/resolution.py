@@ -12,18 +12,18 @@ from typing import Any, cast
 import torch
 
 from transformer_norms.config.cautions import cautions
-from transformer_norms.config.formulas import check_formulas
+from transformer_norms.config.formulas import check_formulas, name_key
 from transformer_norms.config.registered import USES, check_registered
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, base_of
 from transformer_norms.config.validation import build, check
 from transformer_norms.errors import ConfigError
-from transformer_norms.formula import quotient, substitute
+from transformer_norms.formula import Formula, quotient, substitute
 from transformer_norms.kinds import Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, qk_site, read_placement
-from transformer_norms.model.settings import InitFile, resolve_sizes
+from transformer_norms.model.settings import InitFile, Sizes, formula_values, resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
@@ -73,6 +73,7 @@ def resolve(
     rule = resolving.resolve_init(axes["init"])
     resolving.resolve_architecture()
     resolving.resolve_stream()
+    resolving.resolve_rates()
     resolving.resolve_device_and_seed(device)
     words = {key: nodes[key] for key in ("embed", "final_norm", "qk_norm")}
     nodes["choices"] = {**axes, "init": rule, **words}
@@ -242,6 +243,20 @@ class _Resolving:
                 "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys "
                 "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
             )
+
+    def resolve_rates(self) -> None:
+        """Makes numbers of the factors of the learning rate that a whole group of parameters has
+        in common. A formula of fan_in or fan_out stays, for each weight to be worked out."""
+        optimizer, values = self.nodes["optimizer"], formula_values(Sizes(**self.nodes["model"]))
+        if "lr_factor" not in optimizer:
+            return
+        factors = dict(optimizer["lr_factor"])
+        for group, formula in factors.items():
+            with name_key(f"optimizer.lr_factor.{group}", formula):
+                factor = Formula(formula)
+                if not factor.names & {"fan_in", "fan_out"}:
+                    factors[group] = float(factor(values))
+        self.nodes["optimizer"] = {**optimizer, "lr_factor": factors}
 
     def resolve_device_and_seed(self, device: str) -> None:
         """Raises ConfigError if this machine has no such device."""

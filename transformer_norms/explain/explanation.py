@@ -21,7 +21,7 @@ from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.measures import WORDS
-from transformer_norms.training.optimizer import decay_by_group, groups
+from transformer_norms.training.optimizer import decay_by_group, factor_of, groups
 from transformer_norms.training.start import measure_start
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike
@@ -254,16 +254,19 @@ def start(config: Config, vocab_size: int, shapes: nn.Module) -> Section:
 
 
 def parameters(config: Config, model: nn.Module) -> Section:
-    """The optimizer's groups of parameters: their counts, and their weight decay."""
+    """The optimizer's groups of parameters: their counts, learning rates and weight decay."""
     optimizer = config.optimizer
     decays = decay_by_group(model, optimizer.decay_norms, optimizer.decay_embeddings)
     facts = []
     for name, members in groups(model).items():
         count = sum(parameter.numel() for _, parameter in members)
+        factor = optimizer.get("lr_factor", {}).get(name, 1)
+        rates = {optimizer.lr * factor_of(model, key, factor) for key, _ in members}
         decay = f"{optimizer.weight_decay:g}" if decays[name] and members else "no"
-        facts.append(Fact(name, (len(members), count, decay)))
+        rate = ", ".join(f"{rate:.3g}" for rate in sorted(rates, reverse=True))
+        facts.append(Fact(name, (len(members), count, rate, decay)))
     tensors, count = (sum(int(fact.cells[n]) for fact in facts) for n in (0, 1))
-    facts.append(Fact("all", (tensors, count, "")))
+    facts.append(Fact("all", (tensors, count, "", "")))
     on = "are" if decays["norms"] else "are not"
     remarks = [
         "matrices: weights inside blocks; embeddings: of tokens and of positions; head: if it is "
@@ -273,8 +276,8 @@ def parameters(config: Config, model: nn.Module) -> Section:
     ]
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
-    heads = ("where", "group", "tensors", "parameters", "weight decay")
-    return Section("Parameters and decay", heads, facts, remarks)
+    heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
+    return Section("Parameters, rates and decay", heads, facts, remarks)
 
 
 # ---------------------------------------------------------------------------------- who chose what

@@ -87,7 +87,7 @@ class InitRule:
         self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
     ) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        return float(self.formula(name)({**values, **_block(name), **_fans(module)}))
+        return float(self.formula(name)({**values, **_block(name), **fans(module)}))
 
 
 _SETTINGS = inspect.signature(InitRule).parameters.keys()
@@ -126,7 +126,8 @@ def _block(name: str) -> dict[str, float]:
     return {} if inside is None else {"i": int(inside[1]), "l": int(inside[1]) + 1}
 
 
-def _fans(module: nn.Linear | nn.Embedding) -> dict[str, float]:
+def fans(module: nn.Linear | nn.Embedding) -> dict[str, float]:
+    """Returns what formulas call fan_in and fan_out of a weight. A table's rows are its fan_in."""
     rows, columns = module.weight.shape
     if isinstance(module, nn.Linear):
         return {"fan_in": columns, "fan_out": rows}

@@ -5,19 +5,25 @@ torch's optimizers. One whose step is made of matrix products is registered with
 with the threads divided among replicas, its step takes longer than replicas save.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
-from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.formula import Formula
+from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Number, Rate, Text
+from transformer_norms.model.initialization import Embedding, Linear, fans
+from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
+from transformer_norms.training.settings import GROUPS
 
 OPTIMIZERS = Registry("optimizer")
+# What the learning rate of each of GROUPS is multiplied by: a number, or a formula of N, d, .. and,
+# for weights, of fan_in and fan_out.
+LearningRateFactors = Mapping[str, Number | Text]
 Betas = Annotated[tuple[Momentum, ...], Field(min_length=2, max_length=2)]
 Groups = dict[str, list[tuple[str, nn.Parameter]]]
 
@@ -27,7 +33,7 @@ def groups(model: nn.Module) -> Groups:
     `embeddings` (of tokens, also where the head is tied, and of positions), `head` (of its own),
     `norms` (what a norm or a coefficient learns), `biases`.
     """
-    by_group: Groups = {name: [] for name in ("matrices", "embeddings", "head", "norms", "biases")}
+    by_group: Groups = {name: [] for name in GROUPS}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
@@ -67,10 +73,12 @@ def adamw(
     weight_decay: Nonnegative,
     decay_norms: Flag,
     decay_embeddings: Flag,
+    lr_factor: LearningRateFactors,
 ) -> list[torch.optim.Optimizer]:
     """Loshchilov & Hutter 2017, arXiv:1711.05101"""
     decays = decay_by_group(model, decay_norms, decay_embeddings)
-    return [_adamw(list(groups(model)), model, lr, betas, eps, weight_decay, decays)]
+    parameters = _divide(model, GROUPS, decays, lr, weight_decay, lr_factor)
+    return [_adamw(parameters, lr, betas, eps)]
 
 
 @OPTIMIZERS("muon", all_threads=True)
@@ -84,36 +92,57 @@ def muon(
     weight_decay: Nonnegative,
     decay_norms: Flag,
     decay_embeddings: Flag,
+    lr_factor: LearningRateFactors,
 ) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
-    matrices = [parameter for _, parameter in groups(model)["matrices"]]
-    rest = [name for name in groups(model) if name != "matrices"]
     decays = decay_by_group(model, decay_norms, decay_embeddings)
-    decay = weight_decay if decays["matrices"] else 0.0
+    matrices = _divide(model, GROUPS[:1], decays, lr, weight_decay, lr_factor)
+    rest = _divide(model, GROUPS[1:], decays, lr, weight_decay, lr_factor)
+    return [Muon(matrices, lr, momentum, weight_decay), _adamw(rest, lr, betas, eps)]
+
+
+def _divide(
+    model: nn.Module,
+    names: Sequence[str],
+    decays: Mapping[str, bool],
+    lr: float,
+    weight_decay: float,
+    lr_factor: Mapping[str, str | float],
+) -> list[dict[str, Any]]:
+    """Returns the parameters of the groups `names` as torch's groups of one rate and one decay.
+
+    A factor of the rate leaves lr * weight_decay, the share of a weight that decays in a step, as
+    it is, like the authors' code of muP (microsoft/mup, optim.py).
+    """
+    alike: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name in names:
+        undecayed, factor = not decays[name], lr_factor[name]
+        for key, parameter in groups(model)[name]:
+            kind = undecayed, factor_of(model, key, factor)
+            alike.setdefault(kind, []).append(parameter)
     return [
-        Muon(matrices, lr=lr, momentum=momentum, weight_decay=decay),
-        _adamw(rest, model, lr, betas, eps, weight_decay, decays),
+        {
+            "params": alike[undecayed, factor],
+            "lr": lr * factor,
+            "weight_decay": 0.0 if undecayed else weight_decay / factor,
+        }
+        for undecayed, factor in sorted(alike)
     ]
+
+
+def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
+    """Returns what the learning rate of the parameter `key` is multiplied by."""
+    if not isinstance(formula, str):
+        return formula
+    module = model.get_submodule(key.rpartition(".")[0])
+    shape = fans(module) if isinstance(module, (nn.Linear, nn.Embedding)) else {}
+    config: Any = model.config
+    return float(Formula(formula)({**formula_values(config.model), **shape}))
 
 
 def _adamw(
-    names: list[str],
-    model: nn.Module,
-    lr: float,
-    betas: tuple[float, ...],
-    eps: float,
-    weight_decay: float,
-    decays: Mapping[str, bool],
+    parameters: list[dict[str, Any]], lr: float, betas: tuple[float, ...], eps: float
 ) -> torch.optim.Optimizer:
-    by_group = groups(model)
-    by_decay: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for name in names:
-        by_decay[decays[name]] += [parameter for _, parameter in by_group[name]]
-    parameters = [
-        {"params": params, "weight_decay": weight_decay if decay else 0.0}
-        for decay, params in by_decay.items()
-        if params
-    ]
     return torch.optim.AdamW(parameters, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
 
 
@@ -125,7 +154,11 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+        self,
+        params: Iterable[nn.Parameter] | list[dict[str, Any]],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

@@ -6,6 +6,10 @@ from pydantic import BeforeValidator, Field
 
 from transformer_norms.kinds import Auto, Count, Flag, Mark, Nonnegative, Positive, node
 
+# The groups of a model's parameters that an optimizer tells apart.
+GROUPS = ("matrices", "embeddings", "head", "norms", "biases")
+WEIGHTS = GROUPS[:3]  # each of their weights has a fan_in and a fan_out
+
 
 def _refuse_fp16(value: object) -> object:
     if value == "fp16":
