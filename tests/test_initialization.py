@@ -99,6 +99,7 @@ RULES = {
         "embedding": 0.8,
     },
     "zero_out": {"rest": 0.02, "stream": 0.0},
+    "width_scaled": {"rest": 1 / 640**0.5, "stream": 1 / (640 * 6) ** 0.5},
     "mup": {  # Tensor Programs V, table 8, with 1/sqrt(2.5 * 128) at its base width
         "rest": 1 / 640**0.5,
         "stream": 1 / (640 * 6) ** 0.5,
