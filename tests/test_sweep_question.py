@@ -43,9 +43,12 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
         assert baseline_of(variant, question.baseline, variants) is not None
     # Every value of every axis and of the grid once: that they go together is tested elsewhere.
     jobs, point = Jobs(plans), question.points[-1]
-    longest = max(map(len, question.vary.values()))
-    for number in range(longest):
-        one = {key: values[number % len(values)] for key, values in question.vary.items()}
+    longest = max(map(len, question.vary.values()), default=0)
+    grid = [
+        {key: values[number % len(values)] for key, values in question.vary.items()}
+        for number in range(longest)
+    ]
+    for one in [*grid, *question.together]:
         assert jobs.make("result", one, point, question.seeds[-1]).run.variant in variants
 
 
