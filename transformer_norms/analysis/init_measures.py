@@ -1,6 +1,6 @@
 """Models before training: which are asked for, what each block has, and how depth changes it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -20,7 +20,7 @@ from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.report.statistics import half_interval
 from transformer_norms.run.sweep_record import Values, label
-from transformer_norms.sweep.question import Question, read_request
+from transformer_norms.sweep.question import read_request
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 
 DEPTH, WIDTH, MLP_WIDTH = "model.depth", "model.width", "model.mlp_width"
@@ -32,6 +32,7 @@ DEFAULTS = {
     "model.heads": "4",
     "model.context": "16",
 }
+TYPICAL = {DEPTH: "2,4,8", WIDTH: "64,128,256"}
 # Xiong et al. 2020 suppose attention to be uniform, as it is where queries and keys are zero, and
 # the stream to enter with mean square 1.
 XIONG = {
@@ -100,63 +101,83 @@ def read_setting(
     The arguments are KEY=A,B as `train.py -m` takes them. Raises ConfigError, one line, for a key
     that cannot be, or that contradicts Xiong's suppositions.
     """
-    typed = [text.partition("=")[0] for text in arguments]
-    for key, text in zip(typed, arguments, strict=True):
-        _check_key(key, text, xiong)
+    for text in arguments:
+        key = text.partition("=")[0]
+        if key == "model" or key.split(".")[0] in UNREAD:
+            raise ConfigError(
+                f"{text}: is not read here, where nothing is trained and sizes are typed one by "
+                "one; type keys of a model, such as norm=layernorm or model.width=128"
+            )
+        for own, value in XIONG.items() if xiong else ():
+            if key == own or key.startswith(f"{own}."):
+                raise ConfigError(f"{text}: --xiong supposes {own}={value}; leave one of them out")
     defaults = {**DEFAULTS, **({**XIONG, "model.heads": "1"} if xiong else {})}
-    if "preset" in typed:
+    if any(text.startswith("preset=") for text in arguments):
         del defaults["placement"]
-    keys = (*(f"{key}={defaults[key]}" for key in defaults if key not in typed), *arguments)
-    question = read_request(text for text in keys if text != f"{MLP_WIDTH}={WIDTH}").question
-    models = list(_models(question, xiong))
+    square = f"{MLP_WIDTH}={WIDTH}"
+    keys = with_defaults(arguments, defaults)
+
+    def squared(values: Values) -> Values:
+        return {**values, MLP_WIDTH: values[WIDTH]} if xiong else values
+
+    read = [text for text in keys if text != square]
+    return Setting(keys, compose_variants(read, DEPTH, squared, tell), xiong)
+
+
+def with_defaults(arguments: Sequence[str], defaults: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the defaults that are not typed, as one would type them, and what is typed."""
+    typed = [text.partition("=")[0] for text in arguments]
+    return (*(f"{key}={defaults[key]}" for key in defaults if key not in typed), *arguments)
+
+
+def compose_variants(
+    keys: Iterable[str],
+    axis: str,
+    completed: Callable[[Values], Values] = lambda values: values,
+    tell: Tell = tell_nobody,
+) -> dict[str, list[Config]]:
+    """Returns for each variant's name one config per value of `axis` and per seed. `completed` adds
+    the keys of a model that follow from its others. Raises ConfigError, one line."""
+    models = [(name, completed(values)) for name, values in _models(keys, axis)]
     variants: dict[str, list[Config]] = {name: [] for name, _ in models}
     for name, values in track(tell, "composing models {:.0f}/{:.0f}", models):
         try:
             variants[name].append(compose(as_typed(key, value) for key, value in values.items()))
         except ConfigError as error:
             raise ConfigError(f"{error} (in {name})") from None
-    return Setting(keys, variants, xiong)
+    return variants
 
 
-def _check_key(key: str, text: str, xiong: bool) -> None:
-    if key == "model" or key.split(".")[0] in UNREAD:
-        raise ConfigError(
-            f"{text}: is not read here, where nothing is trained and sizes are typed one by one; "
-            "type keys of a model, such as norm=layernorm or model.width=128"
-        )
-    for own, value in XIONG.items() if xiong else ():
-        if key == own or key.startswith(f"{own}."):
-            raise ConfigError(f"{text}: --xiong supposes {own}={value}; leave one of them out")
-
-
-def _models(question: Question, xiong: bool) -> Iterator[tuple[str, Values]]:
-    """A variant's name and all keys of one of its models, for each depth and seed."""
+def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
+    """A variant's name and all keys of one of its models, for each value of `axis` and seed."""
+    question = read_request(keys).question
     vary = dict(question.vary)
-    if DEPTH not in vary:
-        depth = as_typed(DEPTH, question.fixed[DEPTH])
-        raise ConfigError(f"{depth}: a slope wants 2 depths or more, such as {DEPTH}=2,4,8")
-    depths = vary.pop(DEPTH)
+    if axis not in vary:
+        typed, short = as_typed(axis, question.fixed[axis]), axis.rpartition(".")[2]
+        raise ConfigError(
+            f"{typed}: a slope wants 2 {short}s or more, such as {axis}={TYPICAL[axis]}"
+        )
+    numbers = vary.pop(axis)
     variants = replace(question, vary=vary, baseline={}).variants
     pairs = [pair for values in (question.fixed, *variants) for pair in values.items()]
     check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
     for variant in variants:
         values = {**question.fixed, **variant}
-        if xiong:
-            values[MLP_WIDTH] = values[WIDTH]
-        named = variant or {key: values[key] for key in ("preset", "placement") if key in values}
-        for depth, seed in product(depths, question.seeds):
-            yield label(named), {**values, DEPTH: depth, "seed": seed}
+        whole: list[str] = [key for key in ("preset", "placement") if key in values] or ["init"]
+        named = variant or {key: values[key] for key in whole}
+        for number, seed in product(numbers, question.seeds):
+            yield label(named), {**values, axis: number, "seed": seed}
 
 
-# ------------------------------------------------------------------------- the law of the depth
+# -------------------------------------------------------------------------- the law of a size
 
 
 @dataclass(frozen=True)
 class Law:
-    """value = c N^s over depths N
+    """value = c N^s over depths N, or c d^s over widths d
 
     `slopes` are the s of the seeds, `factor` is the geometric mean of their c. `misfit` is the
-    largest factor, either way, between the seeds' geometric mean at a depth and the law.
+    largest factor, either way, between the seeds' geometric mean at a size and the law.
     """
 
     slopes: tuple[float, ...]
@@ -172,18 +193,18 @@ class Law:
         """Half of Student's 95 % interval of the mean slope. None for one seed."""
         return half_interval(self.slopes)
 
-    def __call__(self, depth: float) -> float:
-        return self.factor * depth**self.slope
+    def __call__(self, size: float) -> float:
+        return self.factor * size**self.slope
 
 
-def fit_law(depths: Sequence[int], values: Float[np.ndarray, "depth seed"]) -> Law | None:
-    """Fits log(value) on log(depth) for each seed, by least squares.
+def fit_law(sizes: Sequence[int], values: Float[np.ndarray, "size seed"]) -> Law | None:
+    """Fits log(value) on log(size) for each seed, by least squares.
 
     The law is None if a value has no logarithm, because it is zero or not finite.
     """
     if not ((values > 0) & np.isfinite(values)).all():
         return None
-    x, y = np.log(depths), np.log(values)
+    x, y = np.log(sizes), np.log(values)
     slopes, intercepts = np.polyfit(x, y, 1)
     off = y.mean(1) - slopes.mean() * x - intercepts.mean()
     factor, misfit = np.exp([intercepts.mean(), abs(off).max()]).tolist()
