@@ -14,6 +14,7 @@ import yaml
 from transformer_norms import compose, load, train
 from transformer_norms.config import old
 from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.saved import to_mapping
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files
 from transformer_norms.report.writing import write_report
@@ -120,3 +121,25 @@ def test_an_old_run_keeps_the_start_that_its_placement_brought_then(name):
     assert dict(config.init.std) == saved["init"]["std"]
     assert config.architecture.tied is saved["architecture"]["tied"] is True
     assert config.architecture.embed_scale == saved["architecture"]["embed_scale"] == "none"
+
+
+def test_a_run_of_an_earlier_default_start_keeps_it(tmp_path):
+    config = compose(["init.otherwise=scaled", "init.std.head=0.3", "data=stories"])
+    content = to_mapping(config)
+    assert content["init"] == {"otherwise": "scaled", "std": {"head": 0.3}}
+    del content["init"]["otherwise"], content["optimizer"]["lr_factor"]
+    del content["resolved"]["optimizer"]["lr_factor"]
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(content))
+    again = compose([f"config={file}"])
+    assert again.init == config.init
+    assert (again.choices.init, dict(again.optimizer.lr_factor)) == (
+        "scaled", dict.fromkeys(("matrices", "embeddings", "head", "norms", "biases"), 1.0)
+    )  # fmt: skip
+    assert compose([f"config={file}", "placement=hybrid"]).choices.init == "megatron"
+
+
+@pytest.mark.parametrize("typed", ["auto", "scald", "7"])
+def test_what_auto_comes_to_otherwise_is_a_rule(typed):
+    with pytest.raises(ConfigError, match=rf"^init.otherwise={typed}: "):
+        compose([f"init.otherwise={typed}"])

@@ -87,6 +87,8 @@ def complete(saved: Any) -> Any:
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}
+    if _node(saved, ["choices"]).get("init") == "auto":
+        _node(saved, ["init"]).setdefault("otherwise", "scaled")
     return saved
 
 

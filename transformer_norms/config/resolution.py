@@ -181,11 +181,18 @@ class _Resolving:
     def resolve_init(self, name: str) -> str:
         """Puts the content of an init rule in the place of auto, with what was typed of it, and
         returns the rule's name. What the rule brings gives way to all other choices."""
-        init = self.nodes["init"]
+        init = dict(self.nodes["init"])
+        otherwise = init.pop("otherwise", "")
         if name == "auto":
-            name = str(self.brings.get("init", "scaled"))
-            rule, typed = self.option("init", name), init
-            check("init", rule, InitRule, InitFile)
+            name, typed = str(self.brings.get("init", otherwise)), init
+            try:
+                rule = self.option("init", name)
+                check("init", rule, InitRule, InitFile)
+            except ConfigError as error:
+                if name != otherwise:
+                    raise
+                reason = str(error).removeprefix(f"init={name}: ")
+                raise ConfigError(f"init.otherwise={name}: {reason}") from None
             init = {**rule, **typed, "std": {**rule["std"], **typed.get("std", {})}}
         check("init", init, InitRule, InitFile)
         brings, std = init.get("brings", {}), init["std"]
