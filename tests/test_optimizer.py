@@ -124,6 +124,20 @@ def test_a_step_with_factors_is_the_step_of_torch_at_the_rate_of_each_group():
                                    rtol=0, atol=2e-7)  # fmt: skip
 
 
+def test_the_init_states_the_factors_that_nobody_typed():
+    def factors(*typed):
+        return dict(compose(["model.width=256", "model.heads=4", *typed]).optimizer.lr_factor)
+
+    ones = dict.fromkeys(("matrices", "embeddings", "head", "norms", "biases"), 1.0)
+    assert factors("init=scaled") == ones
+    assert factors("init=mup") == {**ones, "matrices": 0.5}
+    assert factors("init=mup", "optimizer.lr_factor.matrices=2") == {**ones, "matrices": 2}
+    spectral = {"matrices": "128/fan_in", "head": "128/fan_in"}
+    assert factors("init=spectral") == {**ones, **spectral}
+    # Muon's step of a matrix is another one; the rest is AdamW's.
+    assert factors("init=spectral", "optimizer=muon") == {**ones, "head": "128/fan_in"}
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [

@@ -28,6 +28,7 @@ from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
+from transformer_norms.training.settings import GROUPS
 
 Nodes = dict[str, Any]
 
@@ -252,18 +253,23 @@ class _Resolving:
             )
 
     def resolve_rates(self) -> None:
-        """Makes numbers of the factors of the learning rate that a whole group of parameters has
-        in common. A formula of fan_in or fan_out stays, for each weight to be worked out."""
-        optimizer, values = self.nodes["optimizer"], formula_values(Sizes(**self.nodes["model"]))
-        if "lr_factor" not in optimizer:
+        """Takes the factors of the learning rate that are auto from the init rule, and makes
+        numbers of those that a whole group of parameters has in common. A formula of fan_in or
+        fan_out stays, for each weight to be worked out."""
+        nodes, values = self.nodes, formula_values(Sizes(**self.nodes["model"]))
+        if "lr_factor" not in nodes["optimizer"]:
             return
-        factors = dict(optimizer["lr_factor"])
-        for group, formula in factors.items():
+        of_init, factors = nodes["init"].get("lr_factor", {}), {}
+        for group in of_init:
+            if group not in GROUPS:
+                raise ConfigError(f"init.lr_factor: {unknown('group', group, GROUPS)}")
+        for group, formula in nodes["optimizer"]["lr_factor"].items():
+            formula = of_init.get(group, 1) if formula == "auto" else formula
             with name_key(f"optimizer.lr_factor.{group}", formula):
                 factor = Formula(formula)
-                if not factor.names & {"fan_in", "fan_out"}:
-                    factors[group] = float(factor(values))
-        self.nodes["optimizer"] = {**optimizer, "lr_factor": factors}
+                of_weights = factor.names & {"fan_in", "fan_out"}
+                factors[group] = formula if of_weights else float(factor(values))
+        nodes["optimizer"] = {**nodes["optimizer"], "lr_factor": factors}
 
     def resolve_device_and_seed(self, device: str) -> None:
         """Raises ConfigError if this machine has no such device."""

@@ -286,7 +286,8 @@ def parameters(config: Config, model: nn.Module) -> Section:
 def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     """The value of every key that may be auto, and who chose it."""
     config = anatomy.config
-    keys = ("init", "embed", "final_norm", "qk_norm", *AUTO_ARCHITECTURE, *SIZES)
+    factors = [f"optimizer.lr_factor.{group}" for group in config.optimizer.get("lr_factor", {})]
+    keys = ("init", "embed", "final_norm", "qk_norm", *AUTO_ARCHITECTURE, *factors, *SIZES)
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
 
@@ -306,6 +307,8 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
         return _by_hand(config, key, typed) + (": always" if word == "always" else "")
     if config.embed == "fixnorm" and short == "embed_scale":
         return "embed=fixnorm, whose paper scales so"
+    if key.startswith("optimizer.") and short in config.init.get("lr_factor", {}):
+        return f"init={config.choices.init}, whose rates these are"
     brought = {
         "placement": anatomy.placement.brings,
         "norm": config.norm.get("brings", {}),

@@ -133,13 +133,16 @@ class InitFile:
     the first block, before positions are added; it is reached by the embedding table or by the
     scale of the embedded tokens (`stream_by`). `brings` are choices that hold unless the user, a
     preset, the placement or the norm made them. `unverified` says what could not be read in the
-    authors' code or paper. `otherwise` is the rule that auto comes to where nothing brings one."""
+    authors' code or paper. `lr_factor` is what optimizer.lr_factor comes to where it is auto, for
+    the groups of parameters that it names. `otherwise` is the rule that auto comes to where nothing
+    brings one."""
 
     otherwise: Annotated[Text, Mark.ASIDE] = ""
     stream: Stream = "none"
     stream_by: Literal["table", "scale"] = "table"
     source: Annotated[Text, Mark.ASIDE] = ""
     unverified: Annotated[Text, Mark.ASIDE] = ""
+    lr_factor: Annotated[Mapping[str, Number | Text], Mark.ASIDE] = field(default_factory=dict)
     brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
 
 
