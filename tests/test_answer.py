@@ -77,8 +77,10 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
     evidence = findings(read_study([tmp_path]))
     deepnorm = evidence.study.variant("deepnorm")
-    assert confounds(evidence.study, deepnorm) == ["embed_scale", "final_norm", "init"]
-    assert not any("optimizer.lr" in text for text in evidence.differences["deepnorm"])
+    brought = ["embed_scale", "logit_scale", "final_norm", "init", "lr_factor"]
+    assert confounds(evidence.study, deepnorm) == brought
+    texts = [text.replace("optimizer.lr_factor", "") for text in evidence.differences["deepnorm"]]
+    assert not any("optimizer.lr" in text for text in texts)
 
 
 def lost_study(study, *placements):

@@ -96,7 +96,7 @@ def test_coefficients_are_numbers_for_this_depth():
 
 
 def test_deviations_are_those_that_the_weights_are_drawn_with():
-    scaled = facts(explained(placement="pre"), "Initialization")
+    scaled = facts(explained(placement="pre", init="scaled"), "Initialization")
     output = float(scaled[1, "attention output"][2].split()[0])
     assert output == pytest.approx(0.02 / (2 * DEPTH) ** 0.5, rel=1e-3)
     beta = facts(explained(placement="deepnorm"), "Initialization")[1, "mlp up"][2]
@@ -406,7 +406,8 @@ def test_the_ends_of_the_model_are_two_equations():
     assert of(norm="derf", position="learned")[0] == "x = embed_scale * (E[tokens] + P[time])"
     dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm", init="scaled")
     assert dual == ("x = r = rmsnorm(E[tokens])", "logits = E @ (x + norm(r))")
-    assert of(embed="fixnorm")[1] == "logits = l2norm(E) @ norm(x)"
+    assert of(embed="fixnorm", init="scaled")[1] == "logits = l2norm(E) @ norm(x)"
+    assert of(init="mup")[1] == "logits = 128/d * E @ norm(x)"
     assert of(placement="ngpt")[1] == "logits = logit_scale * W @ x"
 
 

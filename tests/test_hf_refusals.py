@@ -113,7 +113,6 @@ OURS = [
     (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),
     (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
     (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),
-    (f"{LLAMA} architecture.logit_scale=2", "architecture.logit_scale=2"),
     (f"{LLAMA} architecture.embed_scale=3", "architecture.embed_scale=3, where llama has 1"),
     (f"{LLAMA} architecture.attention_cap=50", "architecture.attention_cap=50"),
     (f"{LLAMA} embed=norm", "embed=norm"),
@@ -168,6 +167,26 @@ def test_the_family_that_was_asked_for_says_what_it_is_not():
     line = line_of(to_hf, model, "qwen3")
     assert line == "transformers has no such model: qk_norm=none, where qwen3 has head"
     assert "did you mean 'qwen3'" in line_of(to_hf, model, "qwen33")
+
+
+@pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])
+def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
+    sizes = "model=tiny", "mlp=swiglu", "init=mup"
+    model = build_model(compose([*sizes, *typed.split()]), 37)
+    assert model.config.architecture.logit_scale == "128/d"
+    assert model.config.model.width != 128
+    theirs = to_hf(model)
+    assert not theirs.config.tie_word_embeddings
+    tokens = torch.arange(30)[None] % 37
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
+        back = from_hf(theirs)
+        torch.testing.assert_close(back(tokens), model(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_learned_scale_of_the_logits_is_refused():
+    typed = "model=tiny", "mlp=swiglu", "architecture.logit_scale={learn: scalar, init: 2}"
+    assert "logit_scale=a learned scalar" in line_of(to_hf, build_model(compose(typed), 37))
 
 
 def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypatch):

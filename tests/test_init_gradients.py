@@ -283,7 +283,7 @@ def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_
     setting = read_setting(typed)
     assert list(setting.variants) == ["rmsnorm", "layernorm"]
     config = setting.variants["layernorm"][0]
-    assert (config.choices.init, config.mlp.activation) == ("scaled", "relu2")
+    assert (config.choices.init, config.mlp.activation) == ("mup", "relu2")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ COMMAND = (
     "model=tiny model.width=8 model.depth=2 model.heads=2 model.context=16 data=stories "
     "data.documents=300 trainer.steps=6 trainer.eval_every=3 trainer.checkpoint_every=3 "
     "trainer.batch_size=4 trainer.probe_every=0 trainer.log_every=1 trainer.keep=1 "
-    "trainer.threads=1 data.val_tokens=512 tracking=none schedule.warmup=2 study=old"
+    "trainer.threads=1 data.val_tokens=512 tracking=none schedule.warmup=2 study=old "
+    "init.otherwise=scaled"
 ).split()
 
 

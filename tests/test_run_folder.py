@@ -260,7 +260,7 @@ def test_one_identity_however_it_is_typed_and_watched():
         for extra in (
             ["trainer.steps=24"],
             ["trainer.steps=2.4e1", "trainer.log_every=4"],
-            ["placement=pre", "init=scaled", "trainer.keep=5", "trainer.checkpoint_every=0"],
+            ["placement=pre", "init=mup", "trainer.keep=5", "trainer.checkpoint_every=0"],
             ["trainer.probe_every=0", "study=unwatched"],
             ["final_norm=always", "study=other"],
         )

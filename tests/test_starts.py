@@ -330,7 +330,7 @@ def test_every_role_can_be_typed_and_follows_the_default():
 
     assert std("init=gpt2", "init.std.embedding=0.5")["embedding"] == 0.5
     assert std("init.std.head=0.1")["head"] == 0.1  # of the rule that auto stands for
-    assert std("init.std.default=0.05") == {
+    assert std("init=scaled", "init.std.default=0.05") == {
         "default": 0.05,
         "output": "0.05/sqrt(2*N)",
         "down": "0.05/sqrt(2*N)",

@@ -108,6 +108,7 @@ EXCESS = dict.fromkeys(("hybrid", "hybrid_star", "hybrid_7b"), 0.9866**2 / 5)
 # Where the table has rows of length 1, as in fairseq and tensor2tensor, the logits of a head of its
 # own have the variance of what it reads, and the loss is half of that above ln(V).
 UNIT_ROWS = ("transformer2017", "fairseq", "b2t", "admin", "deepnorm", "subln")
+# mup's head has a deviation of 1/sqrt(2.5 * 128), and its logits are multiplied by 128/d.
 
 
 @pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
@@ -116,8 +117,9 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_i
     placement, norm
 ):
     config = combined(*sizes(), placement=placement, norm=norm)
-    unit_rows = config.choices.init in UNIT_ROWS
-    if unit_rows:
+    own_head = {**dict.fromkeys(UNIT_ROWS, 1.0), "mup": 128**2 / (320 * config.model.width)}
+    half_variance = own_head.get(config.choices.init, 0) / 2
+    if half_variance:
         untied = "architecture.tied=false"
         config = combined(*sizes(), untied, placement=placement, norm=norm)
     model = model_of(config, vocab_size=300)
@@ -126,9 +128,9 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_i
         states = model.states(tokens[:, :-1])
         logits = model(tokens[:, :-1]).flatten(0, 1)
     loss = F.cross_entropy(logits, tokens[:, 1:].flatten()).item()
-    if unit_rows:
-        half = states.square().mean().item() / 2
-        assert loss - math.log(300) == pytest.approx(half, rel=0.15)
+    if half_variance:
+        half = states.square().mean().item() * half_variance
+        assert loss - math.log(300) == pytest.approx(half, rel=0.15, abs=0.01)
     elif placement in EXCESS:
         assert loss - math.log(300) == pytest.approx(EXCESS[placement], abs=0.08)
     else:
@@ -312,10 +314,12 @@ def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
     for placement in ("ngpt", "pre"):
         trainer = trainer_of(placement, f"optimizer={optimizer}", "optimizer.weight_decay=0.1")
         groups = [group for o in trainer.optimizers for group in o.param_groups]
-        decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
+        decay = {p: g["lr"] * g["weight_decay"] for g in groups for p in g["params"]}
+        share = trainer.model.config.optimizer.lr * 0.1  # of a weight in a step
         for name, parameter in trainer.model.named_parameters():
             weight = name.split(".")[-2] in (*DRAWN, "head")
-            assert decay[parameter] == (0.1 if weight and placement == "pre" else 0)
+            expected = share if weight and placement == "pre" else 0
+            assert decay[parameter] == pytest.approx(expected, rel=1e-12)
 
 
 # ------------------------------------------------------- what is one placement's own: the skips

@@ -28,8 +28,9 @@ def losses(trainer, steps):
 
 
 def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
-    trainer = trainer_of("trainer.clip=0.5", "optimizer.weight_decay=0", "trainer.precision=fp64")
-    model = build_model(compose([*SIZES, "trainer.precision=fp64"]), 31)
+    typed = "trainer.precision=fp64", "init=scaled"  # one rate for all groups
+    trainer = trainer_of("trainer.clip=0.5", "optimizer.weight_decay=0", *typed)
+    model = build_model(compose([*SIZES, *typed]), 31)
     reference = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, weight_decay=0)
     batch = trainer.batches(0)
     for step in range(4):

@@ -283,8 +283,9 @@ def test_a_probe_of_the_stream_is_one_function(trainer_of):
 def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
     typed, replicas, tolerance, trainer_of, monkeypatch
 ):
-    trainer = trainer_of("loss=z_loss", *typed, replicas=replicas)
-    whole = trainer_of("loss=z_loss", "trainer.precision=fp64", *typed[1:]).model
+    loss = "loss=z_loss", "init=scaled"
+    trainer = trainer_of(*loss, *typed, replicas=replicas)
+    whole = trainer_of(*loss, "trainer.precision=fp64", *typed[1:]).model
     monkeypatch.setattr(loss_module, "LOGITS", 5 * VOCABULARY * replicas)
     batch, parts = tokens(), 4 // replicas
     # log-probabilities and logsumexp written out, over all tokens at once
@@ -305,7 +306,7 @@ def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
 
 
 def test_divergence_reads_nats_and_the_rows_what_was_trained_on(trainer_of):
-    plain_, z = (trainer_of(f"loss={name}") for name in ("cross_entropy", "z_loss"))
+    plain_, z = (trainer_of("init=scaled", f"loss={name}") for name in ("cross_entropy", "z_loss"))
     for trainer in (plain_, z):
         assert trainer.train_step() is None
     assert z.divergence.initial == pytest.approx(plain_.divergence.initial, rel=1e-6)

@@ -87,8 +87,9 @@ def complete(saved: Any) -> Any:
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}
-    if _node(saved, ["choices"]).get("init") == "auto":
-        _node(saved, ["init"]).setdefault("otherwise", "scaled")
+    choices, init = saved.get("choices"), saved.get("init")
+    if isinstance(choices, dict) and isinstance(init, dict) and choices.get("init") == "auto":
+        init.setdefault("otherwise", "scaled")
     return saved
 
 

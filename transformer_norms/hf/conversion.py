@@ -1,9 +1,10 @@
 """A transformers model as one of ours and back, through the facts that both state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
@@ -58,6 +59,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     """A transformers model with our weights, in eval mode: of the family `model_type`, or of the
     first that can be the same function. Dropout is written where the family has it everywhere.
 
+    A scale of the logits that no family has goes into the weights of a head of their own.
     ValueError names the key that no family of transformers can say, and what is there.
     """
     transformers = _import_transformers()
@@ -65,10 +67,16 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
         raise ValueError("the model carries no config: only what build_model built can be exported")
     facts = facts_of(model.config, model.vocab_size)
     families = FAMILIES if model_type is None else [family_of(model_type)]
-    family, config = _choose_family(families, facts)
+    ours: dict[str, Tensor] = dict(model.named_parameters())
+    try:
+        family, config = _choose_family(families, facts)
+    except ValueError:
+        if not isinstance(scale := facts["architecture.logit_scale"], float) or scale == 1:
+            raise
+        family, config = _choose_family(families, {**facts, **_FOLDED})
+        ours |= _fold(scale, ours)
     for key in family.dropouts:
         setattr(config, key, model.config.model.dropout)
-    ours = dict(model.named_parameters())
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = dict(theirs.named_parameters())
@@ -79,6 +87,17 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
             assert tensor.shape == there[name].shape, name
             there[name].copy_(tensor)
     return theirs.eval()
+
+
+# The facts of the same function where a head of its own holds the scale of the logits.
+_FOLDED: Facts = {"architecture.logit_scale": 1.0, "architecture.tied": False}
+
+
+def _fold(scale: float, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weight of a head, and its bias, that holds the scale of the logits."""
+    head = {name: ours[name] for name in ("head.weight", "head.bias") if name in ours}
+    head.setdefault("head.weight", ours["embedding.weight"])
+    return {name: tensor.detach() * scale for name, tensor in head.items()}
 
 
 def _choose_family(families: Sequence[Family], facts: Facts) -> tuple[Family, Any]:

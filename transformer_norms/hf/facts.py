@@ -7,6 +7,7 @@ config, and theirs by their family. `overrides_of` spells facts as what one type
 import math
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -126,8 +127,13 @@ def _name(axis: str, config: Config) -> str:
     if chosen in same_content:
         return chosen
     if same_content:  # peri is sandwich, and brings a norm on the embedding
-        return min(same_content, key=lambda name: "brings" in OmegaConf.load(files[name]))
+        return min(same_content, key=lambda name: len(_brought_to_a_model(files[name])))
     return f"{chosen}, changed" if chosen in files else chosen
+
+
+def _brought_to_a_model(file: Path) -> set[str]:
+    """The choices besides the start that a file brings."""
+    return {*to_dict(OmegaConf.load(file)).get("brings", {})} - {"init"}
 
 
 @cache

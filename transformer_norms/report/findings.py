@@ -204,7 +204,10 @@ def differences(study: Study, variant: Variant) -> list[str]:
 
 def confounds(study: Study, variant: Variant) -> list[str]:
     """The names of the settings in `differences`, cut short: init, embed_scale, final_norm."""
-    keys = [key.removeprefix("architecture.") for key in _unasked_settings(study, variant)]
+    keys = [
+        key.removeprefix("architecture.").replace("optimizer.lr_factor", "lr_factor")
+        for key in _unasked_settings(study, variant)
+    ]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
