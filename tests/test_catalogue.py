@@ -147,7 +147,8 @@ STRANGE = [
     (["placement=deepnorm", "mlp=swiglu"], ["mlp=swiglu has a gate, on which the paper of init="]),
     (["placement=subln", "mlp=geglu"], ["mlp=geglu has a gate, on which the", "init=subln is not"]),
     (["norm=dyt", "architecture.embed_scale=none"], ["architecture.embed_scale=none, where norm="]),
-    (["norm=derf", "placement=post"], []),
+    (["norm=derf", "placement=post"], ["init=transformer2017, where norm=derf goes with"]),
+    (["norm=scalenorm", "placement=pre"], []),
     (
         ["placement=post", "architecture.embed_scale=2"],
         ["embed_scale=2, where init=transformer2017"],
