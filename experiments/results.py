@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+import widths
 from claims import claims_table
 
-from transformer_norms.analysis import init_gradients, invariances, norm_removal
+from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WITHOUT
@@ -45,7 +46,12 @@ LEFT_OUT = ("missing", "median", "sign-flip", "correlation", "points")
 FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
-ONE_START = ["init=scaled", "architecture.tied=true", "architecture.embed_scale=none"]
+ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
+STARTS = {
+    "": [],
+    ", all at mup": ["init=mup", *ONE_START],
+    ", all at 0.02": ["init=scaled", *ONE_START],
+}
 XIONG = [
     "norm=layernorm",  # the theorem's
     "placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln", "seed=range(0,10)"
@@ -81,6 +87,7 @@ def regenerate() -> None:
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
     _starts(HERE / "starts")
+    _widths(HERE / "width", found)
     subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
     _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
 
@@ -88,14 +95,25 @@ def regenerate() -> None:
 def _write_study(archive: Path, folder: Path) -> Findings:
     """Writes the report of the runs in `archive` and puts it beside the archive."""
     study, home = archive.parent.name, archive.parent
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    _unpack(archive, folder)
     path, findings = write_report([folder / study], folder / f"{study}-report")
     for name in (*FILES, "report.html"):
         if (path.parent / name).exists():
             shutil.copyfile(path.parent / name, home / name)
     _fill(home / "README.md", "\n\n".join(_blocks(findings)))
     return findings
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Writes the files of an archive that `pack` made: plain files inside the study's folder.
+    (Before Python 3.11.4 tarfile has no filter that would make sure of that.)"""
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            path, data = Path(member.name), packed.extractfile(member)
+            if data is None or not member.isfile() or path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{archive}: {member.name} is no file of a study")
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data.read())
 
 
 def _blocks(findings: Findings) -> Iterator[str]:
@@ -146,16 +164,30 @@ def _init_gradients(folder: Path) -> str:
 
 def _starts(folder: Path) -> None:
     """Measured anew: how each placement starts at its own start, and at one start for all."""
-    rows = [["placement", "its start", *WORDS, *(f"{word}, one start" for word in WORDS)]]
+    rows = [["placement", "its start", *(f"{word}{of}" for of in STARTS for word in WORDS)]]
     sizes = ["model.depth=4", "model.width=128", "model.heads=4", "model.context=64"]
     for placement in options("placement"):
-        own = compose([*sizes, f"placement={placement}"])
-        one = compose([*sizes, f"placement={placement}", *ONE_START])
-        numbers = [measure_start(build_model(config, 257)) for config in (own, one)]
-        tied = "" if own.architecture.tied else ", untied"
+        configs = [compose([*sizes, f"placement={placement}", *typed]) for typed in STARTS.values()]
+        numbers = [measure_start(build_model(config, 257)) for config in configs]
+        tied = "" if configs[0].architecture.tied else ", untied"
         cells = [f"{number:.3g}" for start in numbers for number in start]
-        rows.append([placement, f"{own.choices.init}{tied}", *cells])
+        rows.append([placement, f"{configs[0].choices.init}{tied}", *cells])
     _fill(folder / "README.md", markdown_table(rows))
+
+
+def _widths(folder: Path, found: Mapping[str, Findings]) -> None:
+    """What the studies of single widths say together; the coordinate check is measured anew."""
+    rules = widths.rules_of(found)
+    checked = widths.check_coordinates(rules)
+    (folder / "rates.svg").write_bytes(widths.draw_rates(rules))
+    (folder / "coordinate_check.svg").write_bytes(coordinate_check.figure(checked))
+    parts = [
+        markdown_table(widths.rates_table(rules)),
+        markdown_table(widths.losses_table(rules)),
+        markdown_table(coordinate_check.rows(checked)),
+        markdown_list(coordinate_check.notes_on(checked, widths.STEPS)),
+    ]
+    _fill(folder / "README.md", "\n\n".join(parts))
 
 
 def _invariances(folder: Path) -> None:

@@ -68,3 +68,14 @@ def svg_bytes(drawing: Any) -> bytes:
     data = figure_bytes(drawing, "svg")
     pyplot().close(drawing)
     return data
+
+
+def set_decades(axes: Any) -> None:
+    """Numbers all decades, and parts of decades where the axis has few of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    parts = (1,) if high / low > 1e3 else (1, 2, 5) if high / low > 10 else (1, 2, 3, 5, 7)
+    axes.yaxis.set_major_locator(LogLocator(subs=parts))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -14,7 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
-from transformer_norms.analysis.command import make_parser, paragraph, run_analysis, svg_bytes
+from transformer_norms.analysis.command import (
+    make_parser,
+    paragraph,
+    run_analysis,
+    set_decades,
+    svg_bytes,
+)
 from transformer_norms.analysis.init_measures import (
     VOCABULARY,
     WIDTH,
@@ -273,6 +279,7 @@ def figure(variants: Sequence[Variant]) -> bytes:
         axes.xaxis.minorticks_off()
         axes.set_title(part, fontsize=FONT)
         axes.set(xlabel="width d")
+        set_decades(axes)
         style_axes(axes)
     panels[0].set(ylabel="change, rms over coordinates")
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center",

@@ -11,6 +11,7 @@ from transformer_norms.analysis.command import (
     make_parser,
     paragraph,
     run_analysis,
+    set_decades,
     svg_bytes,
 )
 from transformer_norms.analysis.init_measures import (
@@ -230,7 +231,7 @@ def figure(variants: Sequence[Variant], depths: Sequence[int]) -> bytes:
         _draw_bounds(square, deepest)
     for axes, own in zip(panels, ends, strict=True):
         _name_lines(axes, [variant.name for variant in variants], own)
-        _set_ticks(axes)
+        set_decades(axes)
         style_axes(axes)
     gradients.set(xlabel="depth N, blocks", ylabel="|dL/dW_down| in the last block")
     down.set(xlabel=f"block of {deepest}", ylabel="|dL/dW_down| in the block")
@@ -291,17 +292,6 @@ def _draw_bounds(axes: Any, depth: int) -> None:
     low, high = zip(*map(stream_bounds, blocks), strict=True)
     axes.fill_between(blocks, low, high, color=GREY, alpha=0.15, linewidth=0, zorder=0)
     axes.annotate("bounds of pre", (depth, low[-1]), **BELOW)
-
-
-def _set_ticks(axes: Any) -> None:
-    """Numbers all decades, and parts of decades where the axis has few of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axes.get_ylim()
-    parts = (1,) if high / low > 1e3 else (1, 2, 5) if high / low > 10 else (1, 2, 3, 5, 7)
-    axes.yaxis.set_major_locator(LogLocator(subs=parts))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _name_lines(axes: Any, names: Sequence[str], ends: Sequence[End]) -> None:
