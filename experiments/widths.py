@@ -54,7 +54,9 @@ def best_rate(losses: Mapping[float, float]) -> float:
 def rules_of(found: Mapping[str, Findings]) -> list[Rule]:
     """The rules of all studies of widths, in the order of the question."""
     rules: dict[str, Rule] = {}
-    studies = {int(name.removeprefix(STUDY)): found[name] for name in found if STUDY in name}
+    studies = {
+        int(name.removeprefix(STUDY)): found[name] for name in found if name.startswith(STUDY)
+    }
     for width, findings in sorted(studies.items()):
         for audit in audits(findings.study):
             variant = audit.variant

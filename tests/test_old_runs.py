@@ -138,6 +138,8 @@ def test_a_run_of_an_earlier_default_start_keeps_it(tmp_path):
         "scaled", dict.fromkeys(("matrices", "embeddings", "head", "norms", "biases"), 1.0)
     )  # fmt: skip
     assert compose([f"config={file}", "placement=hybrid"]).choices.init == "megatron"
+    wider = compose([f"config={file}", "init=mup", "model.width=256"])
+    assert wider.optimizer.lr_factor.matrices == 0.5
 
 
 @pytest.mark.parametrize("typed", ["auto", "scald", "7"])

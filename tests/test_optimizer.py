@@ -144,12 +144,13 @@ def test_the_init_states_the_factors_that_nobody_typed():
         ("norms=1/fan_in", ["optimizer.lr_factor.norms", "fan_in", "known here are"]),
         ("head=0", ["optimizer.lr_factor.head", "above 0"]),
         ("matrices=128/width", ["optimizer.lr_factor.matrices", "names width"]),
+        ("matrices='128/fan_in - 0.5'", ["optimizer.lr_factor.matrices", "above 0"]),  # at W_down
         ("matrix=2", ["lr_factor.matrix", "matrices, embeddings, head, norms, biases"]),
     ],
 )
 def test_a_wrong_factor_is_refused_in_one_line(typed, words):
     with pytest.raises(ConfigError) as error:
-        compose([f"optimizer.lr_factor.{typed}"])
+        compose(["model.width=128", "model.heads=4", f"optimizer.lr_factor.{typed}"])
     assert all(word in str(error.value) for word in words)
     assert "\n" not in str(error.value)
 
@@ -209,3 +210,27 @@ def test_after_the_warmup_each_schedule_is_its_own_curve():
     stable = curve("wsd", final=0.0, decay=0.2)
     assert stable[WARMUP : STEPS - 40] == [1.0] * (STEPS - 40 - WARMUP)
     assert stable[STEPS - 40 :] == pytest.approx([1 - k / 40 for k in range(40)])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["model.width=256"], []),
+        (["optimizer=muon"], []),  # the usual width, 128, has the factor 1
+        (["model.width=256", "optimizer=muon"], ["matrices=1, where init=mup goes with 128/d"]),
+        (["model.width=256", "optimizer.lr_factor.matrices=1"], ["matrices=1, where init=mup"]),
+        (["model.width=256", "init=spectral", "optimizer.lr_factor.head=2"],
+         ["head=2, where init=spectral goes with 128/fan_in", "init=spectral is not verified"]),
+    ],
+)  # fmt: skip
+def test_rates_other_than_the_inits_are_warned_of(typed, said):
+    sizes = [] if any("width" in text for text in typed) else ["model.width=128"]
+    warnings = compose(["model.heads=4", *sizes, *typed]).warnings
+    assert len(warnings) == len(said), warnings
+    assert all(words in line for words, line in zip(said, warnings, strict=True))
+
+
+def test_the_logits_scale_of_mup_is_none_at_its_base_width():
+    sizes = ["model.heads=4", "model.width=128"]
+    assert compose(sizes).architecture.logit_scale == "none"
+    assert compose([*sizes, "model.width=64"]).architecture.logit_scale == "128/d"

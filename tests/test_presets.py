@@ -84,7 +84,9 @@ def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset)
     held = yaml.safe_load((folder_of_configs() / "preset" / f"{preset}.yaml").read_text())
     axes = {name for item in held["defaults"] for name in item}
     assert axes <= {f"override /{axis}" for axis in "norm placement init position mlp".split()}
-    assert set(held) <= {"defaults", "architecture", "embed", "qk_norm", "final_norm", "about"}
+    known = {"defaults", "architecture", "embed", "qk_norm", "final_norm", "about", "init"}
+    assert set(held) <= known
+    assert held.get("init", {"otherwise": "scaled"}) == {"otherwise": "scaled"}
 
 
 def test_no_constant_of_a_preset_leaks_into_another_choice():

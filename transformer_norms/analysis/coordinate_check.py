@@ -53,8 +53,8 @@ DEFAULTS = {
     "optimizer.lr": "4e-3",
 }
 UNREAD = (
-    "config data tokenizer schedule trainer tracking study again continue_from launcher parallel "
-    "sweep hydra"
+    "config data tokenizer loss schedule trainer tracking study again continue_from launcher "
+    "parallel sweep hydra"
 ).split()
 # What is compared before and after: the outputs of all attentions, of all mlps, the states that the
 # head reads, and the logits.

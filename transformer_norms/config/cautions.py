@@ -23,6 +23,7 @@ def cautions(config: Config, typed: Collection[str]) -> list[str]:
         *_ignored(config, placement),
         *_heads(config, placement),
         *_unlike_the_paper(config, placement, typed),
+        *_rates(config, typed),
         *_unlike_the_file(config, typed),
         *_unchecked(config),
     ]
@@ -110,7 +111,7 @@ def _unlike_the_paper(
     for axis, brings in brought.items():
         for short, wanted in brings.items():
             key = names.get(short)
-            if key is None or made[key] == wanted:
+            if key is None or made[key] == wanted or _is_no_scale(config, made[key], wanted):
                 continue
             if choices["preset"] == "none" or {axis, key} & set(typed):
                 value, expected = _value_text(made[key]), _value_text(wanted)
@@ -126,6 +127,29 @@ def _unlike_the_paper(
         yield f"init={choices['init']} is not verified: {unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
+
+
+def _is_no_scale(config: Config, made: Any, wanted: Any) -> bool:
+    """Whether none stands for a wanted factor of 1, as muP's is at its base width."""
+    if made != "none" or not isinstance(wanted, str) or wanted == "none":
+        return False
+    try:
+        return bool(Formula(wanted)(formula_values(config.model)) == 1)
+    except ValueError:  # a word, such as the name of a norm
+        return False
+
+
+def _rates(config: Config, typed: Collection[str]) -> Iterator[str]:
+    """Yields where the rates of groups of parameters are not those that the init states."""
+    stated, factors = config.init.get("lr_factor", {}), config.optimizer.get("lr_factor")
+    init, values = config.choices.init, formula_values(config.model)
+    for group, formula in stated.items():
+        plain = {"fan_in", "fan_out"}.isdisjoint(Formula(formula).names)
+        wanted = Formula(formula)(values) if plain else formula
+        found = factors.get(group) if isinstance(factors, Mapping) else 1.0
+        if found != wanted and not (f"optimizer.lr_factor.{group}" in typed and found == formula):
+            shown = found if isinstance(found, str) else f"{found:g}"
+            yield f"optimizer.lr_factor.{group}={shown}, where init={init} goes with {formula}"
 
 
 def _unchecked(config: Config) -> Iterator[str]:

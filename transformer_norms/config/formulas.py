@@ -13,9 +13,9 @@ from transformer_norms.model.coefficient import Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases
-from transformer_norms.model.settings import ROLES, formula_values
+from transformer_norms.model.settings import ROLES, Sizes, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
-from transformer_norms.training.settings import WEIGHTS
+from transformer_norms.training.settings import WEIGHTS, check_factor
 
 Values = Mapping[str, float]
 # The shapes that a learned coefficient may have, on the stream and on heads.
@@ -40,7 +40,7 @@ def check_formulas(config: Config) -> None:
     for here in blocks:
         _check_block(placement, here, depth)
     _check_deviations(config, values, blocks)
-    _check_factors(config.optimizer.get("lr_factor", {}), values)
+    _check_factors(config.optimizer.get("lr_factor"), config.model)
 
 
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
@@ -92,13 +92,15 @@ def _check_deviations(config: Config, values: Values, blocks: Sequence[Values]) 
                     raise ValueError("a standard deviation is at least 0")
 
 
-def _check_factors(factors: Mapping[str, Any], values: Values) -> None:
-    """Checks what the learning rate of each group of parameters is multiplied by."""
-    for group, formula in factors.items():
-        shape = {"fan_in": values["d"], "fan_out": values["d"]} if group in WEIGHTS else {}
-        with name_key(f"optimizer.lr_factor.{group}", formula):
-            if not 0 < Formula(formula)({**values, **shape}) <= 1e6:
-                raise ValueError("a factor of the learning rate is above 0, and at most 1e6")
+def _check_factors(factors: Any, sizes: Sizes) -> None:
+    """Checks what the learning rate of each group of parameters is multiplied by. A plugin's own
+    optimizer may mean something else by it."""
+    values, d, m = formula_values(sizes), sizes.width, sizes.mlp_width
+    for group, formula in factors.items() if isinstance(factors, Mapping) else ():
+        shapes = ((d, d), (d, m), (m, d)) if group in WEIGHTS else ()
+        for shape in [{"fan_in": i, "fan_out": o} for i, o in shapes] or [{}]:
+            with name_key(f"optimizer.lr_factor.{group}", formula):
+                check_factor(Formula(formula)({**values, **shape}))
 
 
 @contextmanager

@@ -83,7 +83,8 @@ def complete(saved: Any) -> Any:
         return saved
     for tree in (saved, saved.get("resolved")):
         for node, key, value in younger_keys(tree):
-            node.setdefault(key, copy.deepcopy(value))
+            chosen = key == "lr_factor" and tree is saved  # old inits state no factors
+            node.setdefault(key, dict.fromkeys(GROUPS, "auto") if chosen else copy.deepcopy(value))
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}

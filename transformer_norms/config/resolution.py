@@ -245,6 +245,8 @@ class _Resolving:
         for key in DEFAULTS:
             if architecture[key] == "auto":
                 architecture[key] = brought[key]
+        if self._is_one(architecture["logit_scale"]):  # as mup's is at its base width
+            architecture["logit_scale"] = "none"
         scale = str(architecture["attention_scale"]).replace(" ", "")
         if unit_length and scale == DEFAULTS["attention_scale"]:
             raise ConfigError(
@@ -252,18 +254,28 @@ class _Resolving:
                 "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
             )
 
+    def _is_one(self, spec: Any) -> bool:
+        """Whether a coefficient is the number 1 for these sizes."""
+        if isinstance(spec, Mapping) or spec == "none":
+            return False
+        with name_key("architecture.logit_scale", spec):
+            return bool(Formula(spec)(formula_values(Sizes(**self.nodes["model"]))) == 1)
+
     def resolve_rates(self) -> None:
         """Takes the factors of the learning rate that are auto from the init rule, and makes
         numbers of those that a whole group of parameters has in common. A formula of fan_in or
         fan_out stays, for each weight to be worked out."""
         nodes, values = self.nodes, formula_values(Sizes(**self.nodes["model"]))
-        if "lr_factor" not in nodes["optimizer"]:
+        chosen, of_init = nodes["optimizer"].get("lr_factor"), nodes["init"].get("lr_factor", {})
+        if not isinstance(chosen, Mapping):  # a plugin's optimizer
             return
-        of_init, factors = nodes["init"].get("lr_factor", {}), {}
-        for group in of_init:
-            if group not in GROUPS:
-                raise ConfigError(f"init.lr_factor: {unknown('group', group, GROUPS)}")
-        for group, formula in nodes["optimizer"]["lr_factor"].items():
+        factors = {}
+        for name, stated in (("optimizer", chosen), ("init", of_init)):
+            for group in stated:
+                if group not in GROUPS:
+                    raise ConfigError(f"{name}.lr_factor: {unknown('group', group, GROUPS)}")
+        for group in GROUPS:
+            formula = chosen.get(group, "auto")
             formula = of_init.get(group, 1) if formula == "auto" else formula
             with name_key(f"optimizer.lr_factor.{group}", formula):
                 factor = Formula(formula)

@@ -301,14 +301,14 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     config = anatomy.config
     word, value = chosen_value(config.chosen, key), _value(config, key)
     short = key.rpartition(".")[2]
+    if key.startswith("optimizer."):
+        return _chooser_of_factor(config, key, typed)
     if word not in ("auto", value) and word != "always":
         return f"the placement's own q and k norms, before the preset's {word}"
     if word != "auto":
         return _by_hand(config, key, typed) + (": always" if word == "always" else "")
     if config.embed == "fixnorm" and short == "embed_scale":
         return "embed=fixnorm, whose paper scales so"
-    if key.startswith("optimizer.") and short in config.init.get("lr_factor", {}):
-        return f"init={config.choices.init}, whose rates these are"
     brought = {
         "placement": anatomy.placement.brings,
         "norm": config.norm.get("brings", {}),
@@ -324,6 +324,17 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     if short == "attention_scale" and value == HENRYS_SCALE:
         return "auto: queries and keys have length 1, and want a learned scale"
     return f"auto: {SIZES.get(key, 'the default')}"
+
+
+def _chooser_of_factor(config: Config, key: str, typed: set[str]) -> str:
+    """Who chose the factor of the learning rate of a group of parameters."""
+    if key in typed:
+        return "you typed it"
+    if chosen_value(config.chosen, key) != "auto":
+        return "the saved run" if "config" in typed else f"optimizer={config.choices.optimizer}"
+    if key.rpartition(".")[2] in config.init.get("lr_factor", {}):
+        return f"init={config.choices.init}, whose rates these are"
+    return "auto: the default"
 
 
 def _by_hand(config: Config, key: str, typed: set[str]) -> str:

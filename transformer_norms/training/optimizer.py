@@ -18,7 +18,7 @@ from transformer_norms.model.initialization import Embedding, Linear, fans
 from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
-from transformer_norms.training.settings import GROUPS
+from transformer_norms.training.settings import GROUPS, check_factor
 
 OPTIMIZERS = Registry("optimizer")
 # What the learning rate of each of GROUPS is multiplied by: a number, or a formula of N, d, .. and,
@@ -124,6 +124,7 @@ def _divide(
         {
             "params": alike[undecayed, factor],
             "lr": lr * factor,
+            "base_lr": lr,
             "weight_decay": 0.0 if undecayed else weight_decay / factor,
         }
         for undecayed, factor in sorted(alike)
@@ -137,7 +138,7 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     module = model.get_submodule(key.rpartition(".")[0])
     shape = fans(module) if isinstance(module, (nn.Linear, nn.Embedding)) else {}
     config: Any = model.config
-    return float(Formula(formula)({**formula_values(config.model), **shape}))
+    return check_factor(float(Formula(formula)({**formula_values(config.model), **shape})))
 
 
 def _adamw(

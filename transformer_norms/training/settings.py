@@ -11,6 +11,13 @@ GROUPS = ("matrices", "embeddings", "head", "norms", "biases")
 WEIGHTS = GROUPS[:3]  # each of their weights has a fan_in and a fan_out
 
 
+def check_factor(factor: float) -> float:
+    """Returns what a learning rate is multiplied by, or raises ValueError."""
+    if not 0 < factor <= 1e6:
+        raise ValueError("a factor of the learning rate is above 0, and at most 1e6")
+    return factor
+
+
 def _refuse_fp16(value: object) -> object:
     if value == "fp16":
         raise ValueError(

@@ -138,7 +138,8 @@ class Trainer:
             row |= record.losses("val", *nats)
             self.final = row["val/loss"]
             self.best = min(self.final, self.best) if self.best == self.best else self.final
-        peak = self.optimizers[0].defaults["lr"]  # without the factors of groups
+        group = self.optimizers[0].param_groups[0]
+        peak = group.get("base_lr", self.peaks[0][0])  # without the factor of a group
         rate = peak * self.schedule(self.step - 1, self.settings.steps)
         row |= {"lr": rate, "grad_norm": self.grad_norm}
         record.row({**row, "seconds": round(self.seconds, 3), **self.probed})
