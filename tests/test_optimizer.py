@@ -227,10 +227,10 @@ def test_rates_other_than_the_inits_are_warned_of(typed, said):
     sizes = [] if any("width" in text for text in typed) else ["model.width=128"]
     warnings = compose(["model.heads=4", *sizes, *typed]).warnings
     assert len(warnings) == len(said), warnings
-    assert all(words in line for words, line in zip(said, warnings, strict=True))
+    assert all(any(words in line for line in warnings) for words in said)
 
 
 def test_the_logits_scale_of_mup_is_none_at_its_base_width():
-    sizes = ["model.heads=4", "model.width=128"]
-    assert compose(sizes).architecture.logit_scale == "none"
-    assert compose([*sizes, "model.width=64"]).architecture.logit_scale == "128/d"
+    for width, scale in ((128, "none"), (64, "128/d")):
+        config = compose(["model.heads=4", f"model.width={width}"])
+        assert (config.choices.init, config.architecture.logit_scale) == ("mup", scale)
