@@ -87,7 +87,7 @@ def _compared(part: Part, study: Findings) -> Comparison:
 
 
 def _agrees(part: Part, comparison: Comparison) -> bool | None:
-    """None if the numbers cannot tell. A pair in which a run diverged supports no claim of a
+    """None if the numbers cannot tell. A pair in which a run failed supports no claim of a
     difference in loss."""
     verdict = comparison.verdict
     if verdict in ("better", "worse"):
@@ -101,10 +101,10 @@ def _numbers(part: Part, comparison: Comparison, study: Findings) -> str:
     against = f" - {part.baseline}" if part.baseline else ""
     name = f"{part.variant}{against}"
     other = part.baseline or study.study.variant(part.variant).baseline or part.variant
-    if comparison.verdict == "diverged":
-        lost = (f"{one} in {study.outcomes[one].divergence}"
+    if comparison.verdict == "failed":
+        lost = (f"{one} in {study.outcomes[one].failure}"
                 for one in (part.variant, other))  # fmt: skip
-        return f"{name}: diverged, {' and '.join(lost)}"
+        return f"{name}: failed, {' and '.join(lost)}"
     if comparison.low is None or comparison.p_holm is None:
         return f"{name}: {comparison.verdict}"
     difference, interval = difference_and_interval(comparison)

@@ -1,6 +1,6 @@
 """Losses by seed, as the statistics take them."""
 
-from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.outcomes import Outcomes
 from transformer_norms.report.verdict import compare, comparison_sentence
 
 EFFECT = 0.005
@@ -8,8 +8,10 @@ NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 BASE = (3.00, 3.02, 2.99, 3.01, 3.03)
 
 
-def outcomes(losses, **more):
-    return Outcomes(dict(enumerate(losses)), **more)
+def outcomes(losses, failed=(), **more):
+    """The losses by seed; those of the seeds in `failed` diverged."""
+    trained = {seed: loss for seed, loss in enumerate(losses) if seed not in failed}
+    return Outcomes(trained, dict.fromkeys(failed, "diverged"), **more)
 
 
 def comparison_of(ours, theirs, effect=EFFECT):

@@ -47,9 +47,7 @@ def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
     assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
 
 
-def test_a_run_that_learned_no_more_than_frequencies_is_pointed_out_in_results_and_in_tuning(
-    tmp_path,
-):
+def test_a_run_of_old_that_learned_no_more_than_frequencies_has_failed(tmp_path):
     runs = []
     for rate, stage, seed, loss in (
         (1e-3, "tune", 9, 2.4), (1e-2, "tune", 9, 3.3), (1e-3, "result", 0, 2.4),
@@ -62,10 +60,9 @@ def test_a_run_that_learned_no_more_than_frequencies_is_pointed_out_in_results_a
         make_run(tmp_path, config, loss, data=data)
     grid = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [9]}
     make_record(tmp_path, runs, baseline={"placement": "post"}, **grid)
-    assert unusual_runs(findings(read_study([tmp_path]))) == [
-        "post: 1 of its 3 results, its trial at lr=0.01 (seed 9) finished no better than the "
-        "frequencies of tokens alone (3.3000 nats)"
-    ]
+    outcomes = findings(read_study([tmp_path])).outcomes["post"]
+    assert outcomes.losses == {0: 2.4, 2: 3.26}
+    assert outcomes.failed == {1: "no better than the unigram (3.300)"}
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
@@ -106,16 +103,16 @@ def lost_study(study, *placements):
 def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
     lost_study(tmp_path, "pre", "post", "peri")
     result = answer(findings(read_study([tmp_path])))
-    (lost,) = [group for group in result.groups if group.verdict == "diverged"]
+    (lost,) = [group for group in result.groups if group.verdict == "failed"]
     assert [(v.name, by) for v, by in lost.members] == [("post", "at every value tried")]
-    assert [group.verdict for group in result.groups] == ["diverged", "identical"]
+    assert [group.verdict for group in result.groups] == ["failed", "identical"]
 
 
 def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(tmp_path):
     lost_study(tmp_path, "pre", "post")
     result = answer(findings(read_study([tmp_path])))
-    assert result.lead == "post diverged at every value tried (2 runs)."
-    assert [group.verdict for group in result.groups] == ["diverged"]
+    assert result.lead == "post failed to train at every value tried (2 runs)."
+    assert [group.verdict for group in result.groups] == ["failed"]
 
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):

@@ -14,7 +14,7 @@ import results
 import yaml
 from claims import Part, _finding
 
-from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.outcomes import Outcomes
 from transformer_norms.report.verdict import compare
 
 HERE = Path(__file__).parents[1] / "experiments"
@@ -92,11 +92,14 @@ def test_everything_is_regenerated_to_the_same_bytes(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------- claims
 
 
-def study_of(diverged=None, **losses):
+def study_of(failed=None, **losses):
     """Outcomes by variant, each compared with `pre`, as a report has them."""
-    lost = diverged or {}
+    lost = failed or {}
     outcomes = {
-        name: Outcomes(losses=dict(enumerate(values)), diverged=frozenset(lost.get(name, ())))
+        name: Outcomes(
+            {s: loss for s, loss in enumerate(values) if s not in lost.get(name, ())},
+            dict.fromkeys(lost.get(name, ()), "diverged"),
+        )
         for name, values in losses.items()
     }
     pairs = {name: (own, outcomes["pre"]) for name, own in outcomes.items() if name != "pre"}
@@ -160,10 +163,10 @@ def test_a_pair_of_a_claims_own_is_one_more_of_the_studys_comparisons():
     assert found(study, Part("near", "worse", "pre")).startswith("not distinguishable")
 
 
-def test_a_run_that_diverged_is_named_and_bears_no_claim_about_losses():
+def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses():
     study = study_of({"other": [0, 2]}, pre=losses(5), other=[5.5, *losses(5)[1:2], 5.5, 1.9, 1.9])
     said = found(study, Part("other", "worse"))
-    assert said.startswith("not distinguishable at this size: other: diverged, other in 2 of 5 (")
+    assert said.startswith("not distinguishable at this size: other: failed, other in 2 of 5 (")
     assert "pre in 0 of 5" in said
 
 

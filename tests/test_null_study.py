@@ -96,9 +96,9 @@ def test_a_run_lost_at_random_makes_no_claim(unchecked):
         number, seed = draws.randrange(3), draws.randrange(5)
         others[number][seed] = 10.8
         pairs = {str(k): (outcomes(other), outcomes(base)) for k, other in enumerate(others)}
-        lost = outcomes(others[number], diverged=frozenset({seed}))
+        lost = outcomes(others[number], failed={seed})
         pairs[str(number)] = lost, outcomes(base)
-        assert compare(pairs, 0.0)[str(number)].verdict == "diverged"
+        assert compare(pairs, 0.0)[str(number)].verdict == "failed"
 
 
 @pytest.mark.nightly
@@ -106,7 +106,7 @@ def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_
     false = 0
     for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
         sides = [
-            outcomes(losses, diverged=frozenset(s for s, loss in enumerate(losses) if loss > 3.5))
+            outcomes(losses, failed={s for s, loss in enumerate(losses) if loss > 3.5})
             for losses in others
         ]
         pairs = {str(k): (side, outcomes(base)) for k, side in enumerate(sides)}

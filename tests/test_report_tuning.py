@@ -94,9 +94,9 @@ def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
     kept = lambda run: run["stage"] == "tune" or run["variant"] == {"placement": "pre"}  # noqa: E731
     path.write_text(json.dumps(record | {"runs": list(filter(kept, record["runs"]))}))
     table = text()
-    assert "post diverged at every value tried (3 runs)" in table
+    assert "post failed to train at every value tried (3 runs)" in table
     assert "its best" not in table
-    assert by_name(table, "post")["verdict"] == "diverged"
+    assert by_name(table, "post")["verdict"] == "failed"
 
 
 def test_an_edge_is_said_of_the_key_that_is_at_one():

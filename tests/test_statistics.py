@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from statistics import mean
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 from losses import BASE, EFFECT, NOISE, comparison_of, outcomes
 from scipy import optimize, stats
 
+from transformer_norms.report.outcomes import Outcomes, Share, fisher_p
 from transformer_norms.report.statistics import (
-    Outcomes,
-    Share,
     detectable_difference,
     holm,
     sign_flip,
@@ -30,7 +28,7 @@ PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 
 def test_the_paired_numbers_are_those_of_scipy_and_of_the_textbook():
     draws = np.random.default_rng(1)
-    for seeds in (2, 3, 5, 10):
+    for seeds in (3, 5, 10):
         ours, theirs = draws.normal(3, 0.01, (2, seeds)).tolist()
         c, expected = comparison_of(ours, theirs), stats.ttest_rel(ours, theirs)
         interval = expected.confidence_interval(0.95)
@@ -44,8 +42,7 @@ def test_the_paired_numbers_are_those_of_scipy_and_of_the_textbook():
             stats.ttest_1samp(differences, EFFECT, alternative="less").pvalue,
         ]
         assert c.p_equivalent == pytest.approx(max(one_sided), rel=1e-9)
-        if seeds > 2:
-            assert c.correlation == pytest.approx(np.corrcoef(ours, theirs)[0, 1])
+        assert c.correlation == pytest.approx(np.corrcoef(ours, theirs)[0, 1])
 
 
 def test_sums_do_not_depend_on_the_order_of_their_seeds():
@@ -67,38 +64,41 @@ def test_holms_adjustment_is_the_one_done_by_hand():
     assert holm({}) == {}
 
 
-def test_holm_runs_over_every_comparison_that_has_a_p_or_diverged():
+def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
     base = outcomes([3.00, 3.01, 3.02])
     alone = compare({"a": (outcomes([2.98, 2.985, 3.01]), base)}, EFFECT)["a"]
     pairs = {
         "a": (outcomes([2.98, 2.985, 3.01]), base),
-        "diverged": (outcomes([3.4, 3.3, 9.0], diverged=frozenset({2})), base),
+        "failed": (outcomes([3.4, 3.3, 9.0], failed={2}), base),
         "same": (base, base),
         "single": (Outcomes({0: 3.3}), base),
+        "two": (Outcomes({0: 3.3, 1: 3.2}), base),
     }
     together = compare(pairs, EFFECT)
     assert alone.p_holm == alone.p
     assert together["a"].p_holm == 2 * alone.p
     assert together["a"].detectable > alone.detectable
-    assert together["diverged"].p_holm is None
+    assert together["failed"].p_holm is None
     assert together["same"].p_holm is None
     assert together["single"].p_holm is None
+    assert together["two"].p_holm is None
 
 
-def test_a_pair_that_diverged_has_no_p_and_lends_no_other_one_a_step_of_holms():
+def test_a_pair_with_a_failure_has_no_number_and_lends_no_other_one_a_step_of_holms():
     base = outcomes([3.00, 3.01, 3.02])
-    lost = outcomes([10.80, 10.81, 10.821], diverged=frozenset({0, 1, 2}))  # as if with p 1e-8
-    infinite = outcomes([math.inf] * 3, diverged=frozenset({0, 1, 2}))
+    lost = outcomes([10.80, 10.81, 10.821], failed={0, 1, 2})
+    partly = outcomes([10.80, 10.81, 10.821, 9.9], failed={3})  # the others as if with p 1e-8
     ours = outcomes([2.98, 2.985, 3.01])
     alone = compare({"a": (ours, base)}, EFFECT)["a"]
-    for other in (lost, infinite):
+    for other in (lost, partly):
         together = compare({"a": (ours, base), "lost": (other, base)}, EFFECT)
         assert together["a"].p_holm == 2 * alone.p
         assert together["a"].p_equivalent == min(1, 2 * alone.p_equivalent)
-    c = compare({"lost": (lost, base)}, EFFECT)["lost"]
-    assert c.difference == pytest.approx(7.80033, abs=1e-5)
-    numbers = "low high sd correlation p p_holm sign_flip p_equivalent detectable".split()
-    assert [getattr(c, name) for name in numbers] == [None] * 9
+    numbers = "difference low high sd correlation p p_holm sign_flip p_equivalent detectable"
+    for sides in ((lost, base), (partly, base), (base, partly)):
+        c = compare({"lost": sides}, EFFECT)["lost"]
+        assert [getattr(c, name) for name in numbers.split()] == [None] * 10
+        assert (c.verdict, c.differences) == ("failed", ())
 
 
 def test_claims_are_made_by_the_adjusted_p():
@@ -148,15 +148,31 @@ def test_bounds_on_a_share_are_clopper_and_pearsons():
     assert str(Share(0, 3)) == "0 of 3 (at most 63 %)"
 
 
-def test_a_run_that_diverged_is_infinity_in_the_median_and_its_initial_loss_in_the_mean():
-    ran = Outcomes({0: 3.0, 1: 3.2, 2: 10.4}, frozenset({2}), missing=frozenset({3}))
+def test_failures_are_compared_by_fishers_exact_test():
+    for total, others in itertools.product((1, 3, 5, 8), repeat=2):
+        for count, fewer in itertools.product(range(total + 1), range(others + 1)):
+            table = [[count, total - count], [fewer, others - fewer]]
+            p = fisher_p(Share(count, total), Share(fewer, others))
+            assert p == pytest.approx(stats.fisher_exact(table).pvalue, rel=1e-9)
+    assert fisher_p(Share(3, 5), Share(0, 5)) == pytest.approx(1 / 6)
+    failing, base = outcomes(BASE, failed={0, 1, 4}), outcomes(BASE)
+    for sides in ((failing, base), (base, failing)):
+        assert compare({"v": sides}, EFFECT)["v"].fisher == pytest.approx(1 / 6)
+    assert compare({"v": (failing, Outcomes({}))}, EFFECT)["v"].fisher is None
+    assert comparison_of(BASE, BASE).fisher is None
+
+
+def test_a_run_that_failed_is_infinity_in_the_median_and_in_no_mean():
+    ran = Outcomes({0: 3.0, 1: 3.2}, {2: "diverged"}, missing=frozenset({3}))
     assert ran.median == 3.2
-    assert ran.mean == pytest.approx((3.0 + 3.2 + 10.4) / 3)
-    assert ran.divergence == Share(1, 3)
-    assert ran.planned == 4
-    assert ran.sd == pytest.approx(np.std([3.0, 3.2, 10.4], ddof=1))
-    most = Outcomes({0: 3.0, 1: 10.1, 2: math.inf}, frozenset({1, 2}))
-    assert (most.median, most.mean, most.sd) == (math.inf, math.inf, None)
+    assert ran.mean == pytest.approx(3.1)
+    assert ran.failure == Share(1, 3)
+    assert (ran.ended, ran.planned) == (3, 4)
+    assert ran.sd == pytest.approx(np.std([3.0, 3.2], ddof=1))
+    most = Outcomes({0: 3.0}, {1: "diverged", 2: "diverged"})
+    assert (most.median, most.mean, most.sd) == (math.inf, 3.0, None)
+    every = Outcomes({}, {0: "diverged"})
+    assert (every.median, every.mean, every.sd) == (math.inf, None, None)
     none = Outcomes({}, missing=frozenset({0}))
     assert (none.median, none.mean, none.sd) == (None, None, None)
     assert Outcomes({7: 3.0}).sd is None
@@ -201,15 +217,21 @@ def test_an_equivalent_variants_whole_interval_lies_within_the_effect():
     assert c.verdict == "not distinguishable"
 
 
-def test_a_run_that_diverged_outranks_every_other_verdict():
-    good, bad = outcomes([2.5, 2.51, 2.52]), Outcomes({0: 3.0, 1: 3.01, 2: 9.0}, frozenset({2}))
+def test_a_run_that_failed_outranks_every_other_verdict():
+    good, bad = outcomes([2.5, 2.51, 2.52]), outcomes([3.0, 3.01, 9.0], failed={2})
     for ours, theirs in ((good, bad), (bad, good), (bad, bad)):
-        assert compare({"v": (ours, theirs)}, EFFECT)["v"].verdict == "diverged"
+        assert compare({"v": (ours, theirs)}, EFFECT)["v"].verdict == "failed"
     c = compare({"v": (good, bad)}, EFFECT)["v"]
-    assert c.difference == pytest.approx(mean([-0.5, -0.5, -6.48]))  # the initial loss in its place
-    lost = Outcomes({0: 3.0, 1: 3.01, 2: math.inf}, frozenset({2}))
-    c = compare({"v": (good, lost)}, EFFECT)["v"]
-    assert (c.verdict, c.difference, c.p) == ("diverged", None, None)
+    assert (c.seeds, c.difference, c.p) == ((0, 1), None, None)
+
+
+def test_two_seeds_have_differences_and_no_verdict():
+    c = comparison_of([2.9, 2.8], [3.0, 3.0])
+    assert (c.verdict, c.p, c.low) == ("too few seeds", None, None)
+    assert c.differences == pytest.approx((-0.1, -0.2))
+    assert c.difference == pytest.approx(-0.15)
+    assert comparison_of([3.0, 3.1], [3.0, 3.1]).verdict == "too few seeds"
+    assert comparison_of([2.9, 2.8, 2.85], [3.0, 3.0, 3.0]).verdict == "better"
 
 
 def test_only_seeds_that_both_have_are_compared():

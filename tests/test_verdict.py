@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import BASE, NOISE, outcomes, sentence_of
 
-from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.outcomes import Outcomes
 from transformer_norms.report.verdict import Comparison, comparison_sentence
 
 
@@ -83,14 +83,22 @@ def test_the_sign_flip_stands_beside_students_p_where_it_is_known():
     )
 
 
-def test_runs_that_diverged_or_are_missing_are_said():
+def test_runs_that_failed_or_are_missing_are_said():
     base = outcomes([3.0, 3.01, 3.02])
-    lost = Outcomes({0: 3.0, 1: 10.8, 2: 10.8}, frozenset({1, 2}), missing=frozenset({3}))
-    sandwich, pre = "diverged in 2 of 3 (9 to 99 %)", "pre in 0 of 3 (at most 63 %)"
-    missing = "1 of 4 runs is missing"
-    assert sentence_of(lost, base) == f"sandwich {sandwich}, {pre}; sandwich: {missing}"
+    reasons = {1: "diverged", 2: "no better than the bigram (2.482)"}
+    lost = Outcomes({0: 3.0}, reasons, missing=frozenset({3}))
+    failed = "2 of 3 runs (9 to 99 %; 1 diverged, 1 no better than the bigram)"
+    none, missing = "in 0 of 3 (at most 63 %); Fisher's p 0.40", "1 of 4 runs is missing"
+    assert sentence_of(lost, base) == (
+        f"sandwich failed to train in {failed}, pre {none}; sandwich: {missing}"
+    )
     assert sentence_of(base, lost) == (
-        f"pre {sandwich}, sandwich in 0 of 3 (at most 63 %); pre: {missing}"
+        f"pre failed to train in {failed}, sandwich {none}; pre: {missing}"
+    )
+    one = Outcomes({}, {0: "diverged"})
+    assert sentence_of(one, lost).startswith(
+        "sandwich failed to train in 1 of 1 run (2 to 100 %; 1 diverged), pre in 2 of 3 "
+        "(9 to 99 %; 1 diverged, 1 no better than the bigram); Fisher's p 1.00"
     )
     alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
     assert sentence_of(base, alone) == (
@@ -105,9 +113,16 @@ def test_runs_that_diverged_or_are_missing_are_said():
 
 
 def test_one_difference_repeated_is_said_to_count_once():
-    assert sentence_of(outcomes([3.5, 3.25]), outcomes([3.0, 2.75])) == (
+    assert sentence_of(outcomes([3.5, 3.25, 3.75]), outcomes([3.0, 2.75, 3.25])) == (
         "sandwich cannot be compared with pre: the difference is the same 0.5 nats with each of "
-        "2 seeds, which therefore count as one"
+        "3 seeds, which therefore count as one"
+    )
+
+
+def test_two_seeds_are_too_few_and_both_are_said():
+    assert sentence_of(outcomes([3.5, 3.25]), outcomes([3.0, 2.65])) == (
+        "sandwich cannot be compared with pre with 2 seeds, 3 are the fewest (mean difference "
+        "0.55 nats, by seed 0.5 and 0.6)"
     )
 
 

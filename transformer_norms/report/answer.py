@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.statistics import LEVEL, Outcomes
+from transformer_norms.report.outcomes import Outcomes
+from transformer_norms.report.statistics import LEVEL
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats
 from transformer_norms.report.verdict import (
@@ -42,7 +43,7 @@ def answer(findings: Findings) -> Answer:
         variants = [v for v in findings.compared if findings.verdict(v) == verdict]
         variants.sort(key=lambda v: findings.comparisons[v.name].difference or 0)
         members = [(v, _difference_text(findings, v)) for v in variants]
-        if verdict == "diverged":
+        if verdict == "failed":
             members += [(v, "at every value tried") for v in _lost_variants(findings)]
         groups += [Group(verdict, members)] if members else []
     return Answer(
@@ -55,7 +56,9 @@ def sentence(findings: Findings, variant: Variant) -> str:
     outcomes = findings.outcomes[variant.name]
     if not variant.results:
         if variant.lost:
-            return f"{variant.name} diverged at every value tried ({len(variant.trials)} runs)"
+            return (
+                f"{variant.name} failed to train at every value tried ({len(variant.trials)} runs)"
+            )
         return f"{variant.name} has no runs planned for its result yet"
     if not variant.compared:
         return f"{variant.name}: {_ending_text(outcomes)}"
@@ -71,29 +74,30 @@ def sentence(findings: Findings, variant: Variant) -> str:
 
 
 def _ending_text(outcomes: Outcomes) -> str:
-    """`mean 2.3000 nats over 3 seeds; diverged in 1 of 3 (1 to 91 %); 1 missing`"""
+    """`mean 2.3000 nats over 2 seeds; failed in 1 of 3 (1 to 91 %; 1 diverged); 1 missing`"""
     missing = f"{len(outcomes.missing)} missing"
-    if outcomes.mean is None:
+    if not outcomes.ended:
         return f"no run has ended, {missing}"
-    parts = [f"mean {outcomes.mean:.4f} nats over {plural(len(outcomes.losses), 'seed')}"]
-    parts += [f"diverged in {outcomes.divergence}"] if outcomes.diverged else []
+    parts = [f"failed in {outcomes.failure_text}"] if outcomes.failed else []
+    if outcomes.mean is not None:
+        seeds = plural(len(outcomes.losses), "seed")
+        parts.insert(0, f"mean {outcomes.mean:.4f} nats over {seeds}")
     parts += [missing] if outcomes.missing else []
     return "; ".join(parts)
 
 
 def _lost_variants(findings: Findings) -> list[Variant]:
-    """The variants that diverged wherever they were tuned: that is an answer, too."""
+    """The variants that failed wherever they were tuned: that is an answer, too."""
     return [v for v in findings.study.variants if v.compared and v.lost]
 
 
 def _difference_text(findings: Findings, variant: Variant) -> str:
     comparison = findings.comparisons[variant.name]
-    if comparison.verdict == "diverged":
-        divergence = findings.outcomes[variant.name].divergence
-        if divergence.count:
-            return f"in {divergence}"
+    if comparison.verdict == "failed":
+        if (failure := findings.outcomes[variant.name].failure).count:
+            return f"in {failure}"
         baseline = findings.study.baseline_of(variant).name
-        return f"(not itself; {baseline} in {findings.outcomes[baseline].divergence})"
+        return f"(not itself; {baseline} in {findings.outcomes[baseline].failure})"
     if comparison.difference is None or comparison.verdict == "identical":
         return ""
     if comparison.low is None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.statistics import Outcomes, half_interval
+from transformer_norms.report.outcomes import Outcomes
+from transformer_norms.report.statistics import half_interval
 from transformer_norms.report.study import (
     LOSS_KEYS,
     Curve,
@@ -186,8 +187,8 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
 
 def _draw_finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) -> None:
     """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
-    interval. The right edge has a cross for each diverged run, a triangle for each loss outside."""
-    finished = [list(outcome.finished.values()) for outcome in outcomes]
+    interval. The right edge has a cross for each failed run, a triangle for each loss outside."""
+    finished = [list(outcome.losses.values()) for outcome in outcomes]
     span = _loss_span(finished)
     axes.set_xlim(*span)
     axes.ticklabel_format(axis="x", useOffset=False)
@@ -202,8 +203,8 @@ def _draw_finals(axes: Any, names: Sequence[str], outcomes: Sequence[Outcomes]) 
             half = half_interval(losses)
             axes.errorbar(np.mean(losses), place + 0.14, xerr=half, fmt="|", color=colour,
                           capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
-        for i in range(len(outcome.diverged)):
-            y = place - 0.3 + 0.6 * (i + 1) / (len(outcome.diverged) + 1)
+        for i in range(len(outcome.failed)):
+            y = place - 0.3 + 0.6 * (i + 1) / (len(outcome.failed) + 1)
             axes.plot([1], [y], "x", color=colour, markersize=5, **at_edge)
     axes.set_yticks(
         range(len(names)), [short_name(text) for text in names], fontsize=FONT, parse_math=False

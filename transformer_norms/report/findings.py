@@ -4,13 +4,16 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.statistics import Outcomes
+from transformer_norms.report.outcomes import Outcomes
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.report.verdict import Comparison, compare
+from transformer_norms.run.failure import bigram_horizons, failure
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.run.summary import Summary
 from transformer_norms.text_tables import shorten
 from transformer_norms.training.measures import FACTOR, Start, differing_numbers
 
@@ -37,14 +40,14 @@ class Findings:
     def compared_together(self) -> int:
         """The number of comparisons over which Holm's correction runs."""
         comparisons = self.comparisons.values()
-        return sum(c.p is not None or c.verdict == "diverged" for c in comparisons)
+        return sum(c.p is not None or c.verdict == "failed" for c in comparisons)
 
     def verdict(self, variant: Variant) -> str:
-        """The verdict; without a comparison `diverged`, `baseline` or nothing."""
+        """The verdict; without a comparison `failed`, `baseline` or nothing."""
         if variant.name in self.comparisons:
             return str(self.comparisons[variant.name].verdict)
         if variant.lost:
-            return "diverged"
+            return "failed"
         return "baseline" if variant.baseline == variant.name else ""
 
 
@@ -54,7 +57,13 @@ def findings(study: Study) -> Findings:
     finished = [run.summary for run in study.results if run.finished]
     tested = bool(finished) and all(summary.test_loss is not None for summary in finished)
     loss = "test_loss" if tested else "val_loss"
-    outcomes = {variant.name: _outcomes(variant, loss) for variant in study.variants}
+    bigrams = bigram_horizons(_baseline_summaries(study), loss, study.effect)
+    failures = {
+        run.folder: reason
+        for run in study.results
+        if (reason := failure(run.summary, loss, bigrams, study.effect))
+    }
+    outcomes = {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
     compared = [v for v in study.variants if v.compared and v.results]
     pairs = {v.name: (outcomes[v.name], outcomes[study.baseline_of(v).name]) for v in compared}
     return Findings(
@@ -66,10 +75,16 @@ def findings(study: Study) -> Findings:
     )
 
 
-def _outcomes(variant: Variant, loss: str) -> Outcomes:
+def _baseline_summaries(study: Study) -> list[list[Summary]]:
+    """The ended results of each baseline."""
+    baselines = [variant for variant in study.variants if variant.baseline == variant.name]
+    return [[run.summary for run in variant.ended] for variant in baselines]
+
+
+def _outcomes(variant: Variant, loss: str, failures: Mapping[Path, str]) -> Outcomes:
     return Outcomes(
-        {run.seed: run.final_loss(loss) for run in variant.ended},
-        frozenset(run.seed for run in variant.ended if not run.finished),
+        {run.seed: run.final_loss(loss) for run in variant.ended if run.folder not in failures},
+        {run.seed: failures[run.folder] for run in variant.ended if run.folder in failures},
         frozenset(member.seed for member in variant.results if not member.ended),
     )
 

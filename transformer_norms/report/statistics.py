@@ -1,4 +1,4 @@
-"""The statistics of a handful of seeds: the losses of one variant, and paired differences of two.
+"""The statistics of a handful of seeds: spreads, intervals, and tests of paired differences.
 
 Losses are in nats per token. Sums are math.fsum's, which rounds once: with sides swapped or seeds
 in another order, the numbers are the same to the last digit. Distributions are scipy.special's,
@@ -7,93 +7,17 @@ without the layers of scipy.stats above them, which cost a hundred times as much
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
 
 import numpy as np
 from numpy import ndarray
 from scipy import optimize, special
 
 LEVEL = 0.05  # of every test, two-sided; intervals cover the rest
+FEWEST = 3  # seeds: with fewer, no verdict is given
 POWER = 0.9
 SIGN_FLIP = range(6, 31)  # seeds: below, no result reaches 5 %; above, the count is slow
 # Gauss and Legendre's rule on -1 .. 1: right to nine digits up to 50 seeds.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-
-
-@dataclass(frozen=True)
-class Share:
-    """`count` of `total`, and bounds on the probability behind it: Clopper & Pearson 1934, 95 %.
-
-    The bounds are two-sided. If `count` is 0 there is no lower bound, and `high` is the one-sided
-    1 - 0.05^(1/n).
-    """
-
-    count: int
-    total: int
-
-    @property
-    def low(self) -> float:
-        if self.count == 0:
-            return 0.0
-        return float(special.betaincinv(self.count, self.total - self.count + 1, LEVEL / 2))
-
-    @property
-    def high(self) -> float:
-        if self.count == self.total:
-            return 1.0
-        level = LEVEL / 2 if self.count else LEVEL
-        return float(special.betaincinv(self.count + 1, self.total - self.count, 1 - level))
-
-    def __str__(self) -> str:
-        """`2 of 3 (9 to 99 %)`, `0 of 3 (at most 63 %)`, `0 of 0`."""
-        if self.total == 0:
-            return "0 of 0"
-        low = f"{100 * self.low:.0f} to" if self.count else "at most"
-        return f"{self.count} of {self.total} ({low} {100 * self.high:.0f} %)"
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """The results of one variant's runs, by seed.
-
-    `losses` has the final loss of each seed that has ended. A diverged run has its initial loss
-    there, or infinity if that is unknown. `missing` are the planned seeds that have not ended.
-    """
-
-    losses: Mapping[int, float]
-    diverged: frozenset[int] = frozenset()
-    missing: frozenset[int] = frozenset()
-
-    @property
-    def planned(self) -> int:
-        return len(self.losses) + len(self.missing)
-
-    @property
-    def mean(self) -> float | None:
-        return fmean(self.losses.values()) if self.losses else None
-
-    @property
-    def sd(self) -> float | None:
-        """The standard deviation; None below two seeds, and if a loss is infinite."""
-        values = list(self.losses.values())
-        return deviation(values) if len(values) > 1 and math.inf not in values else None
-
-    @property
-    def median(self) -> float | None:
-        """The median loss, for which a diverged run counts as infinity."""
-        values = [math.inf if s in self.diverged else loss for s, loss in self.losses.items()]
-        return median(values) if values else None
-
-    @property
-    def finished(self) -> dict[int, float]:
-        """The losses of the runs that did not diverge, by seed in order."""
-        return {s: loss for s, loss in sorted(self.losses.items()) if s not in self.diverged}
-
-    @property
-    def divergence(self) -> Share:
-        """The share of the ended runs that diverged."""
-        return Share(len(self.diverged), len(self.losses))
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -5,15 +5,14 @@ from math import inf, isinf, isnan
 
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.statistics import detectable_difference
-from transformer_norms.report.study import Study, Variant, ended_runs
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import Table, narrow_table
 from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
-    "variant tuned seeds diverged missing loss median difference interval p sign-flip "
+    "variant tuned seeds failed missing loss median difference interval p sign-flip "
     "correlation detectable verdict"
 ).split()
 _LISTED = 8  # runs named in one line
@@ -21,11 +20,11 @@ _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is giv
 
 
 def number(value: float | None, digits: int = 4, sign: bool = False) -> str:
-    """Empty for None and NaN; `diverged` for infinity, which is a diverged run's loss."""
+    """Empty for None and NaN; `failed` for infinity, which is a failed run's loss."""
     if value is None or isnan(value):
         return ""
     if isinf(value):
-        return "diverged"
+        return "failed"
     return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
@@ -50,8 +49,8 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     row = {
         "variant": variant.name,
         "tuned": str((best or {}).get(findings.study.rate or "", "")),
-        "seeds": str(len(outcomes.losses)),
-        "diverged": str(outcomes.divergence) if outcomes.diverged else "0",
+        "seeds": str(outcomes.ended),
+        "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),
         "loss": number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}"),
         "median": number(outcomes.median),
@@ -80,9 +79,9 @@ def summary_lines(findings: Findings) -> list[str]:
     lines = [("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")]
     for variant in findings.study.variants:
         row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
-        diverged = f"diverged in {len(outcomes.diverged)}" if outcomes.diverged else ""
+        failed = f"failed in {len(outcomes.failed)}" if outcomes.failed else ""
         seeds = row["seeds"] + (f" of {outcomes.planned}" if outcomes.missing else "")
-        verdict = diverged or row["verdict"]
+        verdict = failed or row["verdict"]
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
     return narrow_table(lines)
 
@@ -93,12 +92,12 @@ def summary_lines(findings: Findings) -> list[str]:
 def method_note(findings: Findings) -> str:
     """How the numbers of the table were computed."""
     note = f"Final {LOSSES[findings.loss]} in nats per token."
-    if any(outcomes.diverged for outcomes in findings.outcomes.values()):
-        note += " A diverged run counts as its initial loss, and as infinity in a median."
+    if any(outcomes.failed for outcomes in findings.outcomes.values()):
+        note += " Failed runs are counted; means leave them out, and medians take them as infinity."
     if not findings.comparisons:
         return note
-    lost = any(compared.verdict == "diverged" for compared in findings.comparisons.values())
-    untested = "; where a run diverged, only the difference is given" if lost else ""
+    lost = any(compared.verdict == "failed" for compared in findings.comparisons.values())
+    untested = "; where a run failed, no difference is given" if lost else ""
     return (
         f"{note} Differences: mean over the seeds that both have of variant - baseline, with "
         f"Student's 95 % interval, each for itself; p: paired t test, after Holm's correction for "
@@ -114,7 +113,7 @@ def noise_notes(findings: Findings) -> list[str]:
     deviations = [
         f"{name} {outcomes.sd:.4f}"
         for name, outcomes in findings.outcomes.items()
-        if outcomes.sd is not None and not outcomes.diverged
+        if outcomes.sd is not None and not outcomes.failed
     ]
     notes = []
     if deviations:
@@ -145,30 +144,19 @@ def start_notes(findings: Findings) -> list[str]:
 
 
 def unusual_runs(findings: Findings) -> list[str]:
-    """The runs that finished above their initial loss, or no better than the frequencies of tokens.
-    No rule calls them diverged, and yet a mean over them says little."""
+    """The runs that count as trained and yet finished above their initial loss: no n-grams are
+    known that say that they learned nothing. A mean over them says little."""
     name = LOSSES[findings.loss]
-    notes = [
+    return [
         f"{variant.name}: {run.folder.name} finished with a {name} of "
         f"{run.final_loss(findings.loss):.4f}, above its initial loss of "
         f"{run.summary.initial_loss:.4f} (validation loss {number(run.summary.val_loss)}); it "
         "counts as it is"
         for variant in findings.study.variants
         for run in variant.ended
-        if run.finished and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
+        if run.seed in findings.outcomes[variant.name].losses
+        and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
     ]
-    for variant in findings.study.variants:
-        results = [run for run in variant.ended if run.stuck]
-        trials = [trial for trial in variant.trials if trial.run and trial.run.stuck]
-        parts = [f"{len(results)} of its {len(variant.ended)} results"] if results else []
-        parts += [f"its trial at {label(trial.tuned)} (seed {trial.seed})" for trial in trials]
-        if parts:
-            unigram = [*results, *ended_runs(trials)][0].summary.data.unigram
-            notes.append(
-                f"{variant.name}: {', '.join(parts)} finished no better than the frequencies "
-                f"of tokens alone ({number(unigram)} nats)"
-            )
-    return notes
 
 
 def run_warnings(study: Study) -> list[str]:

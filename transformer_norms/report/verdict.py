@@ -5,13 +5,14 @@ same weights, so that their difference varies less than either loss.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from transformer_norms.report.outcomes import Outcomes, fisher_p
 from transformer_norms.report.statistics import (
+    FEWEST,
     LEVEL,
-    Outcomes,
     correlation,
     detectable_difference,
     deviation,
@@ -24,7 +25,7 @@ from transformer_norms.report.statistics import (
 from transformer_norms.run.sweep_record import EFFECT
 
 Verdict = Literal[
-    "better", "worse", "diverged", "equivalent", "identical", "not distinguishable", "too few seeds"
+    "better", "worse", "failed", "equivalent", "identical", "not distinguishable", "too few seeds"
 ]
 
 
@@ -32,13 +33,14 @@ Verdict = Literal[
 class Comparison:
     """A variant against its baseline over the seeds that both have.
 
-    A number that these seeds cannot give is None. A single seed gives only the difference. So does
-    a pair in which a run diverged, where the initial loss stands for the final one. So do seeds
-    whose differences are all equal: they are no repetitions, and nothing measures the noise.
+    A number that these seeds cannot give is None. Fewer than FEWEST seeds give only differences. So
+    do seeds whose differences are all equal: they are no repetitions, and nothing measures the
+    noise. A pair in which a run failed gives no difference: it is the failures that are compared.
     """
 
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # in which both trained
     difference: float | None = None  # mean of variant - baseline: below zero the variant is better
+    differences: tuple[float, ...] = ()  # by seed
     low: float | None = None  # of Student's 95 % interval of the difference
     high: float | None = None
     sd: float | None = None  # of the differences
@@ -48,6 +50,7 @@ class Comparison:
     sign_flip: float | None = None  # exact, two-sided, from 6 to 30 seeds
     p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
     detectable: float | None = None  # the smallest true difference found nine times in ten
+    fisher: float | None = None  # p of the failures, exact and two-sided, where a run failed
     verdict: Verdict = "too few seeds"
     effect: float = EFFECT  # the smallest difference that is named
 
@@ -56,13 +59,13 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
     """Compares each variant, by name, with its baseline: (outcomes, the baseline's outcomes). All
     are tested together.
 
-    Holm's family are the pairs that have a p, and the pairs that diverged, as if their p were 1.
-    That holds whatever makes runs diverge. Leaving them out would hold only if finishing told
-    nothing of the differences; where a run is lost because its loss is high, the pairs that are
-    left would be a choice of those that agree, and too much would be claimed.
+    Holm's family are the pairs that have a p, and the pairs in which a run failed, as if their p
+    were 1. That holds whatever makes runs fail. Leaving them out would hold only if a failure told
+    nothing of the differences. A run fails because its loss is high, so the pairs that are left
+    would be a choice of those that agree, and too much would be claimed.
     """
     comparisons = {name: _pair_numbers(*sides, effect) for name, sides in pairs.items()}
-    lost = {name: 1.0 for name, sides in pairs.items() if any(side.diverged for side in sides)}
+    lost = {name: 1.0 for name, sides in pairs.items() if any(side.failed for side in sides)}
     different, near = dict(lost), dict(lost)
     for name, c in comparisons.items():
         if c.p is not None and c.p_equivalent is not None:
@@ -83,23 +86,27 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
 def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
     """The comparison of one pair, before Holm's correction and the verdict."""
     seeds = tuple(sorted(variant.losses.keys() & baseline.losses.keys()))
+    if variant.failed or baseline.failed:
+        both = variant.ended and baseline.ended
+        fisher = fisher_p(variant.failure, baseline.failure) if both else None
+        return Comparison(seeds, fisher=fisher, effect=effect)
+    if not seeds:
+        return Comparison(seeds, effect=effect)
     losses = [variant.losses[seed] for seed in seeds]
     baseline_losses = [baseline.losses[seed] for seed in seeds]
-    if not seeds or math.inf in losses or math.inf in baseline_losses:
-        return Comparison(seeds, effect=effect)
-    differences = [a - b for a, b in zip(losses, baseline_losses, strict=True)]
+    differences = tuple(a - b for a, b in zip(losses, baseline_losses, strict=True))
     mean = math.fsum(differences) / len(seeds)
-    if len(seeds) == 1 or variant.diverged or baseline.diverged:
-        return Comparison(seeds, mean, effect=effect)
+    c = Comparison(seeds, mean, differences, effect=effect)
+    if len(seeds) < FEWEST:
+        return c
     sd, freedom = deviation(differences), len(seeds) - 1
     # A spread that the losses' own rounding can make is none.
     if max(differences) - min(differences) <= 1e-12 * max(map(abs, losses + baseline_losses)):
-        return Comparison(seeds, mean, sd=sd, effect=effect)
+        return replace(c, sd=sd)
     error = sd / math.sqrt(len(seeds))
     half = half_width(error, freedom)
-    return Comparison(
-        seeds,
-        mean,
+    return replace(
+        c,
         low=mean - half,
         high=mean + half,
         sd=sd,
@@ -107,16 +114,15 @@ def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Compa
         p=difference_p(mean, error, freedom),
         sign_flip=sign_flip(differences),
         p_equivalent=equivalence_p(mean, error, freedom, effect),
-        effect=effect,
     )
 
 
 def _verdict(c: Comparison, variant: Outcomes, baseline: Outcomes) -> Verdict:
-    """A run that diverged, on either side, outranks all numbers. Better or worse: p after Holm
+    """A run that failed, on either side, outranks all numbers. Better or worse: p after Holm
     below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
     tests below 0.05, and the 95 % interval within +-effect."""
-    if variant.diverged or baseline.diverged:
-        return "diverged"
+    if variant.failed or baseline.failed:
+        return "failed"
     if c.p_holm is None or c.p_equivalent is None:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"
     assert c.difference is not None
@@ -151,11 +157,9 @@ def comparison_sentence(
         case "identical":
             seeds = plural(len(comparison.seeds), "seed")
             claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
-        case "diverged":
-            shares = [(variant, outcomes.divergence), (baseline, baseline_outcomes.divergence)]
-            # The one that diverged comes first.
-            (first, lost), (second, rest) = shares if outcomes.diverged else reversed(shares)
-            claim = f"{first} diverged in {lost}, {second} in {rest}"
+        case "failed":
+            sides = [(variant, outcomes), (baseline, baseline_outcomes)]
+            claim = _failure_claim(sides if outcomes.failed else sides[::-1], comparison)
         case "too few seeds":
             claim = _too_few_claim(variant, baseline, comparison)
     return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
@@ -195,6 +199,14 @@ def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     )
 
 
+def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
+    """`sides` are variant and baseline, one in which a run failed first."""
+    (name, outcomes), (second, rest) = sides
+    share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
+    claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
+    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
+
+
 def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
     claim = f"{variant} cannot be compared with {baseline}"
     if c.difference is None:
@@ -202,6 +214,12 @@ def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
     difference = _two_digit_text(c.difference)
     if len(c.seeds) == 1:
         return f"{claim} with 1 seed (difference {difference} nats)"
+    if len(c.seeds) < FEWEST:
+        by_seed = " and ".join(map(_two_digit_text, c.differences))
+        return (
+            f"{claim} with {len(c.seeds)} seeds, {FEWEST} are the fewest (mean difference "
+            f"{difference} nats, by seed {by_seed})"
+        )
     return (
         f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
         "which therefore count as one"

@@ -22,8 +22,6 @@ from transformer_norms.run.summary import read_summary
 
 Row = dict[str, Any]
 _TOKENIZER, _METRICS = 1 << 26, 1 << 29  # bytes
-# A loss from this share of the loss of the tokens' frequencies on: the model has learned little.
-FREQUENCIES = 0.99
 # The keys of a config that are read by name, besides its identity.
 _READ = (
     "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
@@ -70,15 +68,6 @@ class SavedRun:
     def flops_per_token(self) -> float | None:
         tokens, flops = self.summary.tokens, self.summary.flops
         return flops / tokens if tokens and flops is not None else None
-
-    @property
-    def stuck(self) -> bool:
-        """Whether the run finished no better than the frequencies of tokens alone. No rule calls
-        such a run diverged, and yet it learned little else."""
-        loss, unigram = self.summary.val_loss, self.summary.data.unigram
-        if not self.finished or loss is None or unigram is None:
-            return False
-        return loss >= FREQUENCIES * unigram
 
     def final_loss(self, name: str) -> float:
         """Returns the loss `name` in nats per token. The loss of a diverged run is its initial one,

@@ -64,6 +64,7 @@ def _content(findings: Findings) -> dict[str, Any]:
         "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
         "audit": audit_table(study),
         "audit_lines": audit_lines(study),
+        "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "how": tables.method_note(findings),
         "starts": tables.start_notes(findings),
         "noise": tables.noise_notes(findings),
@@ -89,10 +90,10 @@ def _results(columns: Table) -> Table:
     which stands in the section on noise."""
     zeros = {
         name
-        for name in ("diverged", "missing")
+        for name in ("failed", "missing")
         if all(cell in ("0", "") for cell in columns.get(name, ()))
     }
-    left_out = {"correlation", *zeros, *(["median"] if "diverged" in zeros else [])}
+    left_out = {"correlation", *zeros, *(["median"] if "failed" in zeros else [])}
     order = ["variant", "verdict", *columns]
     return {name: columns[name] for name in order if name in columns and name not in left_out}
 

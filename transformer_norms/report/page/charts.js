@@ -59,7 +59,7 @@ function drawFinals() {
   const [from, to] = finalsRange(rows);
   const traces = [];
   rows.forEach((place, row) => {
-    const { losses, texts, mean, half, diverged } = study.finals[place];
+    const { losses, texts, mean, half, failed } = study.finals[place];
     const name = study.names[place];
     const marker = { color: colour(place), size: 8, opacity: 0.7 };
     const dots = { name, y: losses.map(() => row - 0.16), text: texts, type: "scatter", mode: "markers", hovertemplate: "%{fullData.name}, %{text}<br>%{customdata:.4f} nats<extra></extra>", customdata: losses };
@@ -71,9 +71,9 @@ function drawFinals() {
       error_x: { type: "data", array: [half || 0], visible: half !== null, color: colour(place), thickness: 2 },
       hovertemplate: "%{fullData.name}, mean<br>%{x:.4f} nats<extra></extra>",
     });
-    if (diverged) traces.push({
-      x: Array(diverged).fill(1), y: Array(diverged).fill(0).map((_, i) => row - 0.3 + 0.6 * (i + 1) / (diverged + 1)), xaxis: "x2", type: "scatter",
-      name, hovertemplate: "%{fullData.name} diverged<extra></extra>", ...cross(place),
+    if (failed) traces.push({
+      x: Array(failed).fill(1), y: Array(failed).fill(0).map((_, i) => row - 0.3 + 0.6 * (i + 1) / (failed + 1)), xaxis: "x2", type: "scatter",
+      name, hovertemplate: "%{fullData.name} failed<extra></extra>", ...cross(place),
     });
   });
   const narrow = document.getElementById("finals").clientWidth < NARROW;
@@ -125,8 +125,8 @@ function drawAgainst(id, { key, ticks, log, lines }, title, showlegend) {
     });
     const ring = ended.filter(({ x }) => x === best);
     if (ring.length) traces.push({ ...trace(ring, "%{fullData.name}: chosen, %{x}<extra></extra>"), mode: "markers", marker: { symbol: "circle-open", size: 15, color: colour(place), line: { width: 2 } }, showlegend: false });
-    const lost = points.filter(({ diverged }) => diverged);
-    if (lost.length) traces.push({ ...trace(lost, "%{fullData.name}: a run diverged at %{x}<extra></extra>"), y: lost.map(() => range[1]), ...cross(place), showlegend: false });
+    const lost = points.filter(({ failed }) => failed);
+    if (lost.length) traces.push({ ...trace(lost, "%{fullData.name}: a run failed at %{x}<extra></extra>"), y: lost.map(() => range[1]), ...cross(place), showlegend: false });
   }
   show(id, traces, {
     height: 400, showlegend, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },

@@ -55,16 +55,16 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
 
 
 def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
-    """The final loss of every seed that finished, their mean and Student's interval."""
+    """The final loss of every seed that trained, their mean and Student's interval."""
     folders = {member.seed: member.folder.name for member in variant.results}
-    finished = findings.outcomes[variant.name].finished
-    losses = list(finished.values())
+    outcomes = findings.outcomes[variant.name]
+    losses = list(outcomes.losses.values())
     return {
         "losses": losses,
-        "texts": [escape_label(f"seed {seed}: {folders[seed]}") for seed in finished],
-        "mean": sum(losses) / len(losses) if losses else None,
+        "texts": [escape_label(f"seed {seed}: {folders[seed]}") for seed in outcomes.losses],
+        "mean": outcomes.mean,
         "half": half_interval(losses),
-        "diverged": len(findings.outcomes[variant.name].diverged),
+        "failed": len(outcomes.failed),
     }
 
 
@@ -151,7 +151,7 @@ def _chart_against(
     key: str, ticks: Collection[float], log: bool, lines: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """A chart of losses against a number. Each line has a name, the place of its style, and points
-    of a variant: x, loss (None where no run finished), half an interval, and whether one diverged.
+    of a variant: x, loss (None where no run finished), half an interval, and whether one failed.
     """
     return {"key": escape_label(key), "ticks": sorted(ticks), "log": log, "lines": lines}
 
@@ -194,10 +194,10 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
     for place, variant in enumerate(findings.study.variants):
         if not finite(variant.values.get(axis)):
             continue
-        losses = list(findings.outcomes[variant.name].finished.values())
-        mean = sum(losses) / len(losses) if losses else None
-        diverged = bool(findings.outcomes[variant.name].diverged)
-        point = _point(place, variant.values[axis], mean, half_interval(losses), diverged)
+        outcomes = findings.outcomes[variant.name]
+        half = half_interval(list(outcomes.losses.values()))
+        failed = bool(outcomes.failed)
+        point = _point(place, variant.values[axis], outcomes.mean, half, failed)
         lines.setdefault(label_on(variant, rest), []).append(point)
     return [
         {
@@ -210,9 +210,9 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
 
 
 def _point(
-    variant: int, x: Any, loss: float | None, half: float | None, diverged: bool
+    variant: int, x: Any, loss: float | None, half: float | None, failed: bool
 ) -> dict[str, Any]:
-    return {"variant": variant, "x": x, "loss": loss, "half": half, "diverged": diverged}
+    return {"variant": variant, "x": x, "loss": loss, "half": half, "failed": failed}
 
 
 def label_on(variant: Variant, axes: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from statistics import median
 
 from transformer_norms.report.findings import Findings
@@ -18,7 +17,7 @@ _FAR = 4  # times the median of the rows' extents: a difference beyond this is d
 @dataclass(frozen=True)
 class Forest:
     """x positions of a row: zero, the band of differences too small to count, the interval, the
-    mean (not of pairs that diverged), and a dot for each seed with its words. `beyond` says whether
+    mean, and a dot for each seed with its words. `beyond` says whether
     the interval goes on to the left, and to the right."""
 
     zero: float
@@ -48,7 +47,7 @@ def scale(findings: Findings) -> Scale:
     for variant in findings.compared:
         compared = findings.comparisons[variant.name]
         ends = [compared.low, compared.high, compared.difference]
-        if sizes := [abs(x) for x in (*ends, *_differences(findings, variant).values()) if x]:
+        if sizes := [abs(x) for x in (*ends, *compared.differences) if x]:
             extents.append(max(sizes))
     limit = min(_FAR * median(extents), max(extents)) if extents else 0.0
     return Scale(1.1 * max(findings.study.effect, limit) or 1.0)
@@ -69,21 +68,15 @@ def forest(findings: Findings, variant: Variant, on: Scale) -> Forest | None:
     return Forest(
         on(0),
         (on(-effect), on(effect)),
-        None if compared.verdict == "diverged" else on(compared.difference),
+        on(compared.difference),
         interval,
         beyond,
-        [(on(d), f"seed {s}: {d:+.4f}") for s, d in _differences(findings, variant).items()],
+        [
+            (on(d), f"seed {s}: {d:+.4f}")
+            for s, d in zip(compared.seeds, compared.differences, strict=True)
+        ],
         words,
     )
-
-
-def _differences(findings: Findings, variant: Variant) -> dict[int, float]:
-    """The differences from the baseline by seed, of the pairs in which neither run diverged."""
-    own = findings.outcomes[variant.name]
-    base = findings.outcomes[findings.study.baseline_of(variant).name]
-    seeds = sorted((own.losses.keys() & base.losses.keys()) - own.diverged - base.diverged)
-    differences = {seed: own.losses[seed] - base.losses[seed] for seed in seeds}
-    return {seed: difference for seed, difference in differences.items() if isfinite(difference)}
 
 
 # --------------------------------------------------------------------------------- maps of two axes
@@ -101,7 +94,7 @@ class MapCell:
     shade: int | None
     difference: float | None
     verdict: str
-    diverged: str
+    failed: str
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,7 @@ def maps(findings: Findings) -> list[Map]:
 
 def _map(findings: Findings, row: str, column: str, rest: str, members: list[Variant]) -> Map:
     losses = [findings.outcomes[variant.name].mean for variant in members]
-    known = sorted(loss for loss in losses if loss is not None and isfinite(loss))
+    known = sorted(loss for loss in losses if loss is not None)
     cells = {
         (_value_text(variant, row), _value_text(variant, column)): _cell(findings, variant, known)
         for variant in members
@@ -144,13 +137,13 @@ def _map(findings: Findings, row: str, column: str, rest: str, members: list[Var
 
 def _cell(findings: Findings, variant: Variant, known: Sequence[float]) -> MapCell:
     outcomes, compared = findings.outcomes[variant.name], findings.comparisons.get(variant.name)
-    loss, shade, diverged = outcomes.mean, None, ""
-    if loss is not None and isfinite(loss):
+    loss, shade, failed = outcomes.mean, None, ""
+    if loss is not None:
         shade = round((SHADES - 1) * (loss - known[0]) / (known[-1] - known[0] or 1.0))
-    if outcomes.diverged:
-        diverged = f"diverged in {len(outcomes.diverged)} of {len(outcomes.losses)}"
+    if outcomes.failed:
+        failed = f"failed in {len(outcomes.failed)} of {outcomes.ended}"
     difference = compared.difference if compared else None
-    return MapCell(variant, loss, shade, difference, findings.verdict(variant), diverged)
+    return MapCell(variant, loss, shade, difference, findings.verdict(variant), failed)
 
 
 def _values_on(variants: Sequence[Variant], axis: str) -> list[str]:

@@ -1,0 +1,113 @@
+"""The outcomes of a variant's runs: the losses of those that trained, and the count of those that
+failed."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from scipy import special
+
+from transformer_norms.report.statistics import LEVEL, deviation
+
+
+@dataclass(frozen=True)
+class Share:
+    """`count` of `total`, and bounds on the probability behind it: Clopper & Pearson 1934, 95 %.
+
+    The bounds are two-sided. If `count` is 0 there is no lower bound, and `high` is the one-sided
+    1 - 0.05^(1/n).
+    """
+
+    count: int
+    total: int
+
+    @property
+    def low(self) -> float:
+        if self.count == 0:
+            return 0.0
+        return float(special.betaincinv(self.count, self.total - self.count + 1, LEVEL / 2))
+
+    @property
+    def high(self) -> float:
+        if self.count == self.total:
+            return 1.0
+        level = LEVEL / 2 if self.count else LEVEL
+        return float(special.betaincinv(self.count + 1, self.total - self.count, 1 - level))
+
+    @property
+    def bounds(self) -> str:
+        """`9 to 99 %`, `at most 63 %`."""
+        low = f"{100 * self.low:.0f} to" if self.count else "at most"
+        return f"{low} {100 * self.high:.0f} %"
+
+    def __str__(self) -> str:
+        """`2 of 3 (9 to 99 %)`, `0 of 3 (at most 63 %)`, `0 of 0`."""
+        return f"{self.count} of {self.total}" + (f" ({self.bounds})" if self.total else "")
+
+
+def fisher_p(share: Share, baseline: Share) -> float:
+    """Fisher's exact test of one probability behind two shares, two-sided: the probability, given
+    the sums of the table, of all tables that are no likelier than the observed one.  Fisher 1935"""
+    count = share.count + baseline.count
+
+    def ways(first: int) -> int:
+        return math.comb(share.total, first) * math.comb(baseline.total, count - first)
+
+    weights = [ways(first) for first in range(min(share.total, count) + 1)]
+    return sum(w for w in weights if w <= ways(share.count)) / sum(weights)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The results of one variant's runs, by seed.
+
+    `losses` has the final loss of each run that trained, and nothing else. `failed` has the reason
+    of each run that failed: `diverged`, or `no better than the bigram (2.482)`. `missing` are the
+    planned seeds that have not ended.
+    """
+
+    losses: Mapping[int, float]
+    failed: Mapping[int, str] = field(default_factory=dict)
+    missing: frozenset[int] = frozenset()
+
+    @property
+    def ended(self) -> int:
+        return len(self.losses) + len(self.failed)
+
+    @property
+    def planned(self) -> int:
+        return self.ended + len(self.missing)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean loss of the runs that trained; None if none did."""
+        return fmean(self.losses.values()) if self.losses else None
+
+    @property
+    def sd(self) -> float | None:
+        """The standard deviation over the runs that trained; None below two."""
+        return deviation(list(self.losses.values())) if len(self.losses) > 1 else None
+
+    @property
+    def median(self) -> float | None:
+        """The median loss, for which a failed run counts as infinity."""
+        values = [*self.losses.values(), *[math.inf] * len(self.failed)]
+        return median(values) if values else None
+
+    @property
+    def failure(self) -> Share:
+        """The share of the ended runs that failed."""
+        return Share(len(self.failed), self.ended)
+
+    @property
+    def reasons(self) -> str:
+        """`2 diverged, 1 no better than the bigram`"""
+        counts = Counter(reason.partition(" (")[0] for reason in self.failed.values())
+        return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+
+    @property
+    def failure_text(self) -> str:
+        """`3 of 5 (15 to 95 %; 2 diverged, 1 no better than the bigram)`, or as a share has it."""
+        return f"{self.failure}"[:-1] + f"; {self.reasons})" if self.failed else f"{self.failure}"

@@ -1,0 +1,69 @@
+"""When a run has failed to train: one rule, for sweeps and for reports.
+
+A run failed if it diverged, or if its loss is no better than that of n-grams that were counted on
+the same training tokens: the unigram, and the bigram at a horizon where a baseline passes the
+bigram. A run whose record has no n-grams can only have diverged.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from transformer_norms.run.summary import Summary
+
+NGRAMS = ("unigram", "bigram", "trigram", "4-gram", "5-gram")
+Horizon = tuple[str, int | None]  # the fingerprint of the data, and the tokens of training
+
+
+def ngram_losses(summary: Summary, loss: str) -> Sequence[float]:
+    """Returns the losses of n-grams, in the order of NGRAMS, on the tokens of which `loss` is the
+    model's: val_loss or test_loss. The record of an old run has at most the unigram's, for
+    validation."""
+    data = summary.data
+    if lines := (getattr(data, "ngrams", None) or {}).get(loss.removesuffix("_loss")):
+        return list(lines)
+    return [data.unigram] if loss == "val_loss" and data.unigram is not None else []
+
+
+def passes(loss: float, ngram: float, effect: float) -> bool:
+    """Returns whether a loss is better than that of an n-gram. A difference below `effect`, the
+    smallest worth naming, is none: a model that knows only the frequencies of tokens ends a little
+    above or below the unigram."""
+    return loss <= ngram - effect
+
+
+def horizon(summary: Summary) -> Horizon:
+    return summary.data.fingerprint, summary.tokens
+
+
+def bigram_horizons(
+    baselines: Iterable[Sequence[Summary]], loss: str, effect: float
+) -> set[Horizon]:
+    """Returns the horizons at which more than half of the runs of a baseline pass the bigram.
+    `baselines` are the ended runs of each, at one setting."""
+    horizons = set()
+    for summaries in baselines:
+        passing = [summary for summary in summaries if _passes_bigram(summary, loss, effect)]
+        if 2 * len(passing) > len(summaries):
+            horizons |= {horizon(summary) for summary in passing}
+    return horizons
+
+
+def _passes_bigram(summary: Summary, loss: str, effect: float) -> bool:
+    lines, reached = ngram_losses(summary, loss), getattr(summary, loss)
+    if summary.status != "finished" or reached is None or len(lines) < 2:
+        return False
+    return passes(reached, lines[1], effect)
+
+
+def failure(summary: Summary, loss: str, bigrams: Collection[Horizon], effect: float) -> str | None:
+    """Returns why an ended run failed, such as `no better than the bigram (2.482)`, or None if it
+    trained. At the horizons `bigrams` it has to pass the bigram, too."""
+    if summary.status == "diverged":
+        return "diverged"
+    if loss == "test_loss" and not ngram_losses(summary, loss):
+        loss = "val_loss"  # an old record has no n-grams for the test split
+    reached = getattr(summary, loss)
+    orders = 2 if horizon(summary) in bigrams else 1
+    for name, line in zip(NGRAMS[:orders], ngram_losses(summary, loss), strict=False):
+        if reached is not None and not passes(reached, line, effect):
+            return f"no better than the {name} ({line:.3f})"
+    return None
