@@ -98,6 +98,18 @@ def test_a_typed_axis_without_the_baselines_value_has_its_first_as_baseline_and_
     assert "placement=post is the baseline" in asked.remarks[0]
 
 
+def test_contrasts_whose_variants_are_typed_away_are_left_out_and_said(mine):
+    content = BASE.replace("[pre, post]", "[pre, post, out]") + "contrasts: [post - out, out - pre]"
+    assert mine(content).question.contrasts == ["post - out", "out - pre"]
+    fewer = mine(content, "placement=pre,out")
+    assert fewer.question.contrasts == ["out - pre"]
+    (remark,) = fewer.remarks
+    assert "left out" in remark
+    assert "post - out: 'post' names no variant" in remark
+    # A further axis leaves no term that names one variant.
+    assert mine(content, "norm=rmsnorm,dyt").question.contrasts == []
+
+
 def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
     assert mine(BASE).study == "mine"
     assert mine(BASE, "study=other").study == "other"
@@ -166,6 +178,9 @@ REFUSED = [
     (BASE + "together: [{placement: pre, study: a}]\n", "study", "under fixed"),
     (BASE + "effect: -1\n", "effect", "-1"),
     (BASE + "effect: .nan\n", "effect", "finite"),
+    (BASE + "contrasts: post - pre\n", "contrasts", "list"),
+    (BASE + "contrasts: [psot - pre]\n", "contrasts: psot - pre", "did you mean 'post'"),
+    (BASE + "contrasts: [post over placement]\n", "pre is no number above zero", "contrasts"),
     (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),
     (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
     (BASE.replace("question: Which?\n", ""), "question", "missing"),

@@ -43,6 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="smallest difference worth naming (default: the sweep's, else 0.005)",
     )  # fmt: skip
     parser.add_argument(
+        "--contrast", action="append", default=[], metavar="TEXT",
+        help='one more comparison, such as "post - sandwich" or "(post - pre) under gpt2 - '
+        '(post - pre) under xavier" or "post - pre over model.depth"; may repeat',
+    )  # fmt: skip
+    parser.add_argument(
         "--watch", action="store_true",
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
@@ -61,7 +66,7 @@ def _report(parser: Parser, arguments: Sequence[str] | None) -> int:
     from transformer_norms.report.table import summary_lines
     from transformer_norms.report.writing import write_report
 
-    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect)
+    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect, typed.contrast)
     path, findings = watch(write, typed.folders) if typed.watch else write()
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)

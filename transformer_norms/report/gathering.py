@@ -10,6 +10,7 @@ from typing import Any
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.progress import Tell, tell_nobody
+from transformer_norms.report.contrasts import find_contrast
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import (
@@ -19,6 +20,7 @@ from transformer_norms.run.sweep_record import (
     Values,
     baseline_of,
     label,
+    names_of,
     read_record,
 )
 
@@ -30,12 +32,14 @@ def read_study(
     folders: Sequence[Path],
     baseline: Values | None = None,
     effect: float | None = None,
+    contrasts: Sequence[str] = (),
     tell: Tell = tell_nobody,
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
-    `baseline` and `effect` overrule what a sweep recorded; the baseline {} compares nothing. Raises
-    ConfigError, one line, if a folder or file is not what it should be.
+    `baseline` and `effect` overrule what a sweep recorded; the baseline {} compares nothing.
+    `contrasts` stand beside those that a sweep asked for. Raises ConfigError, one line, if a folder
+    or file is not what it should be.
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
@@ -52,7 +56,8 @@ def read_study(
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
-    return study if effect is None else replace(study, effect=effect)
+    study = study if effect is None else replace(study, effect=effect)
+    return _with_contrasts(study, sources, contrasts)
 
 
 @dataclass
@@ -147,6 +152,26 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
     )
 
 
+def _with_contrasts(study: Study, sources: _Sources, typed: Sequence[str]) -> Study:
+    """The study with the contrasts of its sweeps and the typed ones, each once. Typed values of a
+    sweep may have added variants to which a sweep's contrast does not apply."""
+    variants = {variant.name: variant.values for variant in study.variants}
+    contrasts, left_out = {}, []
+    for text in dict.fromkeys(
+        text for sweep in sources.records.values() for text in sweep.contrasts
+    ):
+        try:
+            contrasts[text] = find_contrast(text, variants)
+        except ConfigError as error:
+            left_out.append(f"contrast {error}")
+    for text in typed:
+        try:
+            contrasts[text] = find_contrast(text, variants)
+        except ConfigError as error:
+            raise ConfigError(f"--contrast {error}") from None
+    return replace(study, contrasts=[*contrasts.values()], left_out=left_out)
+
+
 def _check_one_question(
     records: Mapping[Path, SweepRecord], baseline: Values | None, effect: float | None
 ) -> None:
@@ -190,12 +215,7 @@ def _variants(
     for run in runs:
         if run.variant not in distinct:
             distinct.append(run.variant)
-    labels = [label(values) for values in distinct]
-    names = [
-        # Whole keys if the short ones would name two variants alike.
-        name if labels.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
-        for name, values in zip(labels, distinct, strict=True)
-    ]
+    names = names_of(distinct)
     variants = []
     for name, values in zip(names, distinct, strict=True):
         against = baseline_of(values, baseline, distinct) if baseline else None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from transformer_norms.report.contrasts import Contrast
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
@@ -72,7 +73,8 @@ class Variant:
 @dataclass(frozen=True)
 class Study:
     """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
-    token. `tune`: the values that were tried of each tuned key."""
+    token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
+    for beside those with a baseline; `left_out`: why a sweep's contrast is not among them."""
 
     home: Path
     axes: list[str]
@@ -81,6 +83,8 @@ class Study:
     effect: float = EFFECT
     question: str = ""
     tune: dict[str, list[Any]] = field(default_factory=dict)
+    contrasts: list[Contrast] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -40,6 +40,7 @@ def write_report(
     out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
+    contrasts: Sequence[str] = (),
     refresh: int | None = None,
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, table.tex and curves into `out`, else into the
@@ -54,7 +55,8 @@ def write_report(
             f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
         )
     with Live() as live:
-        study = read_study([Path(folder) for folder in folders], baseline, effect, live)
+        places = [Path(folder) for folder in folders]
+        study = read_study(places, baseline, effect, contrasts, live)
         if count := sum(member.run is not None and member.run.translated for member in study.runs):
             say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
         results = findings(study)

@@ -2,8 +2,8 @@
 noticed."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -80,6 +80,7 @@ class SweepRecord:
     effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     runs: list[PlannedRun]
     tuned: list[Tuned]
+    contrasts: list[str] = field(default_factory=list)
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:
@@ -104,13 +105,25 @@ def read_record(path: Path) -> SweepRecord:
 def label(variant: Mapping[str, Any]) -> str:
     """Returns a variant as `layernorm post depth=16`: the names on axes and equations alone, other
     values with their key."""
-    words = []
-    for key, value in variant.items():
-        alone = key in AXES or key == "placement.equation"
-        words.append(
-            value_text(value) if alone else f"{key.rpartition('.')[2]}={value_text(value)}"
-        )
-    return " ".join(words) or "the variant"
+    return " ".join(words_of(key, value)[0] for key, value in variant.items()) or "the variant"
+
+
+def words_of(key: str, value: Any) -> tuple[str, ...]:
+    """Returns the words that name a value: that of the label first, such as `depth=16`, then the
+    word with the short key and the word with the whole key, `model.depth=16`."""
+    text = value_text(value)
+    alone = key in AXES or key == "placement.equation"
+    words = (f"{key.rpartition('.')[2]}={text}", f"{key}={text}")
+    return (text, *words) if alone else words
+
+
+def names_of(variants: Sequence[Values]) -> list[str]:
+    """Returns the name of each variant: its label, or its whole keys if the label names two."""
+    labels = [label(values) for values in variants]
+    return [
+        name if labels.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
+        for name, values in zip(labels, variants, strict=True)
+    ]
 
 
 def value_text(value: Any) -> str:
@@ -144,6 +157,7 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         tune={**before.tune, **tune},
         tune_seeds=_union(before.tune_seeds, now.tune_seeds),
         seeds=_union(before.seeds, now.seeds),
+        contrasts=_union(before.contrasts, now.contrasts),
         runs=_union(before.runs, now.runs),
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
     )

@@ -227,6 +227,7 @@ class Sweep:
             effect=self.question.effect,
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
+            contrasts=self.question.contrasts,
         )
         study = self.planner.study
         path = path_of(study, record.name)

@@ -21,7 +21,8 @@ from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number, Seed
 from transformer_norms.names import option_files, unknown
-from transformer_norms.run.sweep_record import EFFECT, Values
+from transformer_norms.report.contrasts import find_contrast
+from transformer_norms.run.sweep_record import EFFECT, Values, names_of
 
 MOST_RUNS = 10_000
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
@@ -37,6 +38,7 @@ class Question:
 
     `vary` and `tune` are grids. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
+    `contrasts` are comparisons beside those with the baseline; report/contrasts.py has their words.
     """
 
     question: str
@@ -47,6 +49,7 @@ class Question:
     seeds: Seeds = field(default_factory=lambda: [0])
     fixed: Values = field(default_factory=dict)
     effect: Annotated[Number, Field(ge=0)] = EFFECT
+    contrasts: list[str] = field(default_factory=list)
 
     @property
     def variants(self) -> list[Values]:
@@ -112,8 +115,9 @@ def read_request(arguments: Iterable[str]) -> Request:
         return Request("main", _bare_question(typed), named=False)
     name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
     question, remarks = _replace_typed(read_question(name, plugins), typed)
+    question, left_out = _with_known_contrasts(question)
     check_question(f"sweep={name}", question)
-    return Request(name, question, named=True, remarks=tuple(remarks))
+    return Request(name, question, named=True, remarks=(*remarks, *left_out))
 
 
 def common_settings(arguments: Iterable[str]) -> list[str]:
@@ -140,6 +144,11 @@ def read_question(name: str, plugins: str = "none") -> Question:
     except (ValueError, OSError, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
+    for text in question.contrasts:
+        try:
+            find_contrast(text, _named(question))
+        except ConfigError as error:
+            raise ConfigError(f"sweep={name}: contrasts: {error}") from None
     return question
 
 
@@ -210,6 +219,23 @@ def _replace_typed(
         together=together,
     )  # fmt: skip
     return question, remarks
+
+
+def _with_known_contrasts(question: Question) -> tuple[Question, list[str]]:
+    """The question with the contrasts whose variants were not typed away, and a line for each of
+    the others."""
+    known, remarks = [], []
+    for text in question.contrasts:
+        try:
+            find_contrast(text, _named(question))
+            known.append(text)
+        except ConfigError as error:
+            remarks.append(f"this contrast is left out, as other variants were typed: {error}")
+    return replace(question, contrasts=known), remarks
+
+
+def _named(question: Question) -> dict[str, Values]:
+    return dict(zip(names_of(question.variants), question.variants, strict=True))
 
 
 def check_question(where: str, question: Question) -> None:

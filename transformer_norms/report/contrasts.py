@@ -1,0 +1,219 @@
+"""Contrasts: comparisons of any variants of a study, typed in the words of their labels.
+
+    hybrid - post                                               two variants with each other
+    (hybrid - pre) under gpt2 - (hybrid - pre) under xavier     an interaction
+    post - pre over model.depth                                 a trend, per doubling of the depth
+
+A term is as many words of one variant's label as no other variant has together. `A under W` adds
+the words W to each term of A. A value with blanks, such as a typed equation, stands in quotes.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import hint, unknown
+from transformer_norms.run.sweep_record import Values, words_of
+from transformer_norms.text_tables import printable
+
+LONGEST = 400  # characters
+_TOKEN = re.compile(r"""\s*([()]|(?:"[^"]*"|'[^']*'|[^\s()"'])+)""")
+_OPERATORS = ("-", "under", "over")
+_LISTED = 12  # variants in a message
+Words = tuple[str, ...]
+Terms = list[tuple[int, Words]]  # +1 or -1, and the words of the variant
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A sum of coefficient x loss over variants, by their names. The coefficients sum to zero.
+
+    `over` is the key of a trend; the contrast is then a slope per doubling of the key's value.
+    """
+
+    coefficients: Mapping[str, float]
+    text: str = ""
+    over: str | None = None
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The variant and the baseline of a plain difference; None for any other contrast."""
+        if sorted(self.coefficients.values()) != [-1, 1]:
+            return None
+        variant, baseline = sorted(self.coefficients, key=self.coefficients.__getitem__)[::-1]
+        return variant, baseline
+
+    @property
+    def squares(self) -> float:
+        """The sum of the squared coefficients: the contrast's variance in units of the variance of
+        one loss, if losses are independent. A plain difference has 2."""
+        return math.fsum(c * c for c in self.coefficients.values())
+
+    def by_seed(self, losses: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+        """The value of the contrast at each seed that all of its variants have, in order. `losses`
+        are by variant and seed."""
+        seeds = set.intersection(*(set(losses[name]) for name in self.coefficients))
+        return {
+            seed: math.fsum(c * losses[name][seed] for name, c in self.coefficients.items())
+            for seed in sorted(seeds)
+        }
+
+
+def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
+    """Returns the contrast that `text` states of `variants`, by their names.
+
+    Without `over`, the coefficient of a variant is the sum of the signs of its terms. With `over`,
+    and u the log2 of the key's values, each term stands for one variant at each value, with the
+    coefficient sign * (u - mean(u)) / sum((u - mean(u))^2): the least-squares slope of the
+    difference per doubling.
+
+    Raises ConfigError, one line that begins with `text`, if the text is no contrast, or if a term
+    does not name exactly one variant.
+    """
+    try:
+        terms, over = _parse(text)
+        coefficients: dict[str, float] = {}
+        for fixed, weight in _weights(over, variants) if over else [({}, 1.0)]:
+            for sign, words in terms:
+                name = _variant(words, fixed, variants)
+                coefficients[name] = coefficients.get(name, 0.0) + sign * weight
+        used = {name: c for name, c in coefficients.items() if abs(c) > 1e-12}
+        if not used:
+            raise ConfigError("compares a variant with itself")
+    except ConfigError as error:
+        raise ConfigError(printable(f"{text[:LONGEST]}: {error}")) from None
+    return Contrast(used, text, over)
+
+
+# -------------------------------------------------------------------------------------- the grammar
+
+
+def _parse(text: str) -> tuple[Terms, str | None]:
+    """The signed terms of a contrast, and the key of its trend.
+
+    contrast = difference [over KEY];  difference = part {- part};
+    part = (WORDS | "(" difference ")") {under WORDS}
+    """
+    tokens = _tokens(text)
+    terms = _difference(tokens)
+    over = None
+    if tokens and tokens[0] == "over":
+        over = _words(tokens[1:])[0]
+        del tokens[:2]
+    if tokens:
+        raise ConfigError(f"{tokens[0]!r} is one too many; a contrast is A - B, (A - B) under W")
+    if over is None and sum(sign for sign, _ in terms) != 0:
+        raise ConfigError("is no difference; a contrast is A - B, (A - B) under W, A over KEY")
+    return terms, over
+
+
+def _tokens(text: str) -> list[str]:
+    if len(text) > LONGEST:
+        raise ConfigError(f"a contrast has at most {LONGEST} characters")
+    tokens, rest = [], text.rstrip()
+    while rest:
+        found = _TOKEN.match(rest)
+        if found is None:
+            raise ConfigError(f"the quotation mark in {rest.strip()} has no second")
+        tokens.append(found[1])
+        rest = rest[found.end() :]
+    return tokens
+
+
+def _difference(tokens: list[str]) -> Terms:
+    """Takes a difference off the front of the tokens."""
+    terms = _part(tokens)
+    while tokens and tokens[0] == "-":
+        del tokens[0]
+        taken = _part(tokens)
+        if sum(sign for sign, _ in terms) != sum(sign for sign, _ in taken):
+            raise ConfigError("takes a variant and a difference from each other; - stands between "
+                              "two variants, or between two differences in brackets")  # fmt: skip
+        terms += [(-sign, words) for sign, words in taken]
+    return terms
+
+
+def _part(tokens: list[str]) -> Terms:
+    if tokens and tokens[0] == "(":
+        del tokens[0]
+        terms = _difference(tokens)
+        if not tokens or tokens[0] != ")":
+            raise ConfigError(f"a ')' is missing{f' before {tokens[0]!r}' if tokens else ''}")
+        del tokens[0]
+    else:
+        terms = [(1, _take_words(tokens))]
+    while tokens and tokens[0] == "under":
+        del tokens[0]
+        more = _take_words(tokens)
+        terms = [(sign, words + more) for sign, words in terms]
+    return terms
+
+
+def _take_words(tokens: list[str]) -> Words:
+    words = _words(tokens)
+    del tokens[: len(words)]
+    return words
+
+
+def _words(tokens: Sequence[str]) -> Words:
+    """The words at the front of the tokens, without their quotation marks."""
+    count = 0
+    while count < len(tokens) and tokens[count] not in (*_OPERATORS, "(", ")"):
+        count += 1
+    if not count:
+        where = f"before {tokens[0]!r}" if tokens else "at the end"
+        raise ConfigError(f"words of a variant are missing {where}")
+    return tuple(re.sub(r"""(["'])(.*?)\1""", r"\2", word) for word in tokens[:count])
+
+
+# -------------------------------------------------------------------------------- variants by words
+
+
+def _weights(key: str, variants: Mapping[str, Values]) -> list[tuple[Values, float]]:
+    """Each value of a numeric axis, and its coefficient in a slope per doubling."""
+    keys = list(dict.fromkeys(key for values in variants.values() for key in values))
+    if key not in keys:
+        raise ConfigError(f"over {key}: {unknown('axis', key, keys)}")
+    values: list[float] = []
+    for value in (one[key] for one in variants.values() if key in one):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
+            raise ConfigError(f"over {key}: {value} is no number above zero")
+        values += [value] if value not in values else []
+    if len(values) < 2:
+        raise ConfigError(f"over {key}: has one value, {values[0]}; a trend needs two")
+    doublings = [math.log2(value) for value in values]
+    mean = math.fsum(doublings) / len(doublings)
+    squares = math.fsum((u - mean) ** 2 for u in doublings)
+    return [({key: x}, (u - mean) / squares) for x, u in zip(values, doublings, strict=True)]
+
+
+def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str:
+    """The name of the only variant that has all of the words and the fixed values; of several, the
+    one that has no other words."""
+    known = {
+        name: [words_of(key, value) for key, value in values.items() if key not in fixed]
+        for name, values in variants.items()
+        if fixed.items() <= values.items()
+    }
+    having = [name for name in known if all(_is_among(word, known[name]) for word in words)]
+    whole = [name for name in having if all({*words} & {*each} for each in known[name])]
+    if len(having) == 1 or len(whole) == 1:
+        return (whole or having)[0]
+    term = repr(" ".join(words)) + "".join(f" at {key}={value}" for key, value in fixed.items())
+    if having:
+        raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
+    single = [words[0] for each in known.values() for words in each]
+    strange = [word for word in words if not any(_is_among(word, each) for each in known.values())]
+    near = hint(strange[0], dict.fromkeys(single)) if strange else hint(" ".join(words), known)
+    raise ConfigError(f"{term} names no variant; there are {_listed(variants)}{near}")
+
+
+def _is_among(word: str, words: Sequence[Words]) -> bool:
+    return any(word in each for each in words)
+
+
+def _listed(names: Sequence[str] | Mapping[str, Values]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(list(names)[:_LISTED]) + more
