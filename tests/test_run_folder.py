@@ -464,12 +464,17 @@ def test_load_gives_the_trained_model_and_runs_a_table(stop_at):
 
 
 @pytest.mark.draws
-def test_the_loss_curve_is_drawn_with_the_entropies_as_lines():
+def test_the_loss_curve_is_drawn_with_the_losses_of_no_model_as_lines():
     done = go("data=stories", "data.documents=120")
     drawn = (Path(done["folder"]) / "curve.svg").read_text()
     assert drawn.startswith("<?xml")
-    for label in ("training", "validation", "uniform", "unigram", "entropy floor"):
+    for label in ("training", "validation", "uniform", "unigram", "5-gram", "entropy floor"):
         assert f"<!-- {label}" in drawn
+    summary = json.loads((Path(done["folder"]) / "summary.json").read_text())
+    data = summary["data"]
+    assert summary["trained"] is (summary["val_loss"] <= data["ngrams"]["val"][0] - 0.005)
+    assert {part: len(losses) for part, losses in data["ngrams"].items()} == {"val": 5, "test": 5}
+    assert data["ngram_tokens"] == done["tokens"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ TEMPERATURE = 0.9
 REFERENCES = {
     "uniform": "every token equally likely",
     "unigram": "the tokens' frequencies alone",
+    "bigram": "counts of pairs of tokens",
+    **{f"{order}-gram": f"counts of {order} tokens in a row" for order in (3, 4, 5)},
     "entropy floor": "the stories' own entropy",
 }
 

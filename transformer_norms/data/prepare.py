@@ -12,9 +12,9 @@ from transformer_norms.data.token_cache import (
     Tokens,
     dtype_for,
     entry_key,
+    open_entry,
     open_or_build,
     pack_ids,
-    read_ids,
     seal_entry,
 )
 from transformer_norms.data.tokenizer import Tokenizer
@@ -51,8 +51,10 @@ def prepare(
         "val_fraction": val_fraction,
     }
     return open_or_build(
+        "tokens",
         entry_key(content),
         build=lambda draft: _build(draft, corpus, tokenizer, content, say, tell),
+        read=open_entry,
         say=say,
         poll=lambda: tell("data: waiting", 0, 0),
     )
@@ -89,15 +91,12 @@ def _build(
     tokenizer = choice.fit(split.train, split.separated, note, tell)
     facts: dict[str, Any] = content | {"split": split.rule, "separated": split.separated}
     facts |= _write_parts(draft, split, tokenizer, tell)
-    tell("data: counting", 0, 0)
-    size, dtype = tokenizer.vocab_size, dtype_for(tokenizer.vocab_size)
-    train, val = (read_ids(draft.folder, part, dtype) for part in ("train", "val"))
-    facts |= {"uniform": math.log(size), "unigram": unigram_entropy(train, val, size)}
+    facts["uniform"] = math.log(tokenizer.vocab_size)
     facts["repeated"] = repeated_share(split.train, split.val)
     if split.separated and facts["repeated"]:
         note(f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly")
     facts |= {"floor": corpus.floor, "notes": notes}
-    seal_entry(draft, size, tokenizer.save(), facts)
+    seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
 
 
 def _read_documents(corpus: Corpus, tell: Tell) -> list[str]:
@@ -143,13 +142,3 @@ def _write_parts(
         tokens = draft.files[f"{part}.bin"]["size"] // width
         facts[part] = {"documents": len(texts), "bytes": sizes[part], "tokens": tokens}
     return facts
-
-
-def unigram_entropy(train: np.ndarray, val: np.ndarray, vocab_size: int) -> float:
-    """-sum_t q(t) ln p(t), p(t) = (count in train + 1) / (n + V), q the frequencies in val.
-
-    This is the loss, in nats per token of val, of a model that knows how often each token occurs.
-    """
-    counts = np.bincount(train, minlength=vocab_size) + 1.0
-    held_out = np.bincount(val, minlength=vocab_size)
-    return float(-(held_out @ np.log(counts / counts.sum())) / max(held_out.sum(), 1))

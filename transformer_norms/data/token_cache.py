@@ -1,6 +1,7 @@
 """The cache of tokens. Each entry is built once, by one process, and may be deleted at any time.
 
-An entry is a folder with a manifest: a flat file of ids for each part, and the tokenizer.
+An entry is a folder with a manifest. That of tokens has a flat file of ids for each part, and the
+tokenizer. The n-grams that were counted on tokens have an entry of their own.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
 _NAMES = r"(train|val|test)\.bin|tokenizer\.json"
 _TWO_BYTES = 2**16  # ids
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Tokens:
     """The ids of each part, read-only; test may be empty.
 
     `fingerprint` is a SHA-256 of the ids and the tokenizer. `facts` can be written as JSON: corpus,
-    split, separated, documents, bytes and tokens per part, uniform and unigram (nats per token),
-    floor (nats per byte, or None), repeated (share of val's documents in train), notes.
+    split, separated, documents, bytes and tokens per part, uniform (nats per token), floor
+    (nats per byte, or None), repeated (share of val's documents in train), notes.
     """
 
     train: np.ndarray
@@ -78,47 +80,53 @@ def entry_key(content: dict) -> str:
 
 
 def open_or_build(
-    key: str, build: Callable[[Draft], None], say: Say, poll: Callable[[], None]
-) -> Tokens:
-    """Returns the tokens of a key. `build` writes and seals their entry unless it is there.
+    kind: str,
+    key: str,
+    build: Callable[[Draft], None],
+    read: Callable[[Path], Entry],
+    say: Say,
+    poll: Callable[[], None],
+) -> Entry:
+    """Returns the entry of a key. `build` writes and seals it unless it is there. `read` verifies
+    and opens it, and raises DamagedError.
 
     Calls `poll` some times a second while another process builds it. Raises StorageError if the
     cache cannot be written.
     """
-    root = cache_folder()
-    folder = root / f"tokens-{key}"
+    root, name = cache_folder(), f"{kind}-{key}"
+    folder = root / name
     if folder.is_dir():
         with suppress(DamagedError):
-            return open_entry(folder)
+            return read(folder)
 
     def announce() -> None:
-        say("data: another process is preparing the same tokens; waiting for it")
+        say(f"data: another process is preparing the same {kind}; waiting for it")
 
-    with wait_for_lock(_lock_file(root, key), poll, announce):
+    with wait_for_lock(_lock_file(root, name), poll, announce):
         if folder.is_dir():  # another process may have built it meanwhile
             try:
-                return open_entry(folder)
+                return read(folder)
             except DamagedError as error:
-                say(f"data: the cached tokens are damaged ({error}): building them again")
-        _remove_leftovers(root, key)
+                say(f"data: the cached {kind} are damaged ({error}): building them again")
+        _remove_leftovers(root, name)
         with build_folder(folder) as draft:
             build(draft)
-        return open_entry(folder)
+        return read(folder)
 
 
-def _lock_file(root: Path, key: str) -> Path:
-    file = root / f"tokens-{key}.lock"
+def _lock_file(root: Path, name: str) -> Path:
+    file = root / f"{name}.lock"
     with storage(root):
         root.mkdir(parents=True, exist_ok=True)
         file.touch()
     return file
 
 
-def _remove_leftovers(root: Path, key: str) -> None:
-    """Removes what killed builders left. A builder at work holds the lock of its key."""
+def _remove_leftovers(root: Path, name: str) -> None:
+    """Removes what killed builders left. A builder at work holds the lock of its entry."""
     for leftover in root.glob(f"{TEMPORARY}*"):
-        builder = leftover.name.rsplit("-", 1)[-1]
-        lock = nullcontext() if builder == key else take_lock(_lock_file(root, builder))
+        builder = "-".join(leftover.name.rsplit("-", 2)[-2:])
+        lock = nullcontext() if builder == name else take_lock(_lock_file(root, builder))
         if lock is not None:
             with lock:
                 shutil.rmtree(leftover, ignore_errors=True)

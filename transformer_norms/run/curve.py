@@ -9,11 +9,12 @@ from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary
 
 TRAIN, VALIDATION, LINE = "#9db4c8", "#0b4f8a", "#666666"  # dark enough for print in grey
+NAME_HEIGHT = 0.045  # of the axes
 
 
 def draw_curve(folder: Path, summary: Summary) -> Path:
     """Writes the folder's curve.svg: train and validation loss in nats per token, with what no
-    model at all would score (uniform, unigram) and, where it is known, the text's own entropy."""
+    model at all would score (uniform, n-grams) and, where it is known, the text's own entropy."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -24,12 +25,7 @@ def draw_curve(folder: Path, summary: Summary) -> Path:
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     _plot(axes, rows, "train/loss", "training", TRAIN, 1.0)
     _plot(axes, rows, "val/loss", "validation", VALIDATION, 1.8)
-    for name, value in summary.data.reference_lines().items():
-        axes.axhline(value, color=LINE, linewidth=0.8, linestyle=":")
-        axes.annotate(
-            f"{name} {value:.2f}", (1, value), xycoords=("axes fraction", "data"),
-            xytext=(-3, 2), textcoords="offset points", ha="right", color=LINE, fontsize=8,
-        )  # fmt: skip
+    _name_lines(axes, summary.data.reference_lines())
     axes.set(xlabel="tokens", ylabel="loss, nats per token", title=folder.name)
     axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
@@ -39,6 +35,21 @@ def draw_curve(folder: Path, summary: Summary) -> Path:
     pyplot.close(figure)
     write_bytes(path, svg.getvalue())
     return path
+
+
+def _name_lines(axes: Any, lines: dict[str, float]) -> None:
+    """Draws each line, with its name to the right of the axes. Names that would cover one another
+    stand further down."""
+    for value in lines.values():
+        axes.axhline(value, color=LINE, linewidth=0.8, linestyle=":")
+    low, high = axes.get_ylim()
+    place = high
+    for name, value in sorted(lines.items(), key=lambda line: -line[1]):
+        place = min(value, place - NAME_HEIGHT * (high - low))
+        axes.annotate(
+            f"{name} {value:.2f}", (1, place), xycoords=("axes fraction", "data"),
+            xytext=(3, 0), textcoords="offset points", va="center", color=LINE, fontsize=8,
+        )  # fmt: skip
 
 
 def _plot(axes: Any, rows: list[Any], key: str, label: str, colour: str, width: float) -> None:

@@ -7,20 +7,18 @@ bigram. A run whose record has no n-grams can only have diverged.
 
 from collections.abc import Collection, Iterable, Sequence
 
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.run.summary import Summary
+from transformer_norms.run.sweep_record import EFFECT
 
-NGRAMS = ("unigram", "bigram", "trigram", "4-gram", "5-gram")
 Horizon = tuple[str, int | None]  # the fingerprint of the data, and the tokens of training
 
 
-def ngram_losses(summary: Summary, loss: str) -> Sequence[float]:
-    """Returns the losses of n-grams, in the order of NGRAMS, on the tokens of which `loss` is the
+def ngram_losses(summary: Summary, loss: str) -> list[float]:
+    """Returns the losses of the n-grams of order 1, 2, ... on the tokens of which `loss` is the
     model's: val_loss or test_loss. The record of an old run has at most the unigram's, for
     validation."""
-    data = summary.data
-    if lines := (getattr(data, "ngrams", None) or {}).get(loss.removesuffix("_loss")):
-        return list(lines)
-    return [data.unigram] if loss == "val_loss" and data.unigram is not None else []
+    return summary.data.ngram_losses(loss.removesuffix("_loss"))
 
 
 def passes(loss: float, ngram: float, effect: float) -> bool:
@@ -28,6 +26,17 @@ def passes(loss: float, ngram: float, effect: float) -> bool:
     smallest worth naming, is none: a model that knows only the frequencies of tokens ends a little
     above or below the unigram."""
     return loss <= ngram - effect
+
+
+def best_ngram(summary: Summary, loss: str, effect: float = EFFECT) -> int | None:
+    """Returns the highest order k so that a run passes the n-grams of all orders up to k: 0 if it
+    does not pass the unigram, or diverged. None: it has no loss, or no n-gram is known."""
+    lines, reached = ngram_losses(summary, loss), getattr(summary, loss)
+    if summary.status == "diverged":
+        return 0
+    if reached is None or not lines:
+        return None
+    return [*(passes(reached, line, effect) for line in lines), False].index(False)
 
 
 def horizon(summary: Summary) -> Horizon:
@@ -54,7 +63,9 @@ def _passes_bigram(summary: Summary, loss: str, effect: float) -> bool:
     return passes(reached, lines[1], effect)
 
 
-def failure(summary: Summary, loss: str, bigrams: Collection[Horizon], effect: float) -> str | None:
+def failure(
+    summary: Summary, loss: str, bigrams: Collection[Horizon] = (), effect: float = EFFECT
+) -> str | None:
     """Returns why an ended run failed, such as `no better than the bigram (2.482)`, or None if it
     trained. At the horizons `bigrams` it has to pass the bigram, too."""
     if summary.status == "diverged":
@@ -63,7 +74,7 @@ def failure(summary: Summary, loss: str, bigrams: Collection[Horizon], effect: f
         loss = "val_loss"  # an old record has no n-grams for the test split
     reached = getattr(summary, loss)
     orders = 2 if horizon(summary) in bigrams else 1
-    for name, line in zip(NGRAMS[:orders], ngram_losses(summary, loss), strict=False):
+    for order, line in enumerate(ngram_losses(summary, loss)[:orders], start=1):
         if reached is not None and not passes(reached, line, effect):
-            return f"no better than the {name} ({line:.3f})"
+            return f"no better than the {ngram_name(order)} ({line:.3f})"
     return None

@@ -2,12 +2,14 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
 from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say
@@ -70,6 +72,13 @@ class Plan:
             tokens = prepare(self.corpus, choice, data.split, data.val_fraction, say, live)
         tokens.check(self.config.model.context)
         return tokens
+
+    def ngrams(self, tokens: Tokens) -> dict[str, Any]:
+        """Returns the losses of n-grams that saw as many training tokens as the run will."""
+        keys, context = self.config.trainer, self.config.model.context
+        read = keys.steps * keys.batch_size * context
+        with Live() as live:
+            return ngram_facts(tokens, read, context, self.config.data.val_tokens, say, live)
 
     def _find_origin(self, folder: Path) -> Path:
         """Returns the run that `continue_from` names. Raises ConfigError unless only the horizon

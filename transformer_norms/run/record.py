@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.run import checkpoint
+from transformer_norms.run.failure import failure
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.summary import LARGEST, Summary
 from transformer_norms.training.trainer import Trainer
@@ -75,6 +76,9 @@ class Record:
             "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
         }
         self.summary = replace(self.summary, **{**measured, **changed})
+        if self.summary.ended:
+            trained = failure(self.summary, "val_loss") is None
+            self.summary = replace(self.summary, trained=trained)
         self.summary.write(self.folder)
 
     def progress(self, trainer: Trainer) -> None:

@@ -22,6 +22,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
+from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
@@ -81,7 +82,10 @@ class Run:
         model, tokens = self._build()
         parameters = sum(p.numel() for p in model.parameters())
         data = Data(
-            identity=self.plan.data_identity, fingerprint=tokens.fingerprint, **tokens.facts
+            identity=self.plan.data_identity,
+            fingerprint=tokens.fingerprint,
+            **tokens.facts,
+            **self.plan.ngrams(tokens),
         )
         say(_introduction(data, parameters))
         with storage(self.folder):
@@ -226,6 +230,8 @@ class Run:
             results |= work(trainer, context, record.summary.device or "", keys.precision)
         record.summarize(trainer, **results)
         record.progress(trainer)
+        if results["status"] == "finished" and not record.summary.trained:
+            say(f"failed to train: {failure(record.summary, 'val_loss')}")
         if results["status"] in ENDED:
             self._draw(record.summary)
         return record.summary

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json, write_json
 
@@ -42,15 +43,26 @@ class Data:
     val: Sizes = field(default_factory=dict)
     test: Sizes = field(default_factory=dict)
     uniform: Number | None = None  # the loss where every token is equally likely
-    unigram: Number | None = None  # the loss of the tokens' frequencies alone, on validation
+    unigram: Number | None = None  # on validation; of a run that is older than `ngrams`
+    # The losses of the n-grams of order 1, 2, ... on val, and on test if there is one.
+    ngrams: dict[str, list[Number]] = field(default_factory=dict)
+    ngram_tokens: Whole | None = None  # how many training tokens they were counted on
     floor: Number | None = None  # the text's entropy, in nats per byte, where it is known
 
-    def reference_lines(self) -> dict[str, float]:
-        """Returns the losses that need no model, in nats per token, by name."""
-        lines = {"uniform": self.uniform, "unigram": self.unigram}
-        if self.floor is not None:
-            lines["entropy floor"] = self.floor * self.val["bytes"] / self.val["tokens"]
-        return {name: loss for name, loss in lines.items() if loss is not None}
+    def ngram_losses(self, part: str = "val") -> list[float]:
+        """Returns the losses of the n-grams of order 1, 2, ... on a part, the unigram's alone for a
+        run that is older than the others, or nothing."""
+        older = [self.unigram] if part == "val" and self.unigram is not None else []
+        return self.ngrams.get(part, older)
+
+    def reference_lines(self, part: str = "val") -> dict[str, float]:
+        """Returns the losses that need no model, in nats per token of a part, by name."""
+        lines = {"uniform": self.uniform} if self.uniform is not None else {}
+        lines |= {ngram_name(k): loss for k, loss in enumerate(self.ngram_losses(part), start=1)}
+        sizes = getattr(self, part)
+        if self.floor is not None and sizes.get("tokens"):
+            lines["entropy floor"] = self.floor * sizes["bytes"] / sizes["tokens"]
+        return lines
 
 
 @dataclass(frozen=True, config=_RECORDED, kw_only=True)
@@ -77,6 +89,7 @@ class Summary:
     model_flops_utilisation: Number | None = None
     peak_memory: Whole | None = None
     diverged: str | None = None  # why
+    trained: bool | None = None  # whether it did not diverge, and is better than the unigram
     error: str | None = None  # the traceback of a failed run
     choices: dict[str, str] = field(default_factory=dict)
     identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
