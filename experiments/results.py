@@ -1,5 +1,6 @@
 """python experiments/results.py                 every table, figure and number here, written anew
 python experiments/results.py pack runs/NAME   a study's runs, without weights: NAME/runs.tar.xz
+python experiments/results.py ngrams TEXT      the n-grams of runs that have none: ngrams.json
 
 What is committed of a study is what its runs recorded; the rest follows from that. Each study's
 report is the one that `python -m transformer_norms.report` writes: its page, report.html, is not
@@ -19,6 +20,7 @@ from statistics import fmean
 
 import widths
 from claims import claims_table
+from ngrams import add_ngrams, write_ngrams
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
@@ -105,6 +107,13 @@ def _write_study(archive: Path, folder: Path) -> Findings:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
+    """Writes the files of an archive, and into the copies of its summaries the n-grams that they
+    lack."""
+    _extract(archive, folder)
+    add_ngrams(folder / archive.parent.name)
+
+
+def _extract(archive: Path, folder: Path) -> None:
     """Writes the files of an archive that `pack` made: plain files inside the study's folder.
     (Before Python 3.11.4 tarfile has no filter that would make sure of that.)"""
     with tarfile.open(archive) as packed:
@@ -248,18 +257,31 @@ def _fill(file: Path, text: str) -> None:
     file.write_text(before[: marked.start(1)] + text + "\n" + before[marked.end(1) :])
 
 
+def count_ngrams(text: Path) -> None:
+    """Counts the n-grams of all packed runs. ValueError where a run had another text."""
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in sorted(HERE.glob(f"*/{RUNS}")):
+            _extract(archive, Path(folder))
+        write_ngrams(Path(folder), text)
+
+
 def main(arguments: Sequence[str]) -> int:
-    if not arguments:
-        regenerate()
-    elif arguments[0] == "pack" and len(arguments) > 1:
-        try:
-            for study in arguments[1:]:
-                pack(Path(study))
-        except (ValueError, OSError) as error:
-            print(error, file=sys.stderr)
+    command, paths = arguments[:1], [Path(argument) for argument in arguments[1:]]
+    try:
+        if not command:
+            regenerate()
+        elif command == ["pack"] and paths:
+            for study in paths:
+                pack(study)
+        elif command == ["ngrams"] and len(paths) == 1:
+            count_ngrams(*paths)
+        else:
+            print(__doc__, file=sys.stderr)
             return 2
-    else:
-        print(__doc__, file=sys.stderr)
+    except (ValueError, OSError) as error:
+        if not command:  # our own mistake
+            raise
+        print(error, file=sys.stderr)
         return 2
     return 0
 
