@@ -35,7 +35,8 @@ BUDGETS = {
     ),
     "report": (
         55,
-        "answer browser experiments null_study page report statistics verdict watching",
+        "answer browser experiments moderation null_study page report sequence statistics "
+        "tuning_error verdict watching",
     ),
     "tracking": (25, "tracking"),
     "explain": (15, "explain"),

@@ -1,0 +1,87 @@
+"""Anytime-valid tests: against the integral that they are, and against simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from transformer_norms.report.moderation import Prior
+from transformer_norms.report.sequence import (
+    EFFECT_VARIANCE,
+    always_valid_p,
+    confidence_sequence,
+)
+
+
+def likelihood_ratio(x, mu, prior):
+    """The ratio of marginal likelihoods, by numerical integration over the deviation: a mean that
+    is normal around mu with variance g sigma^2, against mu; the prior of sigma is 1 / sigma (right
+    Haar), or that of an inverse chi-squared variance."""
+    x = np.asarray(x)
+    n = len(x)
+    covariance = np.eye(n) + EFFECT_VARIANCE * np.ones((n, n))
+
+    def density(matrix, sigma):
+        if prior is None:
+            weight = 1 / sigma
+        else:
+            weight = stats.invgamma.pdf(
+                sigma**2, prior.weight / 2, scale=prior.weight * prior.variance / 2
+            ) * (2 * sigma)
+        return weight * stats.multivariate_normal.pdf(x, np.full(n, mu), sigma**2 * matrix)
+
+    both = [
+        integrate.quad(lambda s, m=matrix: density(m, s), 1e-3, np.inf, limit=400)[0]
+        for matrix in (covariance, np.eye(n))
+    ]
+    return both[0] / both[1]
+
+
+@pytest.mark.parametrize("prior", [None, Prior(1.0, 4.0, "here")])
+def test_evidence_is_the_ratio_of_marginal_likelihoods(prior):
+    x = [0.9, 1.6, 1.1]
+    ratios = [likelihood_ratio(x[:n], 0.0, prior) for n in (2, 3)]
+    p = always_valid_p(x, (0.0, 0.0), prior)
+    assert p == pytest.approx(min(1, 1 / max(ratios)), rel=1e-4)
+
+
+@pytest.mark.parametrize("prior", [None, Prior(0.5, 3.0, "here")])
+def test_the_sequence_leaves_out_what_the_p_value_rejects(prior):
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        x = draw.normal(0.8, 1.0, size=8).tolist()
+        low, high = confidence_sequence(x, 0.05, prior)
+        if math.isinf(low):
+            continue
+        for end in (low, high):
+            assert always_valid_p(x, (end, end), prior) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_a_null_that_is_an_interval_is_rejected_when_all_of_it_is():
+    x = [1.0, 1.1, 0.9, 1.05, 1.0, 0.98]
+    assert always_valid_p(x, (-0.5, 0.5), None) == pytest.approx(
+        always_valid_p(x, (0.5, 0.5), None)
+    )
+    assert always_valid_p(x, (-0.5, 2.0), None) == 1.0
+
+
+def test_equal_differences_never_reject_at_their_own_mean():
+    assert always_valid_p([0.5, 0.5, 0.5], (0.5, 0.5), None) == 1.0
+    assert confidence_sequence([0.5], 0.05, None) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("looks", [10, 60])
+def test_looking_after_every_seed_rejects_a_true_mean_in_at_most_5_percent(looks):
+    """Student's test with the same looks rejects several times as often: the check can fail."""
+    draw = np.random.default_rng(3)
+    rejected = students = 0
+    for _ in range(1000):
+        x = draw.normal(size=looks)
+        rejected += always_valid_p(x.tolist(), (0.0, 0.0), None) < 0.05
+        counts = np.arange(3, looks + 1)
+        means = np.array([x[:n].mean() for n in counts])
+        errors = np.array([x[:n].std(ddof=1) for n in counts]) / np.sqrt(counts)
+        students += bool((np.abs(means / errors) > stats.t.isf(0.025, counts - 1)).any())
+    assert rejected <= 60
+    assert students > 100

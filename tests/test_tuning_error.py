@@ -1,0 +1,124 @@
+"""What tuning leaves: against curves whose best point is known."""
+
+import numpy as np
+import pytest
+
+from transformer_norms.report.moderation import Spread
+from transformer_norms.report.tuning_error import (
+    Trial,
+    choose_point,
+    fit_curve,
+    possible_gain,
+    trial_noise,
+)
+
+RATE = "optimizer.lr"
+STEP = 3**0.5
+
+
+def trials_of(loss, rates, seeds=(100, 101), noise=0.0, draw=None):
+    """Trials of a curve loss(ln rate), with a level for each seed and noise for each trial."""
+    return [
+        Trial(
+            {RATE: float(rate)},
+            seed,
+            loss(np.log(rate)) + 0.01 * seed + (noise * draw.normal() if noise else 0.0),
+        )
+        for rate in rates
+        for seed in seeds
+    ]
+
+
+def grid(center, steps=(-2, -1, -0.5, 0, 0.5, 1, 2)):
+    return [center * STEP**k for k in steps]
+
+
+def parabola(best, curvature=0.1):
+    return lambda x: 1.9 + curvature * (x - np.log(best)) ** 2
+
+
+def test_the_curve_is_that_of_polyfit_where_nothing_is_skewed():
+    rates = grid(0.003)
+    trials = trials_of(parabola(0.0034), rates, seeds=(100,))
+    curve = fit_curve(trials, {RATE: rates[3]}, RATE)
+    near = [t for t in trials if abs(np.log(t.point[RATE] / rates[3])) < 0.85]
+    x = np.log([t.point[RATE] / rates[3] for t in near])
+    b2, b1, _ = np.polyfit(x, [t.loss for t in near], 2)
+    assert curve.b[:2] == pytest.approx([b1, b2], abs=1e-9)
+    assert curve.b[2] == pytest.approx(0, abs=1e-9)
+
+
+def test_without_noise_the_gain_is_the_distance_to_the_vertex():
+    """b2 (ln best - ln chosen)^2, if the best lies before the next tried rate."""
+    rates = grid(0.003)
+    trials = trials_of(parabola(0.0034), rates)
+    gain = possible_gain(trials, {RATE: rates[3]}, Spread(1e-16, 10))
+    assert gain == pytest.approx(0.1 * np.log(0.0034 / 0.003) ** 2, rel=0.02)
+
+
+def test_the_bound_covers_the_true_gain_in_95_percent():
+    draw = np.random.default_rng(0)
+    covered = positive = 0
+    for _ in range(300):
+        best = 0.003 * STEP ** draw.uniform(-0.25, 0.25)
+        trials = trials_of(parabola(best, 0.08), grid(0.003), noise=0.01, draw=draw)
+        gain = possible_gain(trials, {RATE: 0.003}, Spread(1e-4, 10))
+        true = 0.08 * np.log(best / 0.003) ** 2
+        covered += gain >= true
+        positive += gain > 0.0005
+    assert covered >= 282
+    assert positive == 300
+
+
+def test_a_lucky_trial_does_not_choose():
+    rates = grid(0.003)
+    trials = trials_of(parabola(0.003), rates, seeds=(100, 101, 102))
+    lucky = [
+        Trial(t.point, t.seed, t.loss - 0.2) if t.point[RATE] == rates[5] and t.seed == 100 else t
+        for t in trials
+    ]
+    means = {r: np.mean([t.loss for t in lucky if t.point[RATE] == r]) for r in rates}
+    assert min(means, key=means.get) == rates[5]
+    assert choose_point(lucky)[RATE] in rates[2:5]
+
+
+def test_fewer_than_three_values_are_compared_as_they_are():
+    """Paired: mean of chosen - other, plus Student's quantile x sqrt(2 s^2 / seeds)."""
+    trials = [
+        Trial({"init": w}, s, 2.0 + g) for w, g in (("mup", 0), ("scaled", 0.05)) for s in (1, 2)
+    ]
+    assert choose_point(trials) == {"init": "mup"}
+    gain = possible_gain(trials, {"init": "mup"}, Spread(0.04**2, 10))
+    assert gain == pytest.approx(-0.05 + 1.8124611 * 0.04, abs=1e-6)
+    assert possible_gain(trials, {"init": "mup"}, Spread(1e-8, 10)) == 0
+
+
+def test_keys_add_up_and_noise_is_pooled():
+    points = [{RATE: r, "schedule.warmup": w} for r in (1e-3, 2e-3, 4e-3) for w in (50, 100, 200)]
+    draw = np.random.default_rng(4)
+    trials = [Trial(p, s, 2 + 0.01 * draw.normal()) for p in points for s in (1, 2, 3)]
+    chosen = points[4]
+    noise = trial_noise([(trials, chosen)])
+    assert noise.freedom == 2 * (9 + 1 - 6)
+    one = [t for t in trials if t.point["schedule.warmup"] == 100]
+    other = [t for t in trials if t.point[RATE] == 2e-3]
+    parts = [
+        possible_gain([Trial({k: t.point[k]}, t.seed, t.loss) for t in line], {k: chosen[k]}, noise)
+        for k, line in ((RATE, one), ("schedule.warmup", other))
+    ]
+    assert possible_gain(trials, chosen, noise) == pytest.approx(sum(parts))
+
+
+def test_nothing_that_measures_the_noise_gives_no_bound():
+    trials = trials_of(parabola(0.003), [1e-3, 3e-3, 9e-3], seeds=(100,))
+    assert possible_gain(trials, {RATE: 3e-3}, None) is None
+    assert possible_gain(trials, {RATE: 3e-3}, Spread(1e-4, 30)) > 0
+
+
+def test_at_an_edge_the_next_step_counts_as_reachable():
+    trials = trials_of(parabola(0.03), grid(0.003))
+    last = max(t.point[RATE] for t in trials)
+    gain = possible_gain(trials, {RATE: last}, Spread(1e-16, 10))
+    x = np.log(0.03 / last)
+    step = np.log(STEP)
+    assert gain == pytest.approx(0.1 * (x**2 - (x - step) ** 2), rel=0.1)
