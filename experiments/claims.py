@@ -8,8 +8,8 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
+from transformer_norms.comparison.verdict import Comparison, compare, difference_and_interval
 from transformer_norms.report.findings import Findings, confounds
-from transformer_norms.report.verdict import Comparison, compare, difference_and_interval
 from transformer_norms.text_tables import escape_markdown
 
 ENOUGH = 5  # seeds; with fewer a study screens

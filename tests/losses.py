@@ -1,7 +1,7 @@
 """Losses by seed, as the statistics take them."""
 
-from transformer_norms.report.outcomes import Outcomes
-from transformer_norms.report.verdict import compare, comparison_sentence
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.verdict import compare, comparison_sentence
 
 EFFECT = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import PRE, SANDWICH, make_study
 
+from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.report.gathering import read_study
 from transformer_norms.run.sweep_record import merge_records, names_of, read_record
 

@@ -15,8 +15,8 @@ import results
 import yaml
 from claims import Part, _finding
 
-from transformer_norms.report.outcomes import Outcomes
-from transformer_norms.report.verdict import compare
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.verdict import compare
 
 HERE = Path(__file__).parents[1] / "experiments"
 STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))

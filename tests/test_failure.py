@@ -5,9 +5,9 @@ import math
 import pytest
 from run_folders import DATA, PRE, edit, folder, make_study
 
+from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.outcomes import Share
 from transformer_norms.run.failure import bigram_horizons, failure, horizon, ngram_losses
 from transformer_norms.run.summary import Data, Summary
 

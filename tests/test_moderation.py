@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from transformer_norms.report.moderation import (
+from transformer_norms.comparison.moderation import (
     MOST_WEIGHT,
     UNUSUAL,
     Prior,

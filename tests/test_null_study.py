@@ -9,8 +9,8 @@ import pytest
 from losses import EFFECT, outcomes
 from scipy import stats
 
-from transformer_norms.report.statistics import detectable_difference
-from transformer_norms.report.verdict import compare
+from transformer_norms.comparison.statistics import detectable_difference
+from transformer_norms.comparison.verdict import compare
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 OURS = {"base": 0.0069, "sd": 0.0157, "rho": 0.45}  # experiments/noise: pre, sandwich, their pairs

@@ -22,6 +22,7 @@ training
 config
 run
 explain
+comparison
 report
 tracking
 sweep

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from transformer_norms.report.moderation import Prior
-from transformer_norms.report.sequence import (
+from transformer_norms.comparison.moderation import Prior
+from transformer_norms.comparison.sequence import (
     EFFECT_VARIANCE,
     always_valid_p,
     confidence_sequence,

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from losses import BASE, EFFECT, NOISE, comparison_of, outcomes
 from scipy import optimize, stats
 
-from transformer_norms.report.outcomes import Outcomes, Share, fisher_p
-from transformer_norms.report.statistics import (
+from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
+from transformer_norms.comparison.statistics import (
     detectable_difference,
     holm,
     sign_flip,
 )
+from transformer_norms.comparison.verdict import compare
 from transformer_norms.report.tuning_audit import sensitivity
-from transformer_norms.report.verdict import compare
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 

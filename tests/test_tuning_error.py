@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_norms.report.moderation import Spread
-from transformer_norms.report.tuning_error import (
+from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.tuning_error import (
     Trial,
     choose_point,
     fit_curve,

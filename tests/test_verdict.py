@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import BASE, NOISE, outcomes, sentence_of
 
-from transformer_norms.report.outcomes import Outcomes
-from transformer_norms.report.verdict import Comparison, comparison_sentence
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.verdict import Comparison, comparison_sentence
 
 
 def test_the_words_are_those_of_their_numbers():

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from transformer_norms.report.findings import Findings
-from transformer_norms.report.outcomes import Outcomes
-from transformer_norms.report.statistics import LEVEL
-from transformer_norms.report.study import Variant
-from transformer_norms.report.tuning_audit import caveats
-from transformer_norms.report.verdict import (
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.comparison.verdict import (
     Verdict,
     comparison_sentence,
     difference_and_interval,
     plural,
 )
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.study import Variant
+from transformer_norms.report.tuning_audit import caveats
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.outcomes import Outcomes
-from transformer_norms.report.statistics import half_interval
 from transformer_norms.report.study import (
     LOSS_KEYS,
     Curve,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.verdict import Comparison, compare
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.outcomes import Outcomes
 from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.report.verdict import Comparison, compare
 from transformer_norms.run.failure import bigram_horizons, failure
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import Summary

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.progress import Tell, tell_nobody
-from transformer_norms.report.contrasts import find_contrast
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from transformer_norms.report.contrasts import Contrast
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 

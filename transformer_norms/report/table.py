@@ -3,10 +3,10 @@
 from collections import Counter
 from math import inf, isinf, isnan
 
+from transformer_norms.comparison.statistics import detectable_difference
+from transformer_norms.comparison.verdict import plural
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.statistics import detectable_difference
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.report.verdict import plural
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import Table, narrow_table
 from transformer_norms.training.measures import Start, start_text

@@ -15,13 +15,13 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
+from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.config.overrides import as_typed, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number, Seed
 from transformer_norms.names import option_files, unknown
-from transformer_norms.report.contrasts import find_contrast
 from transformer_norms.run.sweep_record import EFFECT, Values, names_of
 
 MOST_RUNS = 10_000
@@ -38,7 +38,7 @@ class Question:
 
     `vary` and `tune` are grids. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
-    `contrasts` are comparisons beside those with the baseline; report/contrasts.py has their words.
+    `contrasts` are comparisons beside those with the baseline; comparison/contrasts.py has their words.
     """
 
     question: str

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.statistics import half_interval
 from transformer_norms.report.study import (
     LOSS_KEYS,
     Curve,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from transformer_norms.report.outcomes import Outcomes, fisher_p
-from transformer_norms.report.statistics import (
+from transformer_norms.comparison.outcomes import Outcomes, fisher_p
+from transformer_norms.comparison.statistics import (
     FEWEST,
     LEVEL,
     correlation,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy import ndarray
 from scipy import special
 
-from transformer_norms.report.moderation import Spread
+from transformer_norms.comparison.moderation import Spread
 
 NEAR = 0.85  # in x: three half steps of a factor of sqrt(3), where such a curve fits
 SKEW = 0.03  # nats: the largest b3 of the loss curves in experiments/

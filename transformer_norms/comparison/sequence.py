@@ -17,7 +17,7 @@ variance's prior of moderation.py. With such a prior the level holds on average 
 import math
 from collections.abc import Iterator, Sequence
 
-from transformer_norms.report.moderation import Prior, Spread, is_unusual
+from transformer_norms.comparison.moderation import Prior, Spread, is_unusual
 
 # g: a difference worth finding is about twice the deviation of a pair of runs.
 EFFECT_VARIANCE = 4.0

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from scipy import special
 
-from transformer_norms.report.statistics import LEVEL, deviation
+from transformer_norms.comparison.statistics import LEVEL, deviation
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What losses of several seeds allow to be said. verdict.py is read first."""
