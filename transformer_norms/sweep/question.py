@@ -38,7 +38,8 @@ class Question:
 
     `vary` and `tune` are grids. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
-    `contrasts` are comparisons beside those with the baseline; comparison/contrasts.py has their words.
+    `contrasts` are comparisons beside those with the baseline, in the words of
+    comparison/contrasts.py.
     """
 
     question: str
