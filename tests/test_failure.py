@@ -3,13 +3,35 @@
 import math
 
 import pytest
-from run_folders import DATA, PRE, edit, folder, make_study
+from run_folders import (
+    DATA,
+    PRE,
+    config_of,
+    edit,
+    folder,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    rows,
+    skip_pictures,
+    text,
+)
 
 from transformer_norms.comparison.outcomes import Share
+from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.table import regime_notes, summary_lines
+from transformer_norms.report.writing import write_report
 from transformer_norms.run.failure import bigram_horizons, failure, horizon, ngram_losses
 from transformer_norms.run.summary import Data, Summary
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch):
+    skip_pictures(monkeypatch)
+
 
 LINES = [3.3, 2.5, 2.2, 2.1, 2.15]
 EFFECT = 0.005
@@ -76,20 +98,108 @@ def test_more_than_half_of_a_baselines_runs_have_to_pass_the_bigram():
     assert bigram_horizons(pair, "val_loss", EFFECT) == {("f", 1000)}
 
 
-def judged(study, losses, lines=LINES):
-    make_study(study, losses)
-    record = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "ngrams": {"val": lines}}
+def judged(study, losses, **changed):
+    """The findings of a study whose runs have n-grams."""
+    make_study(study, losses, **changed)
+    record = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "ngrams": {"val": LINES}}
     for placement, by_seed in losses.items():
         for seed in by_seed:
             edit(study / folder(placement, seed).name, data=record)
     return findings(read_study([study]))
 
 
+STUCK = {0: 3.29, 1: 2.6, 2: 2.31}
+
+
 def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
-    found = judged(tmp_path, {"pre": PRE, "post": {0: 3.29, 1: 2.6, 2: 2.31}})
+    found = judged(tmp_path, {"pre": PRE, "post": STUCK})
     post, compared = found.outcomes["post"], found.comparisons["post"]
     assert post.losses == {2: 2.31}
     assert post.failed == dict.fromkeys((0, 1), "no better than the bigram (2.500)")
     assert (post.failure, post.median) == (Share(2, 3), math.inf)
     assert (compared.verdict, compared.difference, compared.p) == ("failed", None, None)
     assert compared.fisher == pytest.approx(0.4)
+    lead = answer(found).lead
+    assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
+    assert lead.endswith("pre in 0 of 3 (at most 63 %); Fisher's p 0.40.")
+    assert summary_lines(found)[2].endswith("failed in 2")
+    assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")
+
+
+def test_a_baseline_that_fails_is_said_first_and_bears_no_claim(tmp_path):
+    far = {seed: loss - 0.2 - seed / 1000 for seed, loss in PRE.items()}
+    found = judged(tmp_path, {"pre": {**PRE, 1: 2.9}, "post": far, "peri": PRE})
+    assert answer(found).lead == (
+        "The baseline pre failed to train in 1 of 3 (1 to 91 %; 1 no better than the bigram): no "
+        "loss is compared with it."
+    )
+    assert {c.verdict for c in found.comparisons.values()} == {"failed"}
+
+
+def test_another_baseline_that_trained_bears_its_own_claim_behind_the_one_that_failed(tmp_path):
+    runs = []
+    gain = {0: 0.1, 1: 0.101, 2: 0.102}
+    for norm in ("rmsnorm", "layernorm"):
+        for placement in ("pre", "post"):
+            for seed in PRE:
+                config = config_of([f"placement={placement}", f"norm={norm}"], seed)
+                variant = {"norm": norm, "placement": placement}
+                runs.append(planned(config, variant))
+                lost = (norm, placement, seed) == ("rmsnorm", "pre", 0)
+                loss = None if lost else PRE[seed] - gain[seed] * (placement == "post")
+                make_run(tmp_path, config, loss, status="diverged" if lost else "finished")
+    make_record(tmp_path, runs, axes=["norm", "placement"])
+    lead = answer(findings(read_study([tmp_path]))).lead
+    assert lead.startswith(
+        "The baseline rmsnorm pre failed to train in 1 of 3 (1 to 91 %; 1 diverged): no loss is "
+        "compared with it. layernorm post is better than layernorm pre by 0.10"
+    )
+
+
+def test_where_every_run_fails_there_is_no_mean_and_the_lead_says_so(tmp_path):
+    every = dict.fromkeys(PRE, 3.3)
+    found = judged(tmp_path, {"pre": every, "post": every, "peri": every})
+    assert found.outcomes["post"].mean is None
+    assert answer(found).lead.startswith(
+        "The baseline pre failed to train in 3 of 3 (29 to 100 %; 3 no better than the unigram)"
+    )
+    assert regime_notes(found) == []
+    assert write_report([tmp_path])[0].exists()
+
+
+def test_two_seeds_are_too_few_for_the_lead(tmp_path):
+    two = {0: 2.3, 1: 2.31}
+    found = judged(tmp_path, {"pre": two, "post": two, "peri": {0: 2.2, 1: 2.1}})
+    assert answer(found).lead == "Too few seeds for a verdict: 2, and 3 are the fewest."
+
+
+def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_path):
+    good = {seed: loss - 0.2 for seed, loss in PRE.items()}
+    found = judged(tmp_path / "new", {"pre": PRE, "post": good})
+    # 2.11 is better than the third and no better than the fourth, 2.1
+    assert regime_notes(found) == [
+        "n-grams counted on the training tokens: unigram 3.300, bigram 2.500, 3-gram 2.200, 4-gram "
+        "2.100, 5-gram 2.150 nats; the best that a mean has passed: bigram by pre; 3-gram by post"
+    ]
+    table = text(tmp_path / "new")
+    assert regime_notes(found)[0] in table
+    by_run = {(row["variant"], row["seed"]): row for row in rows(tmp_path / "new")}
+    assert [by_run["post", str(s)]["passed"] for s in PRE] == ["3-gram"] * 3
+    assert {row["outcome"] for row in by_run.values()} == {"trained"}
+    make_study(tmp_path / "old", {"pre": PRE, "post": good})
+    assert "n-gram" not in text(tmp_path / "old")
+
+
+def test_each_run_has_its_outcome_and_its_reason(tmp_path):
+    judged(tmp_path, {"pre": PRE, "post": {**STUCK, 2: None}})
+    text(tmp_path)
+    said = {
+        int(row["seed"]): (row["outcome"], row["failure"], row["passed"])
+        for row in rows(tmp_path)
+        if row["variant"] == "post"
+    }
+    assert said == {
+        0: ("failed", "no better than the bigram (2.500)", "unigram"),
+        1: ("failed", "no better than the bigram (2.500)", "unigram"),
+        2: ("failed", "diverged", "none"),
+    }

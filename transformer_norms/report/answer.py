@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import (
     Verdict,
     comparison_sentence,
@@ -108,21 +108,57 @@ def _difference_text(findings: Findings, variant: Variant) -> str:
 
 
 def _lead(findings: Findings, groups: list[Group]) -> str:
+    """The widest claim, behind what limits it: a baseline that failed."""
     compared = findings.compared
+    failed = _failed_baselines(findings)
     if groups and groups[0].verdict == "better":
-        return f"{sentence(findings, groups[0].members[0][0])}."
+        return f"{failed}{sentence(findings, groups[0].members[0][0])}."
     if not compared:
         if lost := _lost_variants(findings):
             return f"{'; '.join(sentence(findings, v) for v in lost)}."
         variants = findings.study.variants
         count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in variants)
         return f"{plural(count, 'variant')} ran; nothing is compared."
-    baselines = {variant.baseline for variant in compared}
-    baseline = compared[0].baseline if len(baselines) == 1 else "its baseline"
-    claim = f"{compared[0].name} is not" if len(compared) == 1 else "No variant is"
-    seeds = sorted({len(findings.comparisons[v.name].seeds) for v in compared})
+    tested = [v for v in compared if findings.verdict(v) not in ("failed", "too few seeds")]
+    if not tested:
+        return failed.rstrip() or _nothing_tested(findings)
+    baselines = {variant.baseline for variant in tested}
+    baseline = tested[0].baseline if len(baselines) == 1 else "its baseline"
+    claim = f"{tested[0].name} is not" if len(tested) == 1 else "No variant is"
+    seeds = sorted({len(findings.comparisons[v.name].seeds) for v in tested})
     fewest = "" if len(seeds) == 1 else f"{seeds[0]} to "
-    return f"{claim} shown to be better than {baseline} with {fewest}{plural(seeds[-1], 'seed')}."
+    claim = f"{claim} shown to be better than {baseline}"
+    return f"{failed}{claim} with {fewest}{plural(seeds[-1], 'seed')}."
+
+
+def _failed_baselines(findings: Findings) -> str:
+    """`The baseline pre failed to train in 2 of 5 (5 to 85 %; 2 diverged): ...`, or nothing."""
+    names = dict.fromkeys(str(v.baseline) for v in findings.compared)
+    failed = [
+        f"{name} failed to train in {findings.outcomes[name].failure_text}"
+        for name in names
+        if findings.outcomes[name].failed
+    ]
+    if not failed:
+        return ""
+    one = len(failed) == 1
+    return (
+        f"The baseline{'' if one else 's'} {'; '.join(failed)}: no loss is compared with "
+        f"{'it' if one else 'them'}. "
+    )
+
+
+def _nothing_tested(findings: Findings) -> str:
+    """Why no verdict is on losses, where every baseline trained."""
+    compared = findings.compared
+    if len(compared) == 1:
+        return f"{sentence(findings, compared[0])}."
+    seeds = [len(findings.comparisons[v.name].seeds) for v in compared]
+    if all(findings.verdict(v) == "failed" for v in compared):
+        return "Every variant failed to train in some run: no losses are compared."
+    if max(seeds) < FEWEST:
+        return f"Too few seeds for a verdict: {max(seeds)}, and {FEWEST} are the fewest."
+    return "No variant is shown to be better than its baseline."
 
 
 def _notes(findings: Findings, groups: list[Group]) -> list[str]:
@@ -143,7 +179,7 @@ def _lowest_mean(findings: Findings) -> str:
     means = {
         name: outcomes.mean
         for name, outcomes in findings.outcomes.items()
-        if outcomes.mean is not None
+        if outcomes.mean is not None and not outcomes.failed
     }
     if len(means) < 2 or not findings.comparisons:
         return ""

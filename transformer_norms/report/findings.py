@@ -9,11 +9,12 @@ from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.verdict import Comparison, compare
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
+from transformer_norms.report.regime import ngram_lines, result_failures
 from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.run.failure import bigram_horizons, failure
+from transformer_norms.run.failure import passed_orders
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.summary import Summary
 from transformer_norms.text_tables import shorten
 from transformer_norms.training.measures import FACTOR, Start, differing_numbers
 
@@ -24,13 +25,14 @@ LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 class Findings:
     """`loss` is the field of summary.json that counts. By the variant's name: `outcomes` of every
     variant, `comparisons` of those that have a baseline, and `differences` from the baseline beyond
-    what was asked, in words."""
+    what was asked, in words, `ngrams` the losses of n-grams of order 1, 2, ..."""
 
     study: Study
     loss: str
     outcomes: Mapping[str, Outcomes]
     comparisons: Mapping[str, Comparison]
     differences: Mapping[str, Sequence[str]]
+    ngrams: Mapping[str, Sequence[float]]  # of each variant, on the tokens of the loss that counts
 
     @property
     def compared(self) -> list[Variant]:
@@ -41,6 +43,15 @@ class Findings:
         """The number of comparisons over which Holm's correction runs."""
         comparisons = self.comparisons.values()
         return sum(c.p is not None or c.verdict == "failed" for c in comparisons)
+
+    def passed(self, name: str) -> str | None:
+        """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,
+        or `none`. It says what the model has learned more than. None if it is not known."""
+        lines, mean = self.ngrams[name], self.outcomes[name].mean
+        if mean is None or not lines:
+            return None
+        order = passed_orders(mean, lines, self.study.effect)
+        return ngram_name(order) if order else "none"
 
     def verdict(self, variant: Variant) -> str:
         """The verdict; without a comparison `failed`, `baseline` or nothing."""
@@ -57,12 +68,7 @@ def findings(study: Study) -> Findings:
     finished = [run.summary for run in study.results if run.finished]
     tested = bool(finished) and all(summary.test_loss is not None for summary in finished)
     loss = "test_loss" if tested else "val_loss"
-    bigrams = bigram_horizons(_baseline_summaries(study), loss, study.effect)
-    failures = {
-        run.folder: reason
-        for run in study.results
-        if (reason := failure(run.summary, loss, bigrams, study.effect))
-    }
+    failures = result_failures(study, loss)
     outcomes = {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
     compared = [v for v in study.variants if v.compared and v.results]
     pairs = {v.name: (outcomes[v.name], outcomes[study.baseline_of(v).name]) for v in compared}
@@ -72,13 +78,8 @@ def findings(study: Study) -> Findings:
         outcomes,
         compare(pairs, study.effect),
         {variant.name: differences(study, variant) for variant in compared},
+        {variant.name: ngram_lines(variant, loss) for variant in study.variants},
     )
-
-
-def _baseline_summaries(study: Study) -> list[list[Summary]]:
-    """The ended results of each baseline."""
-    baselines = [variant for variant in study.variants if variant.baseline == variant.name]
-    return [[run.summary for run in variant.ended] for variant in baselines]
 
 
 def _outcomes(variant: Variant, loss: str, failures: Mapping[Path, str]) -> Outcomes:

@@ -1,10 +1,13 @@
 """The table of variants as words and numbers, and the notes that have to stand beside it."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import inf, isinf, isnan
+from textwrap import wrap
 
 from transformer_norms.comparison.statistics import detectable_difference
 from transformer_norms.comparison.verdict import plural
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
@@ -15,6 +18,7 @@ _COLUMNS = (
     "variant tuned seeds failed missing loss median difference interval p sign-flip "
     "correlation detectable verdict"
 ).split()
+_TERMINAL = 80  # columns
 _LISTED = 8  # runs named in one line
 _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
 
@@ -74,8 +78,8 @@ def _probability(value: float | None) -> str:
 
 
 def summary_lines(findings: Findings) -> list[str]:
-    """The table for a terminal: a line for each variant, of at most 80 columns. `seeds` are those
-    that have ended, of those that were planned."""
+    """The table for a terminal: a line for each variant, of at most 80 columns, and the n-grams.
+    `seeds` are those that have ended, of those that were planned."""
     lines = [("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")]
     for variant in findings.study.variants:
         row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
@@ -83,7 +87,8 @@ def summary_lines(findings: Findings) -> list[str]:
         seeds = row["seeds"] + (f" of {outcomes.planned}" if outcomes.missing else "")
         verdict = failed or row["verdict"]
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
-    return narrow_table(lines)
+    notes = [line for note in regime_notes(findings) for line in wrap(note, _TERMINAL)]
+    return [*narrow_table(lines), *notes]
 
 
 # ---------------------------------------------------------------------------------------- the notes
@@ -93,7 +98,11 @@ def method_note(findings: Findings) -> str:
     """How the numbers of the table were computed."""
     note = f"Final {LOSSES[findings.loss]} in nats per token."
     if any(outcomes.failed for outcomes in findings.outcomes.values()):
-        note += " Failed runs are counted; means leave them out, and medians take them as infinity."
+        note += (
+            " A run failed if it diverged, or is no better than the unigram or, at a horizon where "
+            "most runs of a baseline pass it, the bigram. Means leave failed runs out, and medians "
+            "take them as infinity."
+        )
     if not findings.comparisons:
         return note
     lost = any(compared.verdict == "failed" for compared in findings.comparisons.values())
@@ -106,6 +115,26 @@ def method_note(findings: Findings) -> str:
         "such a comparison finds nine times in ten. Better or worse is said where p is below 0.05 "
         f"and the difference at least {findings.study.effect:g}{untested}."
     )
+
+
+def regime_notes(findings: Findings) -> list[str]:
+    """The losses of n-grams, and the best that each variant's mean has passed: it says how much the
+    models that are compared have learned."""
+    by_lines: dict[tuple[float, ...], dict[str, list[str]]] = {}
+    for variant in findings.study.variants:
+        if passed := findings.passed(variant.name):
+            lines = tuple(findings.ngrams[variant.name])
+            by_lines.setdefault(lines, {}).setdefault(passed, []).append(variant.name)
+    return [_regime_note(lines, names) for lines, names in by_lines.items()]
+
+
+def _regime_note(lines: Sequence[float], passing: Mapping[str, Sequence[str]]) -> str:
+    listed = ", ".join(f"{ngram_name(k)} {loss:.3f}" for k, loss in enumerate(lines, 1))
+    note = f"n-grams counted on the training tokens: {listed} nats; the best that a mean has passed"
+    if len(passing) == 1:
+        return f"{note}: {next(iter(passing))}"
+    by = (f"{ngram} by {', '.join(names)}" for ngram, names in passing.items())
+    return f"{note}: {'; '.join(by)}"
 
 
 def noise_notes(findings: Findings) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell, say, track
@@ -13,8 +14,10 @@ from transformer_norms.report.figures import draw_curves, draw_rates
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import render_page
+from transformer_norms.report.regime import TUNED_ON, result_failures, trial_failures
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
+from transformer_norms.run.failure import best_ngram
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import (
@@ -76,7 +79,7 @@ def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[s
     tell("drawing", 0, 0)
     return {
         "report.html": render_page(findings, rows, refresh),
-        "results.csv": _results_csv(study),
+        "results.csv": _results_csv(findings),
         "table.tex": _table_tex(findings).encode(),
         "table.md": _table_md(findings).encode(),
         **draw_curves(findings, rows),
@@ -98,9 +101,14 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     return [str(folder / name) for name in files]
 
 
-def _results_csv(study: Study) -> bytes:
+def _results_csv(findings: Findings) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
-    rows = [_results_row(study, member) for member in study.runs]
+    study = findings.study
+    failures = trial_failures(study) | result_failures(study, findings.loss)
+    rows = [
+        _results_row(study, member) | _outcome(member, findings.loss, failures)
+        for member in study.runs
+    ]
     columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study"]
     return csv_table([columns, *([row.get(column) for column in columns] for row in rows)])
 
@@ -118,6 +126,18 @@ def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
         "seed": member.seed,
         "status": member.status,
         **(_measurements(member.run) if member.run else {}),
+    }
+
+
+def _outcome(member: StudyRun, loss: str, failures: Mapping[Path, str]) -> dict[str, Any]:
+    """Whether a run that counts trained, and the best n-gram that it has passed."""
+    if member.run is None or not member.ended or member.stage not in ("tune", "result"):
+        return {"outcome": None, "failure": None, "passed": None}
+    order = best_ngram(member.run.summary, TUNED_ON if member.stage == "tune" else loss)
+    return {
+        "outcome": "failed" if member.folder in failures else "trained",
+        "failure": failures.get(member.folder),
+        "passed": None if order is None else ngram_name(order) if order else "none",
     }
 
 
@@ -145,7 +165,8 @@ def _table_tex(findings: Findings) -> str:
         name: cells for name, cells in tables.table(findings).items() if name not in _LEFT_OUT
     }
     align = "".join("l" if name in _WORDS else "r" for name in columns)
-    notes = (findings.study.question or "Runs by variant", tables.method_note(findings))
+    question = findings.study.question or "Runs by variant"
+    notes = (question, tables.method_note(findings), *tables.regime_notes(findings))
     comments = [f"% {printable(note)}" for note in notes]
     return "\n".join([*comments, latex_table(rows_of(columns), align)]) + "\n"
 
@@ -160,6 +181,7 @@ def _table_md(findings: Findings) -> str:
             _verdicts(findings),
             straight_markdown_table(rows_of(tables.table(findings))),
             escape_markdown(tables.method_note(findings)),
+            markdown_list(tables.regime_notes(findings)),
         ],
         "## Tuning": [
             straight_markdown_table(rows_of(audit_table(study))),

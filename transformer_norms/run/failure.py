@@ -36,7 +36,12 @@ def best_ngram(summary: Summary, loss: str, effect: float = EFFECT) -> int | Non
         return 0
     if reached is None or not lines:
         return None
-    return [*(passes(reached, line, effect) for line in lines), False].index(False)
+    return passed_orders(reached, lines, effect)
+
+
+def passed_orders(loss: float, lines: Sequence[float], effect: float) -> int:
+    """Returns the highest order k so that a loss passes the lines of all orders up to k."""
+    return [*(passes(loss, line, effect) for line in lines), False].index(False)
 
 
 def horizon(summary: Summary) -> Horizon:

@@ -66,6 +66,7 @@ def _content(findings: Findings) -> dict[str, Any]:
         "audit_lines": audit_lines(study),
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "how": tables.method_note(findings),
+        "regime": tables.regime_notes(findings),
         "starts": tables.start_notes(findings),
         "noise": tables.noise_notes(findings),
         "warnings": tables.run_warnings(study),
