@@ -8,7 +8,7 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
-from transformer_norms.comparison.verdict import Comparison, compare, difference_and_interval
+from transformer_norms.comparison.verdict import Comparison, compare, difference_and_interval, pair
 from transformer_norms.report.findings import Findings, confounds
 from transformer_norms.text_tables import escape_markdown
 
@@ -78,11 +78,11 @@ def _compared(part: Part, study: Findings) -> Comparison:
     if part.baseline is None:
         return study.comparisons[part.variant]
     pairs = {
-        v.name: (study.outcomes[v.name], study.outcomes[v.baseline])
+        v.name: pair(study.outcomes[v.name], study.outcomes[v.baseline])
         for v in study.study.variants
         if v.name in study.comparisons and v.baseline is not None
     }
-    own = study.outcomes[part.variant], study.outcomes[part.baseline]
+    own = pair(study.outcomes[part.variant], study.outcomes[part.baseline])
     return compare({**pairs, f"{part}": own}, study.study.effect)[f"{part}"]
 
 

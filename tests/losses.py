@@ -1,7 +1,7 @@
 """Losses by seed, as the statistics take them."""
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import compare, comparison_sentence
+from transformer_norms.comparison.verdict import compare, comparison_sentence, pair
 
 EFFECT = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
@@ -14,10 +14,15 @@ def outcomes(losses, failed=(), **more):
     return Outcomes(trained, dict.fromkeys(failed, "diverged"), **more)
 
 
+def compare_pairs(pairs, effect):
+    """compare() of pairs: {name: (outcomes, the baseline's)}."""
+    return compare({name: pair(*sides) for name, sides in pairs.items()}, effect)
+
+
 def comparison_of(ours, theirs, effect=EFFECT):
-    return compare({"variant": (outcomes(ours), outcomes(theirs))}, effect)["variant"]
+    return compare_pairs({"variant": (outcomes(ours), outcomes(theirs))}, effect)["variant"]
 
 
 def sentence_of(ours, theirs, effect=EFFECT):
-    comparison = compare({"variant": (ours, theirs)}, effect)["variant"]
+    comparison = compare_pairs({"variant": (ours, theirs)}, effect)["variant"]
     return comparison_sentence("sandwich", "pre", comparison, ours, theirs)

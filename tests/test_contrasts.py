@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_folders import PRE, SANDWICH, make_study
+from losses import EFFECT
+from run_folders import PRE, SANDWICH, edit, folder, make_study
+from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.verdict import Side, compare
 from transformer_norms.errors import ConfigError
+from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.run.sweep_record import merge_records, names_of, read_record
 
@@ -32,6 +37,10 @@ def grid(**axes):
 
 INITS = grid(init=["gpt2", "xavier"], placement=["pre", "post", "hybrid"])
 DEPTHS = grid(placement=["pre", "post"], model__depth=[4, 8, 32, 6])
+
+
+def value(contrast, losses):
+    return sum(c * losses[name] for name, c in contrast.coefficients.items())
 
 
 def coefficients(text, variants=INITS):
@@ -62,13 +71,13 @@ def test_a_contrast_is_the_signed_sum_of_its_terms(text, wanted):
 
 def test_a_trend_is_the_least_squares_slope_of_the_difference_per_doubling():
     found = find_contrast("post - pre over model.depth", DEPTHS)
-    losses = {name: {0: loss} for name, loss in zip(DEPTHS, np.arange(8.0) ** 1.5, strict=True)}
-    x, y = np.array([4, 8, 32, 6]), np.array([losses[name][0] for name in DEPTHS])
+    x, y = np.array([4, 8, 32, 6]), np.arange(8.0) ** 1.5
+    losses = dict(zip(DEPTHS, y, strict=True))
     slope, _ = np.polyfit(np.log2(x), y[4:] - y[:4], 1)
-    assert found.by_seed(losses)[0] == pytest.approx(slope, abs=1e-12)
+    assert value(found, losses) == pytest.approx(slope, abs=1e-12)
     assert found.over == "model.depth"
     # The trend of one variant's own loss, and with a term's variant chosen by its further words.
-    alone = find_contrast("post over model.depth", DEPTHS).by_seed(losses)[0]
+    alone = value(find_contrast("post over model.depth", DEPTHS), losses)
     assert alone == pytest.approx(np.polyfit(np.log2(x), y[4:], 1)[0], abs=1e-12)
     two = find_contrast(
         "((post - pre) under dyt - (post - pre) under none) over model.depth",
@@ -89,8 +98,8 @@ def test_every_trend_sums_to_zero_and_gives_a_straight_lines_slope(values, data)
     assert sum(found.coefficients.values()) == pytest.approx(0, abs=1e-9)
     slope = data.draw(st.floats(-5, 5))
     line = {name: slope * np.log2(one["model.width"]) for name, one in variants.items()}
-    losses = {name: {0: line[name] if "post" in name else 1.25} for name in variants}
-    assert found.by_seed(losses)[0] == pytest.approx(slope, abs=1e-6)
+    losses = {name: line[name] if "post" in name else 1.25 for name in variants}
+    assert value(found, losses) == pytest.approx(slope, abs=1e-6)
 
 
 AXES = {"norm": ("a", "b"), "placement": ("pre", "post"), "model.depth": (4, 8)}
@@ -202,22 +211,114 @@ def test_a_trend_needs_its_variants_at_every_value():
         find_contrast("post - pre over model.depth", variants)
 
 
-def test_a_plain_difference_knows_its_two_sides_and_a_contrast_its_squares():
-    pair = find_contrast("gpt2 post - gpt2 pre", INITS)
-    assert pair.pair == ("gpt2 post", "gpt2 pre")
-    assert pair.squares == 2
-    interaction = find_contrast("(post - pre) under gpt2 - (post - pre) under xavier", INITS)
-    assert (interaction.pair, interaction.squares) == (None, 4)
-    assert find_contrast("pre over model.depth", DEPTHS).squares == pytest.approx(
-        1 / np.square(np.log2([4, 8, 32, 6]) - np.log2([4, 8, 32, 6]).mean()).sum()
-    )
+def test_a_plain_difference_knows_its_two_sides():
+    assert find_contrast("gpt2 post - gpt2 pre", INITS).pair == ("gpt2 post", "gpt2 pre")
+    twice = "(gpt2 pre - xavier pre) - (xavier pre - gpt2 pre)"
+    for text in ("(post - pre) under gpt2 - (post - pre) under xavier", twice):
+        assert find_contrast(text, INITS).pair is None
 
 
-def test_only_seeds_that_all_variants_have_give_a_value():
+# -------------------------------------------------------------------------------- their statistics
+
+
+def sides(contrast, losses):
+    return [Side(c, Outcomes(losses[name])) for name, c in contrast.coefficients.items()]
+
+
+def random_losses(names, seeds, *, seed=0):
+    draws = np.random.default_rng(seed)
+    return {name: dict(enumerate(2 + 0.05 * draws.standard_normal(seeds))) for name in names}
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_an_interactions_test_is_students_of_its_value_at_each_seed(seeds):
+    a, b, c, d = names = ["gpt2 hybrid", "gpt2 pre", "xavier hybrid", "xavier pre"]
+    losses = random_losses(names, seeds)
+    contrast = find_contrast("(hybrid - pre) under gpt2 - (hybrid - pre) under xavier", INITS)
+    found = compare({"it": sides(contrast, losses)}, EFFECT)["it"]
+    at = {name: np.array([*losses[name].values()]) for name in names}
+    values = (at[a] - at[b]) - (at[c] - at[d])
+    assert found.differences == pytest.approx(values)
+    assert found.squares == 4
+    test = stats.ttest_1samp(values, 0)
+    interval = test.confidence_interval(0.95)
+    assert (found.difference, found.p) == pytest.approx((values.mean(), test.pvalue))
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    above = stats.ttest_1samp(values, -EFFECT, alternative="greater").pvalue
+    below = stats.ttest_1samp(values, EFFECT, alternative="less").pvalue
+    assert found.p_equivalent == pytest.approx(max(above, below))
+    assert found.correlation is found.fisher is None
+    if seeds == 8:
+        flips = stats.permutation_test((values,), np.mean, permutation_type="samples",
+                                       n_resamples=np.inf)  # fmt: skip
+        assert found.sign_flip == pytest.approx(flips.pvalue)
+
+
+def test_only_seeds_that_all_variants_have_count():
     contrast = Contrast({"a": 1, "b": -1, "c": -1, "d": 1})
     losses = {"a": {2: 3.5, 0: 1.0, 1: 2.0}, "b": {0: 0.5, 2: 1.0}, "c": {0: 0.25, 2: 0, 5: 1},
               "d": {0: 4, 2: 1}}  # fmt: skip
-    assert contrast.by_seed(losses) == {0: 4.25, 2: 3.5}
+    found = compare({"it": sides(contrast, losses)}, EFFECT)["it"]
+    assert (found.seeds, found.differences) == ((0, 2), (4.25, 3.5))
+    assert found.verdict == "too few seeds"
+
+
+def test_contrasts_and_pairs_are_one_family_of_holm():
+    losses = random_losses(INITS, 5)
+    texts = ["gpt2 post - gpt2 pre", "(post - pre) under gpt2 - (post - pre) under xavier"]
+    asked = {text: sides(find_contrast(text, INITS), losses) for text in texts}
+    alone = {text: compare({text: asked[text]}, EFFECT)[text].p for text in texts}
+    together = compare(asked, EFFECT)
+    first, second = sorted(texts, key=alone.get)
+    assert together[first].p_holm == min(1, 2 * alone[first])
+    assert together[second].p_holm == max(together[first].p_holm, alone[second])
+
+
+@pytest.mark.parametrize(
+    ("shift", "noise", "word", "word_of_a_pair"),
+    [
+        (-0.02, 0.001, "below zero", "better"),
+        (0.02, 0.001, "above zero", "worse"),
+        (0.0, 0.001, "equivalent to zero", "equivalent"),
+        (0.0, 0.0, "equivalent to zero", "identical"),
+        (0.0, 0.1, "not distinguishable from zero", "not distinguishable"),
+        (0.02, 0.0, "too few seeds", "too few seeds"),
+    ],
+)
+def test_the_words_of_a_sum_say_on_which_side_of_zero_it_is(shift, noise, word, word_of_a_pair):
+    scatter = dict(enumerate(shift + noise * np.array([1.0, -1.0, 0.5, -0.5, 0.25])))
+    level = dict.fromkeys(scatter, 0.0)
+    losses = {"a": scatter, "b": level, "c": level, "d": level}
+    found = compare(
+        {
+            "sum": sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses),
+            "pair": sides(Contrast({"a": 1, "b": -1}), losses),
+        },
+        EFFECT,
+    )
+    assert (found["sum"].verdict, found["pair"].verdict) == (word, word_of_a_pair)
+
+
+def test_a_contrast_with_a_run_that_failed_has_no_number():
+    losses = random_losses("abcd", 5)
+    failing = Outcomes({0: 2.0, 1: 2.1, 2: 2.05}, {3: "diverged", 4: "diverged"})
+    asked = sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses)
+    found = compare({"it": [*asked[:3], Side(1, failing)]}, EFFECT)["it"]
+    assert (found.verdict, found.difference, found.p, found.fisher) == ("failed", None, None, None)
+
+
+def test_variants_of_a_contrast_must_be_comparable_and_all_have_results(tmp_path):
+    study = {"pre": PRE, "post": SANDWICH, "out": PRE}
+    make_study(tmp_path, study, contrasts=["out - post"])
+    assert findings(read_study([tmp_path])).contrasts["out - post"].verdict == "worse"
+    run = tmp_path / folder("out", 1).name
+    edit(run, batch_chain="others")
+    with pytest.raises(ConfigError, match="batch_chain"):
+        findings(read_study([tmp_path], baseline={}))
+    make_study(tmp_path / "other", {"pre": PRE, "post": SANDWICH}, contrasts=["post - pre"])
+    asked = read_study([tmp_path / "other"])
+    without = [replace(asked.variants[0], results=[]), *asked.variants[1:]]
+    assert findings(replace(asked, variants=without)).contrasts == {}
 
 
 # ------------------------------------------------------------------------------ of a sweep's record

@@ -14,9 +14,9 @@ import pytest
 import results
 import yaml
 from claims import Part, _finding
+from losses import compare_pairs
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import compare
 
 HERE = Path(__file__).parents[1] / "experiments"
 STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
@@ -131,7 +131,7 @@ def study_of(failed=None, **losses):
     pairs = {name: (own, outcomes["pre"]) for name, own in outcomes.items() if name != "pre"}
     variants = {name: SimpleNamespace(name=name, baseline="pre") for name in losses}
     study = SimpleNamespace(effect=0.005, variants=[*variants.values()], variant=variants.get)
-    return SimpleNamespace(outcomes=outcomes, comparisons=compare(pairs, 0.005), study=study)
+    return SimpleNamespace(outcomes=outcomes, comparisons=compare_pairs(pairs, 0.005), study=study)
 
 
 def losses(seeds, above=0.0):
@@ -182,7 +182,7 @@ def test_a_pair_of_a_claims_own_is_one_more_of_the_studys_comparisons():
     values = [1.9 + 0.01 * n for n in range(5)]
     near = [value + 0.02 + 0.014 * (-1) ** n for n, value in enumerate(values)]
     study = study_of(pre=values, near=near, far=[value + 0.5 for value in near])
-    alone = compare({"near": (study.outcomes["near"], study.outcomes["pre"])}, 0.005)["near"]
+    alone = compare_pairs({"near": (study.outcomes["near"], study.outcomes["pre"])}, 0.005)["near"]
     assert alone.verdict == "worse"
     own = claims._compared(Part("near", "worse", "pre"), study)
     assert own.p_holm == pytest.approx(2 * alone.p)

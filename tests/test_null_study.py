@@ -6,11 +6,10 @@ from statistics import mean
 import jaxtyping
 import numpy as np
 import pytest
-from losses import EFFECT, outcomes
+from losses import EFFECT, compare_pairs, outcomes
 from scipy import stats
 
 from transformer_norms.comparison.statistics import detectable_difference
-from transformer_norms.comparison.verdict import compare
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 OURS = {"base": 0.0069, "sd": 0.0157, "rho": 0.45}  # experiments/noise: pre, sandwich, their pairs
@@ -40,7 +39,7 @@ def reports(
     for report in losses.tolist():
         base, *others = map(outcomes, report)
         pairs = {str(number): (other, base) for number, other in enumerate(others)}
-        yield compare(pairs, effect), report
+        yield compare_pairs(pairs, effect), report
 
 
 def bound(count):
@@ -98,7 +97,7 @@ def test_a_run_lost_at_random_makes_no_claim(unchecked):
         pairs = {str(k): (outcomes(other), outcomes(base)) for k, other in enumerate(others)}
         lost = outcomes(others[number], failed={seed})
         pairs[str(number)] = lost, outcomes(base)
-        assert compare(pairs, 0.0)[str(number)].verdict == "failed"
+        assert compare_pairs(pairs, 0.0)[str(number)].verdict == "failed"
 
 
 @pytest.mark.nightly
@@ -110,7 +109,7 @@ def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_
             for losses in others
         ]
         pairs = {str(k): (side, outcomes(base)) for k, side in enumerate(sides)}
-        false += any(c.verdict in CLAIMS for c in compare(pairs, 0.0).values())
+        false += any(c.verdict in CLAIMS for c in compare_pairs(pairs, 0.0).values())
     assert false / 500 <= 0.05  # Holm over those that are left claims in 8 %
 
 

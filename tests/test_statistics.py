@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, EFFECT, NOISE, comparison_of, outcomes
+from losses import BASE, EFFECT, NOISE, compare_pairs, comparison_of, outcomes
 from scipy import optimize, stats
 
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
@@ -17,7 +17,6 @@ from transformer_norms.comparison.statistics import (
     holm,
     sign_flip,
 )
-from transformer_norms.comparison.verdict import compare
 from transformer_norms.report.tuning_audit import sensitivity
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
@@ -66,7 +65,7 @@ def test_holms_adjustment_is_the_one_done_by_hand():
 
 def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
     base = outcomes([3.00, 3.01, 3.02])
-    alone = compare({"a": (outcomes([2.98, 2.985, 3.01]), base)}, EFFECT)["a"]
+    alone = compare_pairs({"a": (outcomes([2.98, 2.985, 3.01]), base)}, EFFECT)["a"]
     pairs = {
         "a": (outcomes([2.98, 2.985, 3.01]), base),
         "failed": (outcomes([3.4, 3.3, 9.0], failed={2}), base),
@@ -74,7 +73,7 @@ def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
         "single": (Outcomes({0: 3.3}), base),
         "two": (Outcomes({0: 3.3, 1: 3.2}), base),
     }
-    together = compare(pairs, EFFECT)
+    together = compare_pairs(pairs, EFFECT)
     assert alone.p_holm == alone.p
     assert together["a"].p_holm == 2 * alone.p
     assert together["a"].detectable > alone.detectable
@@ -89,14 +88,14 @@ def test_a_pair_with_a_failure_has_no_number_and_lends_no_other_one_a_step_of_ho
     lost = outcomes([10.80, 10.81, 10.821], failed={0, 1, 2})
     partly = outcomes([10.80, 10.81, 10.821, 9.9], failed={3})  # the others as if with p 1e-8
     ours = outcomes([2.98, 2.985, 3.01])
-    alone = compare({"a": (ours, base)}, EFFECT)["a"]
+    alone = compare_pairs({"a": (ours, base)}, EFFECT)["a"]
     for other in (lost, partly):
-        together = compare({"a": (ours, base), "lost": (other, base)}, EFFECT)
+        together = compare_pairs({"a": (ours, base), "lost": (other, base)}, EFFECT)
         assert together["a"].p_holm == 2 * alone.p
         assert together["a"].p_equivalent == min(1, 2 * alone.p_equivalent)
     numbers = "difference low high sd correlation p p_holm sign_flip p_equivalent detectable"
     for sides in ((lost, base), (partly, base), (base, partly)):
-        c = compare({"lost": sides}, EFFECT)["lost"]
+        c = compare_pairs({"lost": sides}, EFFECT)["lost"]
         assert [getattr(c, name) for name in numbers.split()] == [None] * 10
         assert (c.verdict, c.differences) == ("failed", ())
 
@@ -105,12 +104,12 @@ def test_claims_are_made_by_the_adjusted_p():
     base = outcomes([3.0, 3.0, 3.0])
     near, far = outcomes([2.987, 2.990, 2.993]), outcomes([3.020, 2.990, 2.994])
     even = outcomes([3.0001, 2.9972, 3.0030])
-    alone = compare({"near": (near, base)}, EFFECT)["near"]
-    pair = compare({"near": (near, base), "far": (far, base)}, EFFECT)["near"]
+    alone = compare_pairs({"near": (near, base)}, EFFECT)["near"]
+    pair = compare_pairs({"near": (near, base), "far": (far, base)}, EFFECT)["near"]
     assert (alone.verdict, pair.verdict) == ("better", "not distinguishable")
     assert alone.p < 0.05 < pair.p_holm == 2 * alone.p
-    alone = compare({"even": (even, base)}, EFFECT)["even"]
-    pair = compare({"even": (even, base), "far": (far, base)}, EFFECT)["even"]
+    alone = compare_pairs({"even": (even, base)}, EFFECT)["even"]
+    pair = compare_pairs({"even": (even, base), "far": (far, base)}, EFFECT)["even"]
     assert pair.p_equivalent == 2 * alone.p_equivalent
 
 
@@ -157,8 +156,8 @@ def test_failures_are_compared_by_fishers_exact_test():
     assert fisher_p(Share(3, 5), Share(0, 5)) == pytest.approx(1 / 6)
     failing, base = outcomes(BASE, failed={0, 1, 4}), outcomes(BASE)
     for sides in ((failing, base), (base, failing)):
-        assert compare({"v": sides}, EFFECT)["v"].fisher == pytest.approx(1 / 6)
-    assert compare({"v": (failing, Outcomes({}))}, EFFECT)["v"].fisher is None
+        assert compare_pairs({"v": sides}, EFFECT)["v"].fisher == pytest.approx(1 / 6)
+    assert compare_pairs({"v": (failing, Outcomes({}))}, EFFECT)["v"].fisher is None
     assert comparison_of(BASE, BASE).fisher is None
 
 
@@ -220,8 +219,8 @@ def test_an_equivalent_variants_whole_interval_lies_within_the_effect():
 def test_a_run_that_failed_outranks_every_other_verdict():
     good, bad = outcomes([2.5, 2.51, 2.52]), outcomes([3.0, 3.01, 9.0], failed={2})
     for ours, theirs in ((good, bad), (bad, good), (bad, bad)):
-        assert compare({"v": (ours, theirs)}, EFFECT)["v"].verdict == "failed"
-    c = compare({"v": (good, bad)}, EFFECT)["v"]
+        assert compare_pairs({"v": (ours, theirs)}, EFFECT)["v"].verdict == "failed"
+    c = compare_pairs({"v": (good, bad)}, EFFECT)["v"]
     assert (c.seeds, c.difference, c.p) == ((0, 1), None, None)
 
 
@@ -237,14 +236,14 @@ def test_two_seeds_have_differences_and_no_verdict():
 def test_only_seeds_that_both_have_are_compared():
     ours = Outcomes({5: 2.9, 0: 3.0, 2: 3.1}, missing=frozenset({1}))
     theirs = Outcomes({2: 3.2, 1: 9.0, 0: 3.0})
-    c = compare({"v": (ours, theirs)}, EFFECT)["v"]
+    c = compare_pairs({"v": (ours, theirs)}, EFFECT)["v"]
     assert c.seeds == (0, 2)
     assert c.difference == pytest.approx(-0.05)
     assert c.correlation is None
-    single = compare({"v": (Outcomes({0: 2.9}), theirs)}, EFFECT)["v"]
+    single = compare_pairs({"v": (Outcomes({0: 2.9}), theirs)}, EFFECT)["v"]
     assert (single.verdict, single.difference) == ("too few seeds", pytest.approx(-0.1))
     assert single.p is single.low is single.sd is single.detectable is None
-    apart = compare({"v": (Outcomes({7: 2.9}), theirs)}, EFFECT)["v"]
+    apart = compare_pairs({"v": (Outcomes({7: 2.9}), theirs)}, EFFECT)["v"]
     assert (apart.verdict, apart.difference, apart.seeds) == ("too few seeds", None, ())
 
 

@@ -10,7 +10,7 @@ the words W to each term of A. A value with blanks, such as a typed equation, st
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
@@ -40,25 +40,15 @@ class Contrast:
     @property
     def pair(self) -> tuple[str, str] | None:
         """The variant and the baseline of a plain difference; None for any other contrast."""
-        if sorted(self.coefficients.values()) != [-1, 1]:
+        if not is_pair(self.coefficients.values()):
             return None
-        variant, baseline = sorted(self.coefficients, key=self.coefficients.__getitem__)[::-1]
+        baseline, variant = sorted(self.coefficients, key=self.coefficients.__getitem__)
         return variant, baseline
 
-    @property
-    def squares(self) -> float:
-        """The sum of the squared coefficients: the contrast's variance in units of the variance of
-        one loss, if losses are independent. A plain difference has 2."""
-        return math.fsum(c * c for c in self.coefficients.values())
 
-    def by_seed(self, losses: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
-        """The value of the contrast at each seed that all of its variants have, in order. `losses`
-        are by variant and seed."""
-        seeds = set.intersection(*(set(losses[name]) for name in self.coefficients))
-        return {
-            seed: math.fsum(c * losses[name][seed] for name, c in self.coefficients.items())
-            for seed in sorted(seeds)
-        }
+def is_pair(coefficients: Iterable[float]) -> bool:
+    """Whether a sum with these coefficients is a plain difference of two variants."""
+    return sorted(coefficients) == [-1, 1]
 
 
 def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:

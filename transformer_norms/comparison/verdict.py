@@ -7,8 +7,9 @@ same weights, so that their difference varies less than either loss.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from transformer_norms.comparison.contrasts import is_pair
 from transformer_norms.comparison.outcomes import Outcomes, fisher_p
 from transformer_norms.comparison.statistics import (
     FEWEST,
@@ -25,20 +26,47 @@ from transformer_norms.comparison.statistics import (
 from transformer_norms.run.sweep_record import EFFECT
 
 Verdict = Literal[
-    "better", "worse", "failed", "equivalent", "identical", "not distinguishable", "too few seeds"
-]
+    "better", "worse", "failed", "equivalent", "identical", "not distinguishable", "too few seeds",
+    "below zero", "above zero", "equivalent to zero", "not distinguishable from zero",
+]  # fmt: skip
+# The words for a sum that is no difference of two variants: an interaction, or a trend.
+_OF_A_SUM: dict[Verdict, Verdict] = {
+    "better": "below zero",
+    "worse": "above zero",
+    "equivalent": "equivalent to zero",
+    "identical": "equivalent to zero",
+    "not distinguishable": "not distinguishable from zero",
+}
+
+
+class Side(NamedTuple):
+    """A variant's part in a comparison: `coefficient` x loss."""
+
+    coefficient: float
+    outcomes: Outcomes
+
+
+Sides = Sequence[Side]  # their coefficients sum to zero
+
+
+def pair(variant: Outcomes, baseline: Outcomes) -> Sides:
+    """The sides of variant - baseline."""
+    return Side(1.0, variant), Side(-1.0, baseline)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant against its baseline over the seeds that both have.
+    """A variant against its baseline, or another sum of coefficient x loss, over the seeds that all
+    its variants have.
 
     A number that these seeds cannot give is None. Fewer than FEWEST seeds give only differences. So
     do seeds whose differences are all equal: they are no repetitions, and nothing measures the
-    noise. A pair in which a run failed gives no difference: it is the failures that are compared.
+    noise. A comparison in which a run failed gives no difference: it is the failures of a pair that
+    are compared.
     """
 
-    seeds: tuple[int, ...]  # in which both trained
+    seeds: tuple[int, ...]  # in which all trained
+    squares: float = 2.0  # the sum of the squared coefficients: the variance, if losses had 1 each
     difference: float | None = None  # mean of variant - baseline: below zero the variant is better
     differences: tuple[float, ...] = ()  # by seed
     low: float | None = None  # of Student's 95 % interval of the difference
@@ -55,17 +83,16 @@ class Comparison:
     effect: float = EFFECT  # the smallest difference that is named
 
 
-def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> dict[str, Comparison]:
-    """Compares each variant, by name, with its baseline: (outcomes, the baseline's outcomes). All
-    are tested together.
+def compare(asked: Mapping[str, Sides], effect: float) -> dict[str, Comparison]:
+    """Compares the sides of each comparison, by its name. All are tested together.
 
-    Holm's family are the pairs that have a p, and the pairs in which a run failed, as if their p
+    Holm's family are the comparisons that have a p, and those in which a run failed, as if their p
     were 1. That holds whatever makes runs fail. Leaving them out would hold only if a failure told
     nothing of the differences. A run fails because its loss is high, so the pairs that are left
     would be a choice of those that agree, and too much would be claimed.
     """
-    comparisons = {name: _pair_numbers(*sides, effect) for name, sides in pairs.items()}
-    lost = {name: 1.0 for name, sides in pairs.items() if any(side.failed for side in sides)}
+    comparisons = {name: _numbers(sides, effect) for name, sides in asked.items()}
+    lost = {name: 1.0 for name, sides in asked.items() if _failed(sides)}
     different, near = dict(lost), dict(lost)
     for name, c in comparisons.items():
         if c.p is not None and c.p_equivalent is not None:
@@ -79,29 +106,34 @@ def compare(pairs: Mapping[str, tuple[Outcomes, Outcomes]], effect: float) -> di
                 p_equivalent=p_equivalent[name],
                 detectable=detectable_difference(c.sd, len(c.seeds), len(p), effect),
             )
-        comparisons[name] = replace(c, verdict=_verdict(c, *pairs[name]))
+        verdict = _verdict(c, asked[name])
+        if not is_pair(side.coefficient for side in asked[name]):
+            verdict = _OF_A_SUM.get(verdict, verdict)
+        comparisons[name] = replace(c, verdict=verdict)
     return comparisons
 
 
-def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Comparison:
-    """The comparison of one pair, before Holm's correction and the verdict."""
-    seeds = tuple(sorted(variant.losses.keys() & baseline.losses.keys()))
-    if variant.failed or baseline.failed:
-        both = variant.ended and baseline.ended
-        fisher = fisher_p(variant.failure, baseline.failure) if both else None
-        return Comparison(seeds, fisher=fisher, effect=effect)
+def _failed(sides: Sides) -> bool:
+    return any(side.outcomes.failed for side in sides)
+
+
+def _numbers(sides: Sides, effect: float) -> Comparison:
+    """One comparison, before Holm's correction and the verdict."""
+    seeds = tuple(sorted(set.intersection(*(set(side.outcomes.losses) for side in sides))))
+    c = Comparison(seeds, math.fsum(side.coefficient**2 for side in sides), effect=effect)
+    if _failed(sides):
+        return replace(c, fisher=_failure_p(sides))
     if not seeds:
-        return Comparison(seeds, effect=effect)
-    losses = [variant.losses[seed] for seed in seeds]
-    baseline_losses = [baseline.losses[seed] for seed in seeds]
-    differences = tuple(a - b for a, b in zip(losses, baseline_losses, strict=True))
+        return c
+    parts = [[side.coefficient * side.outcomes.losses[seed] for seed in seeds] for side in sides]
+    differences = tuple(map(math.fsum, zip(*parts, strict=True)))
     mean = math.fsum(differences) / len(seeds)
-    c = Comparison(seeds, mean, differences, effect=effect)
+    c = replace(c, difference=mean, differences=differences)
     if len(seeds) < FEWEST:
         return c
     sd, freedom = deviation(differences), len(seeds) - 1
     # A spread that the losses' own rounding can make is none.
-    if max(differences) - min(differences) <= 1e-12 * max(map(abs, losses + baseline_losses)):
+    if max(differences) - min(differences) <= 1e-12 * max(abs(x) for part in parts for x in part):
         return replace(c, sd=sd)
     error = sd / math.sqrt(len(seeds))
     half = half_width(error, freedom)
@@ -110,18 +142,32 @@ def _pair_numbers(variant: Outcomes, baseline: Outcomes, effect: float) -> Compa
         low=mean - half,
         high=mean + half,
         sd=sd,
-        correlation=correlation(losses, baseline_losses),
+        correlation=_pair_correlation(sides, seeds),
         p=difference_p(mean, error, freedom),
         sign_flip=sign_flip(differences),
         p_equivalent=equivalence_p(mean, error, freedom, effect),
     )
 
 
-def _verdict(c: Comparison, variant: Outcomes, baseline: Outcomes) -> Verdict:
-    """A run that failed, on either side, outranks all numbers. Better or worse: p after Holm
+def _failure_p(sides: Sides) -> float | None:
+    """Fisher's p of the failures of a pair; None for more sides, and if a side has no runs."""
+    if len(sides) != 2 or not all(side.outcomes.ended for side in sides):
+        return None
+    return fisher_p(*(side.outcomes.failure for side in sides))
+
+
+def _pair_correlation(sides: Sides, seeds: Sequence[int]) -> float | None:
+    """The correlation of the losses of two sides; None for more sides."""
+    if len(sides) != 2:
+        return None
+    return correlation(*([side.outcomes.losses[seed] for seed in seeds] for side in sides))
+
+
+def _verdict(c: Comparison, sides: Sides) -> Verdict:
+    """A run that failed, on any side, outranks all numbers. Better or worse: p after Holm
     below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
     tests below 0.05, and the 95 % interval within +-effect."""
-    if variant.failed or baseline.failed:
+    if _failed(sides):
         return "failed"
     if c.p_holm is None or c.p_equivalent is None:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"

@@ -4,11 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import Comparison, compare
+from transformer_norms.comparison.verdict import Comparison, Side, compare, pair
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.regime import ngram_lines, result_failures
@@ -25,7 +26,8 @@ LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 class Findings:
     """`loss` is the field of summary.json that counts. By the variant's name: `outcomes` of every
     variant, `comparisons` of those that have a baseline, and `differences` from the baseline beyond
-    what was asked, in words, `ngrams` the losses of n-grams of order 1, 2, ..."""
+    what was asked, in words, `ngrams` the losses of n-grams of order 1, 2, ... By their texts: the
+    comparisons of the study's `contrasts`, without those of which a variant has no results."""
 
     study: Study
     loss: str
@@ -33,6 +35,7 @@ class Findings:
     comparisons: Mapping[str, Comparison]
     differences: Mapping[str, Sequence[str]]
     ngrams: Mapping[str, Sequence[float]]  # of each variant, on the tokens of the loss that counts
+    contrasts: Mapping[str, Comparison]
 
     @property
     def compared(self) -> list[Variant]:
@@ -41,7 +44,7 @@ class Findings:
     @property
     def compared_together(self) -> int:
         """The number of comparisons over which Holm's correction runs."""
-        comparisons = self.comparisons.values()
+        comparisons = [*self.comparisons.values(), *self.contrasts.values()]
         return sum(c.p is not None or c.verdict == "failed" for c in comparisons)
 
     def passed(self, name: str) -> str | None:
@@ -71,14 +74,21 @@ def findings(study: Study) -> Findings:
     failures = result_failures(study, loss)
     outcomes = {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
     compared = [v for v in study.variants if v.compared and v.results]
-    pairs = {v.name: (outcomes[v.name], outcomes[study.baseline_of(v).name]) for v in compared}
+    pairs = {v.name: pair(outcomes[v.name], outcomes[study.baseline_of(v).name]) for v in compared}
+    contrasts = {
+        contrast.text: [Side(c, outcomes[name]) for name, c in contrast.coefficients.items()]
+        for contrast in study.contrasts
+        if all(study.variant(name).results for name in contrast.coefficients)
+    }
+    comparisons = compare({**contrasts, **pairs}, study.effect)
     return Findings(
         study,
         loss,
         outcomes,
-        compare(pairs, study.effect),
+        {name: comparisons[name] for name in pairs},
         {variant.name: differences(study, variant) for variant in compared},
         {variant.name: ngram_lines(variant, loss) for variant in study.variants},
+        {text: comparisons[text] for text in contrasts},
     )
 
 
@@ -116,6 +126,9 @@ def check_comparable(study: Study) -> None:
         _check_seeds(variant)
         if variant.compared:
             _check_pair(variant, study.baseline_of(variant))
+    for contrast in study.contrasts:
+        for sides in combinations(contrast.coefficients, 2):
+            _check_pair(*map(study.variant, sides))
 
 
 def _check_seeds(variant: Variant) -> None:
