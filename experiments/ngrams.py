@@ -37,10 +37,12 @@ def write_ngrams(folder: Path, text: Path) -> None:
         typed = [as_typed("config", str(run / "config.yaml")), as_typed("data.paths", str(text))]
         config = compose(typed)
         corpus, tokenizer = CORPORA.maker(config.data)(), TOKENIZERS.maker(config.tokenizer)()
-        tokens = prepare(corpus, tokenizer, config.data.split, config.data.val_fraction, say)
+        data = config.data
+        shares = data.val_fraction, data.test_fraction
+        tokens = prepare(corpus, tokenizer, data.split, *shares, say)
         if tokens.fingerprint != fingerprint:
             raise ValueError(f"{text}: is not the text of {run.name}")
-        context, limit = config.model.context, config.data.val_tokens
+        context, limit = config.model.context, data.val_tokens
         counted[fingerprint][str(read)] = ngram_facts(tokens, read, context, limit, say)
     FILE.write_text(json.dumps(counted, indent=1, sort_keys=True) + "\n")
     print(FILE, file=sys.stderr)

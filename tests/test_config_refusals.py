@@ -169,6 +169,8 @@ RANGES = [
     ("seed=1e30", "seed", "1e+30", "less than or equal to"),
     ("data.seed=-1", "data.seed", "-1", "auto, or it should be greater than or equal to 0"),
     ("data.val_fraction=0.5", "data.val_fraction", "0.5", "0.4"),
+    ("data.split=tail data.test_fraction=0.5", "data.test_fraction", "0.5", "0.4"),
+    ("data.test_fraction=0.1", "data.test_fraction", "0.1", "data.split=hash", "data.split=tail"),
     ("tokenizer=bpe tokenizer.vocab_size=256", "tokenizer.vocab_size", "256", "257"),
     ("schedule.final=2", "schedule.final", "2", "less than or equal to 1"),
     ("model.dropout=1", "model.dropout", "1", "less than 1"),

@@ -13,7 +13,7 @@ from transformer_norms.data.pydocs import module_docstrings, topics
 from transformer_norms.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = {"type", "split", "val_fraction", "val_tokens", "seed"}
+SHARED = {"type", "split", "val_fraction", "test_fraction", "val_tokens", "seed"}
 DATA = sorted((ROOT / "configs/data").glob("*.yaml"))
 TOKENIZER = sorted((ROOT / "configs/tokenizer").glob("*.yaml"))
 

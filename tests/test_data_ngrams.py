@@ -115,7 +115,7 @@ def tokens(tmp_path, monkeypatch):
         def documents(self):
             yield from TEXTS
 
-    return prepare(Corpus(), TOKENIZERS["byte"](), "hash", 0.1, lambda line: None)
+    return prepare(Corpus(), TOKENIZERS["byte"](), "hash", 0.1, 0, lambda line: None)
 
 
 def count(tokens, read=1000, limit=200):

@@ -73,6 +73,17 @@ def test_tail_cuts_where_nanogpt_cuts(n):
     assert (parts.test, parts.separated) == ([], False)
 
 
+@given(st.text(min_size=1), st.floats(0.01, 0.4), st.floats(0.01, 0.4))
+def test_a_test_part_of_the_tail_split_is_the_end_of_train_and_leaves_val_as_it_is(
+    text, val_fraction, test_fraction
+):
+    without, parts = (split_by_tail([text], val_fraction, share) for share in (0, test_fraction))
+    assert parts.val == without.val
+    assert parts.train[0] + parts.test[0] == without.train[0]
+    assert abs(len(parts.test[0]) - test_fraction * len(text)) < 1 + 1e-9
+    assert (parts.rule, parts.separated) == ("tail", False)
+
+
 def test_near_copies_across_train_and_val_are_counted():
     val = ["One  two\nthree", "four", "five", "six"]
     assert repeated_share(["one two three", "FOUR", "seven"], val) == 0.5

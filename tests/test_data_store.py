@@ -44,8 +44,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def ready(corpus=None, tokenizer=BYTE, split="hash", val_fraction=0.1, say=lambda line: None, **kw):
-    return prepare(corpus or Listed(), tokenizer, split, val_fraction, say, **kw)
+def ready(corpus=None, tokenizer=BYTE, split="hash", shares=(0.1, 0), say=lambda line: None, **kw):
+    return prepare(corpus or Listed(), tokenizer, split, *shares, say, **kw)
 
 
 def entry_of(cache):
@@ -79,6 +79,8 @@ def test_position_and_tail_splits_have_no_end_and_256_ids():
     position = ready(Listed(["abc" * 100]))
     assert tail.vocab_size == position.vocab_size == 256
     assert [len(tail.train), len(tail.val), len(tail.test)] == [270, 30, 0]
+    tested = ready(Listed(["abc" * 100]), split="tail", shares=(0.1, 0.2))
+    assert [len(tested.train), len(tested.val), len(tested.test)] == [210, 30, 60]
     assert [len(position.train), len(position.val), len(position.test)] == [240, 30, 30]
     assert any("position" in note for note in position.facts["notes"])
 
@@ -98,7 +100,8 @@ def mutations():
     yield "a document less", {"corpus": Listed(TEXTS[:-1])}
     yield "another corpus", {"corpus": Listed(name="other")}
     yield "split", {"split": "tail"}
-    yield "share", {"val_fraction": 0.2}
+    yield "share", {"shares": (0.2, 0)}
+    yield "split and test", {"split": "tail", "shares": (0.1, 0.1)}
     yield "tokenizer", {"tokenizer": TOKENIZERS["bpe"](vocab_size=270)}
     yield "its size", {"tokenizer": TOKENIZERS["bpe"](vocab_size=271)}
 
@@ -255,7 +258,7 @@ class Slow:
         return iter([f"document {{n}}" for n in range(200)])
 def say(line):
     if "waiting" in line: print("waiting", flush=True)
-print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, say).fingerprint)
+print(prepare(Slow(), TOKENIZERS["byte"](), "hash", 0.1, 0, say).fingerprint)
 """
 
 
@@ -304,10 +307,17 @@ def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
         tokens.check(121)
 
 
-@pytest.mark.parametrize(("texts", "part"), [([], "train"), (["a" * 9], "val")])
-def test_a_part_without_text_is_refused(texts, part):
-    with pytest.raises(InputError, match=rf"no text falls into {part}"):
-        ready(Listed(texts), val_fraction=0.001 if part == "val" else 0.1)
+@pytest.mark.parametrize(
+    ("texts", "part", "split", "shares"),
+    [
+        ([], "train", "hash", (0.1, 0)),
+        (["a" * 9], "val", "hash", (0.001, 0)),
+        (["a" * 9], "test", "tail", (0.1, 0.001)),
+    ],
+)
+def test_a_part_without_text_is_refused(texts, part, split, shares):
+    with pytest.raises(InputError, match=rf"no text falls into {part} with data\.split="):
+        ready(Listed(texts), split=split, shares=shares)
 
 
 def test_hashes_are_computed_once_a_process(cache, monkeypatch):

@@ -16,8 +16,10 @@ from transformer_norms.config import old
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import to_mapping
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import plain
 from transformer_norms.names import option_files
 from transformer_norms.report.writing import write_report
+from transformer_norms.run.identity import run_hash
 from transformer_norms.sample import main as sample
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -80,6 +82,17 @@ def test_an_old_run_is_continued_and_the_record_says_by_other_code():
     summary = train(compose([*typed, f"continue_from={PLAIN}"]))
     assert summary["val_loss"] == 5.443346381187439
     assert any("run by other code" in warning for warning in summary["warnings"])
+
+
+def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():
+    typed = ["data=text", "data.paths=a.txt", "data.split=tail"]
+    without, tested = (
+        run_hash(compose([*typed, f"data.test_fraction={share}"]), {}) for share in (0, 0.1)
+    )
+    assert without != tested
+    before = plain(compose(typed))
+    del before["data"]["test_fraction"]
+    assert run_hash(before, {}) == without
 
 
 def test_an_old_study_is_reported_and_an_old_run_sampled(capsys):

@@ -31,6 +31,7 @@ def here(tmp_path, monkeypatch):
 OTHER = {
     "data": ({"data__documents": 7}, "data.documents", "12000", "7"),
     "split": ({"data__split": "tail"}, "data.split", "hash", "tail"),
+    "test share": ({"data__test_fraction": 0.2}, "data.test_fraction (split)", "0", "0.2"),
     "tokenizer": ({"tokenizer__type": "gpt2"}, "tokenizer.type", "byte", "gpt2"),
     "val_tokens": ({"data__val_tokens": 99}, "data.val_tokens (evaluation)", "131072", "99"),
     "context": ({"model__context": 64}, "model.context (evaluation)", "32", "64"),

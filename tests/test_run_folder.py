@@ -463,6 +463,17 @@ def test_load_gives_the_trained_model_and_runs_a_table(stop_at):
     assert run["config"]["norm"]["type"] == "layernorm"
 
 
+def test_a_test_part_of_the_tail_split_is_evaluated_at_the_end():
+    done = go("data.split=tail", "data.test_fraction=0.1")
+    data = done["data"]
+    assert [data[part]["tokens"] for part in ("train", "val", "test")] == [
+        int(len(TEXT) * 0.85), len(TEXT) - int(len(TEXT) * 0.95),
+        int(len(TEXT) * 0.95) - int(len(TEXT) * 0.85),
+    ]  # fmt: skip
+    assert data["ngrams"].keys() == {"val", "test"}
+    assert 0 < done["test_loss"] != done["val_loss"]
+
+
 @pytest.mark.draws
 def test_the_loss_curve_is_drawn_with_the_losses_of_no_model_as_lines():
     done = go("data=stories", "data.documents=120")

@@ -433,7 +433,7 @@ REGISTRIES = {
 }
 SETTINGS = {
     "mlp": "activation: gelu\n",
-    "data": "split: hash\nval_fraction: 0.1\nval_tokens: 99\nseed: auto\n",
+    "data": "split: hash\nval_fraction: 0.1\ntest_fraction: 0\nval_tokens: 99\nseed: auto\n",
 }
 
 

@@ -60,6 +60,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
+    ("data", (), "test_fraction", 0),
 )
 
 

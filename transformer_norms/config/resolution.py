@@ -80,7 +80,13 @@ def resolve(
     nodes["choices"] = {**axes, "init": rule, **words}
     nodes["chosen"] = {"choices": axes, **chosen}
     config = Config(**{name: _freeze(name, node) for name, node in nodes.items()}, warnings=())
-    for check_choices in (_check_biases, _check_attention, _check_causal, check_formulas):
+    for check_choices in (
+        _check_split,
+        _check_biases,
+        _check_attention,
+        _check_causal,
+        check_formulas,
+    ):
         check_choices(config)
     lines = [*resolving.notes, *changed, *cautions(config, typed)]
     return replace(config, warnings=tuple(lines))
@@ -343,6 +349,15 @@ def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
             raise ConfigError(f"{node}.formula: {error}") from None
         return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
     return []
+
+
+def _check_split(config: Config) -> None:
+    split, share = config.data.split, config.data.test_fraction
+    if share and split != "tail":
+        raise ConfigError(
+            f"data.test_fraction: {share:g} is not allowed with data.split={split}, whose test "
+            "part is as large as val; data.split=tail takes a test part from the end of train"
+        )
 
 
 def _check_biases(config: Config) -> None:

@@ -36,6 +36,7 @@ def prepare(
     tokenizer: TokenizerChoice,
     split: str,
     val_fraction: float,
+    test_fraction: float,
     say: Say,
     tell: Tell = tell_nobody,
 ) -> Tokens:
@@ -49,6 +50,7 @@ def prepare(
         "tokenizer": tokenizer.identity(),
         "split": split,
         "val_fraction": val_fraction,
+        "test_fraction": test_fraction,
     }
     return open_or_build(
         "tokens",
@@ -84,7 +86,8 @@ def _build(
 
     say(f"data: reading {content['corpus']['type']}")
     documents = _read_documents(corpus, tell)
-    split = SPLITS[content["split"]](documents, content["val_fraction"])
+    shares = content["val_fraction"], content["test_fraction"]
+    split = SPLITS[content["split"]](documents, *shares)
     if split.note:
         note(split.note)
     _check_parts(split, content)
@@ -111,12 +114,14 @@ def _read_documents(corpus: Corpus, tell: Tell) -> list[str]:
 
 
 def _check_parts(split: Split, content: dict) -> None:
-    for part in ("train", "val"):
+    test = content["test_fraction"]
+    shares = f"data.val_fraction={content['val_fraction']:g}"
+    shares += f" data.test_fraction={test:g}" if test else ""
+    for part in ("train", "val", "test") if test else ("train", "val"):
         if not any(split.parts()[part]):
             raise InputError(
                 f"data={content['corpus']['type']}: no text falls into {part} with "
-                f"data.split={split.rule} data.val_fraction={content['val_fraction']:g}; "
-                "use more text or another data.val_fraction"
+                f"data.split={split.rule} {shares}; use more text or other shares"
             )
 
 

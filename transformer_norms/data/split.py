@@ -26,13 +26,15 @@ class Split:
         return {"train": self.train, "val": self.val, "test": self.test}
 
 
-def split_by_hash(documents: list[str], val_fraction: float) -> Split:
+def split_by_hash(documents: list[str], val_fraction: float, test_fraction: float = 0) -> Split:
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
     Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
-    of val, and the order of reading has no effect. Few documents are split by position.
+    of val, and the order of reading has no effect. Few documents are split by position. The test
+    part is as large as val, so that there is no `test_fraction`.
     """
+    assert test_fraction == 0
     if len(documents) < FEWEST_DOCUMENTS:
         return _split_by_position(documents, val_fraction)
     parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
@@ -46,11 +48,15 @@ def split_by_hash(documents: list[str], val_fraction: float) -> Split:
     return Split("hash", parts["train"], parts["val"], parts["test"], separated=True)
 
 
-def split_by_tail(documents: list[str], val_fraction: float) -> Split:
-    """val = the last share of the characters, no test: nanoGPT's text[:int(n * (1 - f))]."""
+def split_by_tail(documents: list[str], val_fraction: float, test_fraction: float = 0) -> Split:
+    """val = the last share of the characters, as nanoGPT's text[int(n * (1 - f)):]. If there is a
+    test part, it is the share of the characters before val, which train would have without it."""
     text = "".join(documents)
-    cut = int(len(text) * (1 - val_fraction))
-    return Split(rule="tail", train=[text[:cut]], val=[text[cut:]])
+    val = int(len(text) * (1 - val_fraction))
+    if test_fraction == 0:
+        return Split(rule="tail", train=[text[:val]], val=[text[val:]])
+    test = int(len(text) * (1 - val_fraction - test_fraction))
+    return Split(rule="tail", train=[text[:test]], val=[text[val:]], test=[text[test:val]])
 
 
 def content_number(document: str) -> float:

@@ -107,6 +107,7 @@ _SHARED = {
     "tokenizer": "tokenizer",
     "data.split": "split",
     "data.val_fraction": "split",
+    "data.test_fraction": "split",
     "data.val_tokens": "evaluation",
     "model.context": "evaluation",
     "data": "data",

@@ -68,8 +68,9 @@ class Plan:
         """Returns the corpus as tokens, from the cache or built into it."""
         choice = TOKENIZERS.maker(self.config.tokenizer)()
         data = self.config.data
+        shares = data.val_fraction, data.test_fraction
         with Live() as live:
-            tokens = prepare(self.corpus, choice, data.split, data.val_fraction, say, live)
+            tokens = prepare(self.corpus, choice, data.split, *shares, say, live)
         tokens.check(self.config.model.context)
         return tokens
 

@@ -36,6 +36,7 @@ class Data:
     tokenizer: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
     val_fraction: Number | None = None
+    test_fraction: Number | None = None  # of the tail split
     separated: bool | None = None  # whether a token ends each document
     repeated: Number | None = None  # share of the documents that were left out as copies
     notes: list[str] = field(default_factory=list)
