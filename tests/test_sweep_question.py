@@ -12,6 +12,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
 from transformer_norms.run.sweep_record import baseline_of, label
 from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
 from transformer_norms.sweep.question import common_settings, read_request
 
@@ -83,9 +84,9 @@ def test_typed_values_stand_in_the_place_of_the_files(mine):
     question = mine(TUNED, "placement=pre,out", "seed=7", "optimizer.lr=1e-3,2e-3").question
     assert question.vary == {"placement": ["pre", "out"]}
     assert question.seeds == [7]
-    assert question.tune == {"optimizer.lr": [0.001, 0.002], "seed": [100]}
+    assert question.tune == Tuning({"optimizer.lr": [0.001, 0.002]}, [100])
     typed_rate = mine(TUNED, "optimizer.lr=2e-3").question
-    assert typed_rate.tune == {}
+    assert typed_rate.tune is None
     assert typed_rate.fixed["optimizer.lr"] == 0.002
     further = mine(BASE + "fixed: {norm: dyt}\n", "norm=a,b")
     assert further.question.vary == {"placement": ["pre", "post"], "norm": ["a", "b"]}
@@ -108,6 +109,18 @@ def test_contrasts_whose_variants_are_typed_away_are_left_out_and_said(mine):
     assert "post - out: 'post' names no variant" in remark
     # A further axis leaves no term that names one variant.
     assert mine(content, "norm=rmsnorm,dyt").question.contrasts == []
+
+
+def test_the_budget_of_a_tuning_counts_what_every_variant_tries(mine):
+    grid = "optimizer.lr: [1e-3, 2e-3, 4e-3], schedule.warmup: [50, 100], init: [mup, scaled]"
+    ask = lambda more: mine(BASE + f"tune: {{{grid}, seed: [100]{more}}}\nseeds: [0]\n")  # noqa: E731
+    tuning = ask("").question.tune
+    assert (tuning.refine, tuning.trials, tuning.budget) == (1, None, 3 * 2 * 2 + 2 * 2)
+    assert ask(", refine: 0").question.tune.budget == 12
+    tuning = ask(", trials: 20").question.tune
+    assert (tuning.budget, tuning.one_pass) == (20, 5)
+    words = mine(BASE + "tune: {init: [mup, scaled], seed: [100], trials: 9}\nseeds: [0]\n")
+    assert words.question.tune.budget == 2
 
 
 def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
@@ -172,6 +185,17 @@ REFUSED = [
     (BASE + "seeds: []\n", "seeds", "at least 1"),
     (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune.seed", "missing"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),
+    (BASE + "tune: {seed: [9]}\n", "tune names no key", "optimizer.lr"),
+    (BASE + "tune: {optimizer.lr: 1e-3, seed: [9]}\n", "tune.optimizer.lr", "list"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: few}\n", "tune.trials", "number"),
+    (
+        BASE + "tune: {optimizer.lr: [1, 2, 3], norm: [a, b], seed: [9], trials: 3}\n",
+        "tune.trials: 3 is too few",
+        "takes 4",
+    ),
+    (BASE + "tune: 3\n", "tune: 3", "keys"),
     (BASE + "tune: {placement: [pre], seed: [9]}\n", "placement", "both varied and tuned"),
     (BASE + "fixed: {seed: 3}\n", "seed", "under seeds"),
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),

@@ -1,90 +1,250 @@
-"""Tuning, from losses written down by hand."""
+"""Tuning of whole studies, from losses written down by hand and runs that are not trained."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+from hashlib import sha256
+from itertools import product
+from math import log
+from pathlib import Path
 
 import pytest
+from test_sweep_drive import TEXT, sweep, write_sweep
 
+from transformer_norms import compose
+from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.run.sweep_record import Tuned
-from transformer_norms.sweep.tuning import best_point, new_points, widen
+from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned, read_record
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.grid import Tuning
+from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.tuning import Tuner, score
 
-LR = "optimizer.lr"
-GRID = {LR: [1e-3, 2e-3, 4e-3]}
+LR, WARMUP, INIT = "optimizer.lr", "schedule.warmup", "init"
+RATES = [1e-3, 2e-3, 4e-3]
+UNIGRAM = 3.3
+RECORD = Path("runs/mine/sweep-mine.json")
+TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0]\n"
+GRID = TWO + f"tune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
+    plan_sweep.cache_clear()
+
+
+class Killed(BaseException):
+    """No handler of the sweep sees it, as none sees kill -9."""
+
+
+class Trainer:
+    """Takes the place of the launcher: the loss of a run is a function of its variant, its tuned
+    values and its seed; None for a run that diverged. `trained` has the folders in order."""
+
+    def __init__(self):
+        self.trained, self.stop_after, self.breaks = [], 10**9, False
+        self.facts = {}  # of the data and the code, by which a sweep knows a run again
+
+    def loss(self, norm, tuned, seed):
+        best = 2.5e-3 if norm == "rmsnorm" else 6e-3
+        return 2 + log(tuned[LR] / best) ** 2 / 10 + 0.001 * (seed % 2)
+
+    def launch(self, _, batch, say):
+        if not self.facts:
+            plan = Plan(compose(batch[0].overrides))
+            data = Data(identity=plan.data_identity, fingerprint="", ngrams={"val": [UNIGRAM]})
+            self.facts = {"data": data, "source": plan.code}
+        return [self.train(job.run, job.folder) for job in batch]
+
+    def train(self, run, folder):
+        if len(self.trained) == self.stop_after:
+            raise Killed
+        if self.breaks and run.variant["norm"] == "layernorm" and run.tuned[LR] == 2e-3:
+            return {"status": "failed", "error": "RuntimeError: no more"}
+        loss = self.loss(run.variant["norm"], run.tuned, run.seed)
+        folder.mkdir(parents=True)
+        ended = summary(loss, "diverged" if loss is None else "finished")
+        replace(ended, **self.facts).write(folder)
+        self.trained.append(folder.name)
+        return {"status": "finished"}
 
 
 @pytest.fixture
-def trial(tmp_path):
-    def run(rate, loss, *, diverged=False, initial=5.5):
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        status = "diverged" if diverged else "finished"
-        data = Data(identity={}, fingerprint="")
-        losses = {"val_loss": loss, "initial_loss": initial}
-        Summary(status=status, identity="0" * 16, data=data, **losses).write(folder)
-        return {LR: rate}, folder
-
-    return run
+def trainer(monkeypatch):
+    trainer = Trainer()
+    monkeypatch.setattr("transformer_norms.sweep.drive.launch", trainer.launch)
+    return trainer
 
 
-def test_the_best_point_has_the_lowest_mean_over_the_tuning_seeds(trial):
-    trials = [trial(1e-3, 2.0), trial(1e-3, 2.4), trial(2e-3, 2.1), trial(2e-3, 2.2)]
-    tuned = best_point({"norm": "a"}, [*trials, trial(4e-3, 3.0), trial(4e-3, 3.0)], GRID)
-    assert (tuned.best, tuned.edge) == ({LR: 2e-3}, [])
+class Harness:
+    """A tuner of two norms, whose runs are trained by `trainer` in the current folder."""
+
+    def __init__(self, tuning, trainer, allowed=lambda variant, point: True):
+        self.trainer, self.jobs, self.lines = trainer, [], []
+        variants = [{"norm": "rmsnorm"}, {"norm": "layernorm"}]
+        self.tuner = Tuner(tuning, variants, 0.005, allowed, self.lines.append)
+
+    def run(self):
+        """The rounds; a run whose folder is there is not trained again."""
+        for pairs in self.tuner.rounds():
+            for seed, (variant, point) in product(self.tuner.tuning.seed, pairs):
+                name = sha256(json.dumps([variant, point, seed]).encode()).hexdigest()
+                run = PlannedRun(name, "0" * 16, "tune", variant, point, seed)
+                if not Path(name).is_dir():
+                    self.trainer.train(run, Path(name))
+                self.jobs.append(Job(run, Path(name), (), "disabled"))
+            self.tuner.read(self.jobs)
+        return self
+
+    def points(self, norm):
+        (tried,) = (one for one in self.tuner.tried if one.variant == {"norm": norm})
+        return tried.points
 
 
-def test_a_run_that_diverged_counts_as_its_initial_loss(trial):
-    """(2.0 + 5.5) / 2 is more than 2.3, whatever the one that held reached."""
-    trials = [
-        trial(1e-3, 2.3),
-        trial(1e-3, 2.3),
-        trial(2e-3, 2.0),
-        trial(2e-3, None, diverged=True),
+def summary(loss, status="finished", unigram=UNIGRAM):
+    data = Data(identity={}, fingerprint="", ngrams={"val": [unigram] if unigram else []})
+    return Summary(status=status, identity="0" * 16, data=data, val_loss=loss, initial_loss=5.5)
+
+
+def test_a_score_is_the_mean_of_the_runs_that_trained_and_the_number_of_those_that_did_not():
+    assert score([summary(2.0), summary(2.5)], 0.005) == (0, 2.25)
+    assert score([summary(2.0), summary(2.5, "diverged")], 0.005) == (1, 2.0)
+    assert score([summary(3.296), summary(2.5)], 0.005) == (1, 2.5)  # no better than the unigram
+    assert score([summary(3.31), summary(None, "diverged")], 0.005) == (2, float("inf"))
+    assert score([summary(3.31, unigram=None)], 0.005) == (0, 3.31)  # a run that knows no unigram
+
+
+def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best():
+    harness = Harness(Tuning({LR: RATES}, [100, 101]), Trainer()).run()
+    assert harness.tuner.grid == {LR: [*RATES, 8e-3]}
+    assert harness.points("rmsnorm")[4:] == [{LR: 0.001414}, {LR: 0.002828}]
+    assert harness.points("layernorm")[4:] == [{LR: 0.005657}, {LR: 0.01131}]
+    assert harness.tuner.choices() == [
+        Tuned({"norm": "rmsnorm"}, {LR: 0.002828}, []),
+        Tuned({"norm": "layernorm"}, {LR: 0.005657}, []),
     ]
-    tuned = best_point({}, [*trials, trial(4e-3, 9.0), trial(4e-3, 9.0)], GRID)
-    assert (tuned.best, tuned.edge) == ({LR: 1e-3}, [LR])
+    assert "a best was at an edge of the grid: optimizer.lr now in" in harness.lines[0]
 
 
-def test_a_diverged_run_with_a_low_loss_is_never_the_best(trial):
-    tuned = best_point(
-        {}, [trial(1e-3, 3.0), trial(2e-3, 1.0, diverged=True), trial(4e-3, 4.0)], GRID
-    )
-    assert tuned.best == {LR: 1e-3}
+@pytest.mark.parametrize(("refine", "points"), [(0, 4), (2, 8)])
+def test_refine_0_switches_the_refinement_off_and_2_halves_the_steps_again(refine, points):
+    tuning = Tuning({LR: RATES}, [100], refine=refine)
+    harness = Harness(tuning, Trainer()).run()
+    assert len(harness.points("rmsnorm")) == len(harness.points("layernorm")) == points
+    assert tuning.budget == points - 1  # the widening comes on top of it
 
 
-def test_a_run_that_diverged_at_its_first_step_counts_as_infinity(trial):
-    trials = [trial(1e-3, 1.0), trial(1e-3, None, diverged=True, initial=None), trial(2e-3, 9.0)]
-    assert best_point({}, trials, GRID).best == {LR: 2e-3}
+def test_a_variant_that_fails_everywhere_has_nothing_to_tune_and_as_many_points():
+    trainer = Trainer()
+    whole = trainer.loss
+    trainer.loss = lambda norm, *rest: UNIGRAM if norm == "layernorm" else whole(norm, *rest)
+    harness = Harness(Tuning({LR: RATES}, [100]), trainer).run()
+    assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
+    assert harness.points("layernorm")[4:] == [{LR: 2.5e-4}, {LR: 1.25e-4}]
+    assert len(harness.points("rmsnorm")) == 6
 
 
-def test_a_variant_that_diverged_everywhere_has_no_best_and_asks_for_lower_rates(trial):
-    tuned = best_point({}, [trial(rate, None, diverged=True) for rate in GRID[LR]], GRID)
-    assert (tuned.best, tuned.edge) == (None, [LR])
-    assert widen(GRID, [tuned]) == {LR: [5e-4, *GRID[LR]]}
+@pytest.mark.parametrize("trials", [None, 15])
+def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(trials, monkeypatch):
+    keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
+    tuning = Tuning(keys, [100, 101], trials=trials)
+    calm = Harness(tuning, Trainer()).run()
+    Path("rough").mkdir()
+    monkeypatch.chdir("rough")
+    trainer = Trainer()
+    for runs in range(1, len(calm.trainer.trained)):
+        trainer.stop_after = runs
+        with pytest.raises(Killed):
+            Harness(tuning, trainer).run()
+    trainer.stop_after = 10**9
+    again = Harness(tuning, trainer).run()
+    assert trainer.trained == calm.trainer.trained  # none twice, none more, in the same order
+    assert again.tuner.choices() == calm.tuner.choices()
+    counts = {len(again.points(norm)) for norm in ("rmsnorm", "layernorm")}
+    # The rate and the warm-up are each widened by a step, and refined by two.
+    assert counts == {15 if trials else 4 * 3 * 2 + 4}
 
 
-def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best(trial):
-    low = best_point({}, [trial(1e-3, 1.0), trial(2e-3, 2.0), trial(4e-3, 3.0)], GRID)
-    middle = best_point({}, [trial(1e-3, 2.0), trial(2e-3, 1.0), trial(4e-3, 3.0)], GRID)
-    high = best_point({}, [trial(1e-3, 3.0), trial(2e-3, 2.0), trial(4e-3, 1.0)], GRID)
-    assert widen(GRID, [middle]) == GRID
-    assert widen(GRID, [middle, high]) == {LR: [1e-3, 2e-3, 4e-3, 8e-3]}
-    assert widen(GRID, [low, high]) == {LR: [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]}
+# ---------------------------------------------------------------------------- as a sweep's stage
 
 
-def test_a_grid_of_words_or_of_one_value_has_no_edge(trial):
-    words = {"schedule": ["cosine", "linear"]}
-    run = trial(0, 1.0)[1]
-    tuned = best_point({}, [({"schedule": "linear"}, run), ({"schedule": "cosine"}, run)], words)
-    assert tuned.edge == []
-    assert widen(words, [tuned]) == words
-    one = {LR: [1e-3]}
-    assert best_point({}, [trial(1e-3, 2.0)], one).edge == []
+def sweep_points(norm):
+    """The tuned points of a variant in the sweep's record, each with the number of its runs."""
+    runs = [run for run in read_record(RECORD).runs if run.stage == "tune"]
+    return Counter(json.dumps(run.tuned) for run in runs if run.variant == {"norm": norm})
 
 
-def test_whole_numbers_stay_whole():
-    grid = {"schedule.warmup": [50, 100]}
-    tuned = Tuned(variant={}, best={"schedule.warmup": 100}, edge=["schedule.warmup"])
-    assert widen(grid, [tuned]) == {"schedule.warmup": [50, 100, 200]}
+def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsys, trainer):
+    named = write_sweep(GRID)
+    for trainer.stop_after in (4, 15, 20):
+        with pytest.raises(Killed):
+            sweep(capsys, *named)
+    trainer.stop_after = 10**9
+    capsys.readouterr()
+    answer, code, err = sweep(capsys, *named)
+    record = read_record(RECORD)
+    assert code == 0, err
+    budget = "5 points (a grid of 3, then 2 around the best; at an edge one step more, for all)"
+    assert f"tuning of 2 variants: {budget} x 2 seeds, equal for all variants; then each" in err
+    assert (record.tune, record.refine, record.trials) == ({LR: [*RATES, 8e-3]}, 1, None)
+    assert set(sweep_points("rmsnorm").values()) == {2}
+    assert len(sweep_points("rmsnorm")) == len(sweep_points("layernorm")) == 6
+    results = {run.tuned[LR] for run in record.runs if run.stage == "result"}
+    assert results == {0.002828, 0.005657}
+    assert (answer["runs"], len(trainer.trained)) == (2 * (6 * 2 + 1), 26)
+    assert len(set(trainer.trained)) == 26
 
 
-def test_only_the_points_that_a_wider_grid_adds_are_run():
-    points = [{LR: 1e-3}, {LR: 8e-3}]
-    assert new_points(GRID, points) == [{LR: 8e-3}]
+def test_a_sweep_with_trials_gives_each_variant_as_many_and_records_them(capsys, trainer):
+    tune = "tune: {optimizer.lr: [1e-3, 2e-3, 4e-3], init: [mup, scaled], seed: [100], trials: 6}\n"
+    _, code, err = sweep(capsys, *write_sweep(TWO + tune))
+    record = read_record(RECORD)
+    assert code == 0, err
+    assert "6 points by coordinate search over optimizer.lr, init x 1 seed" in err
+    assert (record.trials, record.refine) == (6, 0)
+    assert len(sweep_points("rmsnorm")) == len(sweep_points("layernorm")) == 6
+    assert json.dumps({LR: 2e-3, "init": "scaled"}) in sweep_points("rmsnorm")
+
+
+def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(capsys, trainer):
+    trainer.loss = lambda norm, tuned, seed: 3 - tuned[LR] / 100
+    named = write_sweep(TWO + f"tune: {{{LR}: [50, 100.0], seed: [100]}}\n")
+    _, code, err = sweep(capsys, *named)  # 100 is the largest rate that a config may have
+    record = read_record(RECORD)
+    assert code == 0, err
+    assert "not tried: optimizer.lr: 200.0" in err
+    assert record.tune == {LR: [50, 100.0]}
+    assert [json.loads(point)[LR] for point in sweep_points("rmsnorm")] == [50, 100, 70.71, 84.09]
+    assert [one.edge for one in record.tuned] == [[LR], [LR]]
+
+
+def test_a_variant_whose_trial_could_not_run_waits_and_the_others_go_on(capsys, trainer):
+    trainer.breaks, named = True, write_sweep(GRID.replace(", 101", ""))
+    _, code, err = sweep(capsys, *named)
+    assert code == 1
+    assert "layernorm: not all of its tuning runs have ended" in err
+    assert [one.variant for one in read_record(RECORD).tuned] == [{"norm": "rmsnorm"}]
+    trainer.breaks = False
+    _, code, err = sweep(capsys, *named)
+    assert code == 0, err
+    assert [one.best for one in read_record(RECORD).tuned] == [{LR: 0.002828}, {LR: 0.005657}]
+
+
+def test_a_sweep_in_which_every_trial_failed_says_that_there_is_nothing_to_tune(capsys, trainer):
+    trainer.loss = lambda norm, tuned, seed: None
+    _, code, err = sweep(capsys, *write_sweep(GRID.replace(", 101", "")))
+    assert code == 0
+    assert "layernorm: nothing to tune, every trial failed" in err
+    assert {run.stage for run in read_record(RECORD).runs} == {"tune"}
+
+
+def test_a_record_of_an_earlier_version_has_neither_refinement_nor_trials(capsys, trainer):
+    RECORD.parent.mkdir(parents=True)
+    record = SweepRecord("mine", "", ["norm"], {}, {LR: RATES}, [100], [0], 0.005, [], [])
+    values = {"schema": 1, **asdict(record)}
+    del values["refine"], values["trials"]
+    RECORD.write_text(json.dumps(values))
+    assert read_record(RECORD) == record

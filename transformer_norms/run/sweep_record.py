@@ -55,7 +55,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, config=_STRICT)
 class Tuned:
-    """The choice of stage 1 for a variant; `best` is None if the variant diverged everywhere.
+    """The choice of stage 1 for a variant; `best` is None if the variant failed everywhere.
     `edge` names the keys whose best value is the first or last that was tried."""
 
     variant: Values
@@ -67,7 +67,9 @@ class Tuned:
 class SweepRecord:
     """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
 
-    `tune` has each tuned key's whole grid, extensions included.
+    `tune` has the values of each tuned key that all variants tried, extensions included. `refine`
+    is the number of refinements of each variant's best, and `trials` the budget of a coordinate
+    search; in a record without it, every point of the grid was tried.
     """
 
     name: FolderName
@@ -81,6 +83,8 @@ class SweepRecord:
     runs: list[PlannedRun]
     tuned: list[Tuned]
     contrasts: list[str] = field(default_factory=list)
+    refine: Annotated[int, Field(ge=0)] = 0
+    trials: Annotated[int, Field(ge=1)] | None = None
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:

@@ -1,13 +1,12 @@
 """Runs what is missing of a sweep, stage by stage, through whichever launcher was chosen.
 
 question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
-them, tuning.py chooses each variant's best point, and ending.py reports and answers.
+them, tuning.py searches for each variant's best point, and ending.py reports and answers.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from transformer_norms.locks import wait_for_lock
 from transformer_norms.run.sweep_record import (
     SweepRecord,
     Tuned,
+    Values,
     label,
     merge_records,
     path_of,
@@ -32,9 +32,9 @@ from transformer_norms.sweep.launching import (
     make_batches,
     record_failure,
 )
-from transformer_norms.sweep.planning import Job, Jobs, count
+from transformer_norms.sweep.planning import Job, Jobs, Stage, count
 from transformer_norms.sweep.question import read_request
-from transformer_norms.sweep.tuning import Grid, best_point, new_points, widen
+from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
 from transformer_norms.training.stopping import Stopping
 
@@ -82,7 +82,7 @@ class Sweep:
         self.request, self.question = planner.request, planner.request.question
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
-        self.grid: Grid = {key: list(self.question.tune[key]) for key in self.question.tuned_keys}
+        self.tuner: Tuner | None = None
         self.failed: dict[Path, str] = {}
         self.tracebacks: set[str] = set()  # that were printed
         self.awaited: set[Path] = set()  # the runs that another process had
@@ -94,10 +94,15 @@ class Sweep:
         with self.stopping, Board(self.request.name, self.follow) as self.board:
             for line in self.planner.introduction(first):
                 self.board.say(line)
-            self._run_stage(first)
-            if self.question.tune and not self.stopped:
-                self._tune()
-            if self.question.tune and not self.stopped:
+            question = self.question
+            if question.tune is None:
+                self._run_stage(first)
+                return
+            self.tuner = Tuner(
+                question.tune, question.variants, question.effect, self._allows, self.board.say
+            )
+            self._tune(self.tuner)
+            if not (self.stopped or self.refused):
                 self._run_results()
 
     def _run_stage(self, jobs: list[Job]) -> None:
@@ -153,60 +158,39 @@ class Sweep:
         self.stopped = self.stopped or self.stopping.asked
         return [job for job in busy if not job.ended]
 
-    def _tune(self) -> None:
-        """Chooses each variant's best point, and once more on a wider grid if one is at an edge."""
-        tuned = self._best_points()
-        wider = widen(self.grid, tuned)
-        if wider != self.grid and (trials := self._new_trials(wider)):
-            self.grid = wider
-            self._run_stage(trials)
-            if self.stopped:
+    def _tune(self, tuner: Tuner) -> None:
+        """Runs the rounds of the search and chooses each variant's best point."""
+        for pairs in tuner.rounds():
+            self._run_points("tune", pairs)
+            if self.stopped or self.refused:
                 return
-            tuned = self._best_points()
-        self.tuned = tuned
-        for one in tuned:
+            tuner.read(self.jobs)
+        self.tuned = tuner.choices()
+        for tried in tuner.tried:
+            if tried.waits:
+                self.board.say(f"{label(tried.variant)}: not all of its tuning runs have ended")
+        for one in self.tuned:
             if one.best is None:
-                self.board.say(f"{label(one.variant)}: diverged wherever it was tried")
+                self.board.say(f"{label(one.variant)}: nothing to tune, every trial failed")
                 continue
             best = ", ".join(f"{key}={value}" for key, value in one.best.items())
             edge = f"; still the edge of {', '.join(one.edge)}" if one.edge else ""
             self.board.say(f"{label(one.variant)}: best at {best}{edge}")
 
-    def _best_points(self) -> list[Tuned]:
-        """The best points of the variants whose trials have all ended. The next command chooses for
-        the other variants."""
-        tuned = []
-        for variant in self.question.variants:
-            trials = [job for job in self.jobs if job.run.variant == variant]
-            if all(job.ended for job in trials):
-                points = [(job.run.tuned, job.folder) for job in trials]
-                tuned.append(best_point(variant, points, self.grid))
-            else:
-                self.board.say(f"{label(variant)}: not all of its tuning runs have ended")
-        return tuned
-
-    def _new_trials(self, wider: Grid) -> list[Job]:
-        """The trials that a wider grid adds; none if one of them is not allowed."""
-        points = replace(self.question, tune={**self.question.tune, **wider}).points
-        try:
-            trials = self.planner.make_all("tune", new_points(self.grid, points))
-        except ConfigError as error:
-            self.board.say(f"the best was at an edge of the grid, which ends there: {error}")
-            return []
-        for key in wider:
-            steps = ", ".join(str(value) for value in wider[key])
-            self.board.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
-        return trials
+    def _allows(self, variant: Values, point: Values) -> bool:
+        """Whether the config of a point can be composed; a line says why not."""
+        if refusal := self.planner.refusal(variant, point):
+            self.board.say(f"not tried: {refusal}")
+        return not refusal
 
     def _run_results(self) -> None:
         """Runs stage 2: each variant at its best, on seeds that the tuning has not seen."""
+        best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
+        self._run_points("result", best)
+
+    def _run_points(self, stage: Stage, pairs: Sequence[Pair]) -> None:
         try:
-            jobs = [
-                self.planner.make("result", tuned.variant, tuned.best, seed)
-                for seed in self.question.seeds
-                for tuned in self.tuned
-                if tuned.best is not None
-            ]
+            jobs = self.planner.make_all(stage, pairs)
         except ConfigError as error:  # other code began one of these runs, for example
             self.board.say(str(error))
             self.refused = True
@@ -216,13 +200,16 @@ class Sweep:
     def _record(self) -> None:
         """Writes sweep-NAME.json. A named sweep's planned runs stay planned whatever is typed next,
         so that none is lost. A bare `-m` cannot be typed by name: its record is the newest one."""
+        tuning, grid = self.question.tune, self.tuner.grid if self.tuner else {}
         record = SweepRecord(
             name=self.request.name,
             question=self.question.question,
             axes=self.question.axes,
             baseline=self.question.baseline,
-            tune=self.grid,
+            tune=grid,
             tune_seeds=self.question.tune_seeds,
+            refine=tuning.refine if tuning and tuning.trials is None else 0,
+            trials=tuning.trials if tuning else None,
             seeds=self.question.seeds,
             effect=self.question.effect,
             runs=[job.run for job in self.jobs],

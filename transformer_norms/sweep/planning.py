@@ -2,6 +2,7 @@
 them runs.
 """
 
+import itertools
 import os
 import socket
 from collections import Counter
@@ -15,7 +16,8 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
-from transformer_norms.sweep.question import MOST_RUNS, Request
+from transformer_norms.sweep.grid import MOST_RUNS
+from transformer_norms.sweep.question import Request
 
 Stage = Literal["tune", "result"]
 
@@ -62,17 +64,24 @@ class Jobs:
         """
         question = self.request.question
         points, variants = question.points, question.variants
-        most_seeds = max(len(question.tune_seeds), len(question.seeds))
-        if len(variants) * len(points) * most_seeds > MOST_RUNS:
+        budget = question.tune.budget if question.tune else 1
+        tuning, results = budget * len(question.tune_seeds), len(question.seeds)
+        if len(variants) * max(tuning, results) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
-        self._check_names(variants, points)
-        if question.tune:
-            for seed in question.seeds:
-                self.make("result", variants[0], points[0], seed)
-        return self.make_all("tune" if question.tune else "result", points)
+        changes = question.tune.single_changes if question.tune else []
+        self._check_names(variants, [*points, *changes])
+        pairs = [(variant, point) for variant in variants for point in points]
+        if question.tune is None:
+            return self.make_all("result", pairs)
+        for seed in question.seeds:
+            self.make("result", variants[0], points[0], seed)
+        for variant, point in itertools.product(variants, changes):
+            self.make("tune", variant, point, question.tune.seed[0])
+        return self.make_all("tune", pairs)
 
-    def make_all(self, stage: Stage, points: Sequence[Values]) -> list[Job]:
-        """The jobs of all variants at these points, seed by seed: early runs compare all variants.
+    def make_all(self, stage: Stage, pairs: Sequence[tuple[Values, Values]]) -> list[Job]:
+        """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
+        variants.
 
         The seeds are those of the stage.
         """
@@ -80,13 +89,11 @@ class Jobs:
         return [
             self.make(stage, variant, point, seed)
             for seed in (question.tune_seeds if stage == "tune" else question.seeds)
-            for variant in question.variants
-            for point in points
+            for variant, point in pairs
         ]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
-        values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
-        overrides = tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
+        overrides = self._overrides(variant, tuned, seed)
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan, tracking = self._plans[overrides]
@@ -96,6 +103,18 @@ class Jobs:
         )  # fmt: skip
         return Job(run, plan.folder, overrides, tracking)
 
+    def refusal(self, variant: Values, tuned: Values) -> str:
+        """Why the config of a variant at a tuned point is not allowed; empty if it is."""
+        try:
+            compose(self._overrides(variant, tuned, self.request.question.tune_seeds[0]))
+        except ConfigError as error:
+            return f"{error} (in {label(variant)})"
+        return ""
+
+    def _overrides(self, variant: Values, tuned: Values, seed: int) -> tuple[str, ...]:
+        values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
+        return tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
+
     def introduction(self, first: Sequence[Job]) -> list[str]:
         """The lines before the first job: the question, the number of runs, remarks, warnings."""
         request, question = self.request, self.request.question
@@ -104,12 +123,14 @@ class Jobs:
         ended = len({job.folder for job in first if job.ended})
         sizes = f"{count(len(folders), 'run')} in {self.study}"
         sizes += f", {ended} there already" if ended else ""
-        if question.tune:
-            sizes += (
-                f": {len(question.variants)} variants x {len(question.points)} points of the grid "
-                f"x {count(len(question.tune_seeds), 'seed')}; then each variant at its best, "
-                f"{count(len(question.seeds), 'other seed')}"
-            )
+        if tuning := question.tune:
+            sizes += " to begin with"
+            results = count(len(question.seeds), "other seed")
+            lines += [
+                f"tuning of {count(len(question.variants), 'variant')}: {tuning.description} x "
+                f"{count(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
+                f"best, {results}"
+            ]
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]

@@ -1,17 +1,15 @@
 """Reads a sweep's question from configs/sweep/NAME.yaml, and from what was typed beside it."""
 
 import itertools
-import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
@@ -23,12 +21,18 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number, Seed
 from transformer_norms.names import option_files, unknown
 from transformer_norms.run.sweep_record import EFFECT, Values, names_of
+from transformer_norms.sweep.grid import (
+    MOST_RUNS,
+    Grid,
+    Tuning,
+    distinct,
+    product,
+    read_tuning,
+)
 
-MOST_RUNS = 10_000
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
 Seeds = Annotated[list[Seed], Field(min_length=1)]
-Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -36,7 +40,7 @@ class Question:
     """The content of a sweep's file. Stage 1 tunes each variant on seeds of its own. Stage 2 runs
     each variant at its best point on `seeds`. Without `tune` there is one stage.
 
-    `vary` and `tune` are grids. `together` lists whole variants besides those of the grid. `fixed`
+    `vary` is a grid. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
     `contrasts` are comparisons beside those with the baseline, in the words of
     comparison/contrasts.py.
@@ -46,7 +50,7 @@ class Question:
     baseline: Values
     vary: Grid = field(default_factory=dict)
     together: list[Values] = field(default_factory=list)
-    tune: Grid = field(default_factory=dict)
+    tune: Annotated[Tuning | None, BeforeValidator(read_tuning)] = None
     seeds: Seeds = field(default_factory=lambda: [0])
     fixed: Values = field(default_factory=dict)
     effect: Annotated[Number, Field(ge=0)] = EFFECT
@@ -54,21 +58,21 @@ class Question:
 
     @property
     def variants(self) -> list[Values]:
-        grid = _product(self.vary) if self.vary or not self.together else []
+        grid = product(self.vary) if self.vary or not self.together else []
         return distinct([*grid, *self.together])
 
     @property
     def points(self) -> list[Values]:
-        """The points of the tuning grid; one empty point if nothing is tuned."""
-        return distinct(_product({key: self.tune[key] for key in self.tuned_keys}))
+        """The points that are tried first; one empty point if nothing is tuned."""
+        return self.tune.first_points if self.tune else [{}]
 
     @property
     def tuned_keys(self) -> list[str]:
-        return [key for key in self.tune if key != "seed"]
+        return list(self.tune.grid) if self.tune else []
 
     @property
     def tune_seeds(self) -> list[int]:
-        return list(self.tune.get("seed", []))
+        return list(self.tune.seed) if self.tune else []
 
     @property
     def axes(self) -> list[str]:
@@ -193,7 +197,8 @@ def _replace_typed(
     """The file's question with the typed axes, grids, seeds and settings in the place of its own.
     Several values of a key that the file does not vary are a further axis."""
     remarks = []
-    vary, tune, fixed = dict(question.vary), dict(question.tune), dict(question.fixed)
+    vary, fixed = dict(question.vary), dict(question.fixed)
+    tune = dict(question.tune.grid) if question.tune else {}
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     for key, values in typed.items():
         values = distinct(values)
@@ -213,11 +218,9 @@ def _replace_typed(
         else:
             fixed[key] = values[0]
             tune.pop(key, None)
-    if list(tune) == ["seed"]:  # its rates were typed: there is nothing left to tune
-        tune = {}
     question = replace(
-        question, vary=vary, tune=tune, fixed=fixed, baseline=baseline, seeds=seeds,
-        together=together,
+        question, vary=vary, fixed=fixed, baseline=baseline, seeds=seeds, together=together,
+        tune=replace(question.tune, grid=tune) if question.tune and tune else None,
     )  # fmt: skip
     return question, remarks
 
@@ -252,8 +255,8 @@ def check_question(where: str, question: Question) -> None:
     for key in question.tuned_keys:
         if key in question.axes:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
-    if question.tune and not question.tune_seeds:
-        raise ConfigError(f"{where}: tune.seed is missing: seeds that only the tuning sees")
+    if question.tune:
+        _check_tuning(f"{where}: tune", question.tune)
     if both := sorted(set(question.tune_seeds) & set(question.seeds)):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"
@@ -265,15 +268,13 @@ def check_question(where: str, question: Question) -> None:
         raise ConfigError(f"{where}: no variant has the baseline's values, {question.baseline}")
 
 
-def _product(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
-    if math.prod(len(values) for values in grid.values()) > MOST_RUNS:
-        raise ConfigError(f"more than {MOST_RUNS} variants; split the study")
-    return [dict(zip(grid, row, strict=True)) for row in itertools.product(*grid.values())]
-
-
-def distinct(values: Sequence[Any]) -> list[Any]:
-    """Each value once, in order. Values may be groups of keys, which no set holds."""
-    first: dict[str, Any] = {}
-    for value in values:
-        first.setdefault(json.dumps(value, sort_keys=True, default=str), value)
-    return list(first.values())
+def _check_tuning(where: str, tuning: Tuning) -> None:
+    if not tuning.grid:
+        raise ConfigError(f"{where} names no key; a list of values is wanted, such as optimizer.lr")
+    if not tuning.seed:
+        raise ConfigError(f"{where}.seed is missing: seeds that only the tuning sees")
+    if tuning.trials is not None and tuning.trials < tuning.one_pass:
+        raise ConfigError(
+            f"{where}.trials: {tuning.trials} is too few: each listed value once takes "
+            f"{tuning.one_pass}"
+        )

@@ -1,80 +1,113 @@
-"""Tuning, which is stage 1: finds the point of a grid, such as a learning rate, where a variant
-trained best, and widens the grid if the best lies at an edge.
+"""Tuning, which is stage 1: all variants search in step, and every variant gets the same number of
+points. search.py says which points, and this file reads from the run folders how they ended.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from pathlib import Path
-from typing import Any
+from statistics import fmean
 
+from transformer_norms.run.failure import failure
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import Tuned, Values
-from transformer_norms.sweep.question import distinct
+from transformer_norms.sweep.grid import Tuning, distinct, product
+from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.search import Score, Tried, coordinate_search, refinement, widen
 
-Grid = dict[str, list[Any]]
-Trial = tuple[Values, Path]  # a point of the grid, and the run that tried it
-
-
-def best_point(variant: Values, trials: Sequence[Trial], grid: Grid) -> Tuned:
-    """The point with the lowest mean validation loss over the tuning seeds. A diverged run counts
-    as its initial loss, and as infinity if it has none. A point where every seed diverged is never
-    the best."""
-    with_edges = [key for key, values in grid.items() if _has_steps(values)]
-    means = []
-    for point in distinct([point for point, _ in trials]):
-        summaries = [_summary_of(folder) for tried, folder in trials if tried == point]
-        if any(summary.status != "diverged" for summary in summaries):
-            losses = [_counted_loss(summary) for summary in summaries]
-            means.append((sum(losses) / len(losses), point))
-    if not means:
-        return Tuned(variant=variant, best=None, edge=with_edges)
-    _, best = min(means, key=lambda pair: pair[0])
-    edge = [key for key in with_edges if best[key] in (min(grid[key]), max(grid[key]))]
-    return Tuned(variant=variant, best=best, edge=edge)
+Pair = tuple[Values, Values]  # a variant, and a point that it tries
 
 
-def widen(grid: Grid, tuned: Sequence[Tuned]) -> Grid:
-    """The grid, for all variants alike, with one more step at each end where some variant was best.
-    A variant that diverged everywhere adds a step at the lower end."""
-    wider = {key: list(values) for key, values in grid.items()}
-    for key, values in grid.items():
-        if not _has_steps(values):
-            continue
-        steps = sorted(values)
-        bests = [one.best[key] if one.best else steps[0] for one in tuned]
-        if steps[-1] in bests:
-            wider[key].append(_next_step(steps[-2], steps[-1]))
-        if steps[0] in bests:
-            wider[key].insert(0, _next_step(steps[1], steps[0]))
-        wider[key] = list(dict.fromkeys(wider[key]))
-    return wider
+class Tuner:
+    """The tuning of a study. `effect` is the smallest difference worth naming, `allowed` says
+    whether a variant's config can be composed at a point, and `say` prints a line. `grid` has the
+    values that all variants try."""
+
+    def __init__(
+        self,
+        tuning: Tuning,
+        variants: Sequence[Values],
+        effect: float,
+        allowed: Callable[[Values, Values], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self.tuning, self.effect, self.allowed, self.say = tuning, effect, allowed, say
+        self.grid = {key: list(values) for key, values in tuning.grid.items()}
+        self.tried = [Tried(variant) for variant in variants]
+
+    def rounds(self) -> Iterator[list[Pair]]:
+        """Yields the points of each round, of all variants together, so that workers stay busy. The
+        caller runs them and calls `read` before it asks for more. A variant whose runs have not all
+        ended waits for the next command."""
+        if self.tuning.trials is None:
+            yield from self._grid_rounds()
+            return
+        searches = [
+            (tried, coordinate_search(self.tuning, tried, self._allows(tried)))
+            for tried in self.tried
+        ]
+        while searches:
+            rounds = [
+                (one, search, next(search, None)) for one, search in searches if not one.waits
+            ]
+            yield [(one.variant, point) for one, _, points in rounds for point in points or ()]
+            searches = [(one, search) for one, search, points in rounds if points is not None]
+
+    def _grid_rounds(self) -> Iterator[list[Pair]]:
+        """The whole grid, once one step more at an edge, and the refinement of each variant."""
+        yield self._everywhere(product(self.grid))
+        wider = widen(self.grid, [tried for tried in self.tried if not tried.waits])
+        points = [point for point in product(wider) if point not in product(self.grid)]
+        if points and all(self.allowed(*pair) for pair in self._everywhere(points)):
+            for key in wider:
+                if wider[key] != self.grid[key]:
+                    steps = ", ".join(str(value) for value in wider[key])
+                    self.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
+            self.grid = wider
+            yield self._everywhere(points)
+        for _ in range(self.tuning.refine):
+            yield [
+                (tried.variant, point)
+                for tried in self.tried
+                if not tried.waits
+                for point in refinement(self.tuning, tried, self._allows(tried))
+            ]
+
+    def _everywhere(self, points: Sequence[Values]) -> list[Pair]:
+        return [(tried.variant, point) for tried in self.tried for point in points]
+
+    def _allows(self, tried: Tried) -> Callable[[Values], bool]:
+        return lambda point: self.allowed(tried.variant, point)
+
+    def read(self, jobs: Sequence[Job]) -> None:
+        """Reads the scores of all points that these jobs have tried."""
+        for tried in self.tried:
+            trials = [job for job in jobs if job.run.variant == tried.variant]
+            tried.waits = not all(job.ended for job in trials)
+            if not tried.waits:
+                points = distinct([job.run.tuned for job in trials])
+                tried.scores = [
+                    (point, self._score([job for job in trials if job.run.tuned == point]))
+                    for point in points
+                ]
+
+    def _score(self, jobs: Sequence[Job]) -> Score:
+        summaries = [read_summary(job.folder) for job in jobs]
+        return score([summary for summary in summaries if summary], self.effect)
+
+    def choices(self) -> list[Tuned]:
+        """The best points of the variants whose trials have all ended."""
+        return [
+            Tuned(variant=one.variant, best=one.best, edge=one.edge(self.tuning.stepped))
+            for one in self.tried
+            if not one.waits
+        ]
 
 
-def new_points(grid: Mapping[str, Sequence[Any]], points: Sequence[Values]) -> list[Values]:
-    """The points that have a value outside the grid."""
-    return [point for point in points if any(point[key] not in grid[key] for key in grid)]
-
-
-def _summary_of(folder: Path) -> Summary:
-    summary = read_summary(folder)
-    assert summary is not None
-    return summary
-
-
-def _counted_loss(summary: Summary) -> float:
-    loss = summary.initial_loss if summary.status == "diverged" else summary.val_loss
-    return inf if loss is None else float(loss)
-
-
-def _has_steps(values: Sequence[Any]) -> bool:
-    """Whether a grid can be continued: it has at least two values, all numbers above zero."""
-    numbers = [value for value in values if type(value) in (int, float) and value > 0]
-    return len(numbers) == len(values) > 1
-
-
-def _next_step(before: float, last: float) -> float:
-    """One step of the same ratio further: 1e-3, 2e-3 -> 4e-3."""
-    value = last * last / before
-    if isinstance(before, int) and isinstance(last, int):
-        return max(1, round(value))
-    return float(f"{value:.4g}")
+def score(summaries: Sequence[Summary], effect: float) -> Score:
+    """The score of a point from its ended runs, one for each tuning seed. A run failed if it
+    diverged or is no better than the unigram."""
+    losses = [
+        summary.val_loss
+        for summary in summaries
+        if summary.val_loss is not None and failure(summary, "val_loss", effect=effect) is None
+    ]
+    return Score(len(summaries) - len(losses), fmean(losses) if losses else inf)

@@ -1,0 +1,203 @@
+"""The search for the best point, on losses that are known functions of the point."""
+
+import random
+from dataclasses import replace
+from math import exp, inf, log, sqrt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_norms.sweep.grid import Tuning
+from transformer_norms.sweep.search import Score, Tried, coordinate_search, refinement, widen
+
+LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
+RATES = [1e-3, 2e-3, 4e-3]
+MIXED = {
+    LR: [1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3],
+    WARMUP: [25, 50, 100],
+    DECAY: [0.05, 0.1, 0.2],
+    INIT: ["mup", "scaled"],
+}
+
+
+def everything(point):
+    return True
+
+
+def tried_at(losses, key=LR):
+    """{value: loss}, where a loss is a number, or the number of failed runs and the others' mean"""
+    scores = {value: one if isinstance(one, tuple) else (0, one) for value, one in losses.items()}
+    return Tried({}, [({key: value}, Score(*one)) for value, one in scores.items()])
+
+
+def search(tuning, loss, allowed=everything):
+    """The points of a coordinate search, whose losses are those of `loss`."""
+    tried = Tried({})
+    for points in coordinate_search(tuning, tried, allowed):
+        assert all(point not in tried.points for point in points)
+        tried.scores += [(point, Score(0, loss(point))) for point in points]
+    return tried
+
+
+def test_the_best_point_has_the_lowest_loss_of_those_where_no_run_failed():
+    assert tried_at({1e-3: 2.4, 2e-3: 2.1, 4e-3: 2.2}).best == {LR: 2e-3}
+    # A mean that leaves out a failed seed is no mean of the same seeds, however low it is.
+    assert tried_at({1e-3: 2.4, 2e-3: (1, 1.0), 4e-3: 2.5}).best == {LR: 1e-3}
+    assert tried_at({1e-3: (2, inf), 2e-3: (1, 2.5), 4e-3: (1, 2.4)}).best == {LR: 4e-3}
+    assert tried_at({1e-3: (2, inf), 2e-3: (2, inf)}).best is None
+
+
+def test_an_edge_is_the_first_or_last_value_that_was_tried():
+    assert tried_at({2e-3: 1.0, 1e-3: 2.0, 4e-3: 3.0}).edge([LR]) == []
+    assert tried_at({2e-3: 1.0, 1e-3: 0.9, 4e-3: 3.0}).edge([LR]) == [LR]
+    assert tried_at({1e-3: (1, inf)}).edge([LR, DECAY]) == [LR, DECAY]
+
+
+def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_key_at_a_time():
+    tuning = Tuning({LR: RATES, DECAY: [0.1, 0.4], INIT: ["a", "b"]}, [100])
+    points = [{LR: r, DECAY: d, INIT: i} for r in RATES for d in (0.1, 0.4) for i in "ab"]
+    best = {LR: 2e-3, DECAY: 0.4, INIT: "b"}
+    tried = Tried({}, [(point, Score(0, float(point != best))) for point in points])
+    found = refinement(tuning, tried, everything)
+    half = float(f"{2e-3 / sqrt(2):.4g}"), float(f"{2e-3 * sqrt(2):.4g}")
+    assert found == [
+        {**best, LR: half[0]}, {**best, LR: half[1]},
+        {**best, DECAY: 0.2}, {**best, DECAY: 0.8},  # the last is half of the outward step of 4
+    ]  # fmt: skip
+
+
+def test_a_second_refinement_halves_the_step_again():
+    tuning = Tuning({LR: RATES}, [100])
+    tried = tried_at({1e-3: 3.0, 2e-3: 1.0, 4e-3: 2.0})
+    for expected in (2e-3 / sqrt(2), 2e-3 * sqrt(2)), (2e-3 / 2**0.25, 2e-3 * 2**0.25):
+        points = refinement(tuning, tried, everything)
+        assert [point[LR] for point in points] == pytest.approx(expected, rel=1e-3)
+        tried.scores += [(point, Score(0, 2.5)) for point in points]
+
+
+def test_whole_numbers_stay_whole_and_a_value_is_never_tried_twice():
+    tuning = Tuning({WARMUP: [50, 100, 200]}, [100])
+    tried = tried_at({50: 2.0, 100: 1.0, 200: 3.0}, WARMUP)
+    assert refinement(tuning, tried, everything) == [{WARMUP: 71}, {WARMUP: 141}]
+    # Nothing lies between 1, 2 and 3, and nothing below 1: the next steps are above.
+    narrow = Tuning({WARMUP: [1, 2, 3]}, [100])
+    tried = tried_at({1: 2.0, 2: 1.0, 3: 3.0}, WARMUP)
+    assert refinement(narrow, tried, everything) == [{WARMUP: 4}, {WARMUP: 5}]
+
+
+def test_a_variant_that_failed_everywhere_gets_as_many_points_below_the_lowest():
+    tuning = Tuning({LR: RATES}, [100])
+    tried = tried_at(dict.fromkeys(RATES, (1, inf)))
+    assert refinement(tuning, tried, everything) == [{LR: 5e-4}, {LR: 2.5e-4}]
+    assert widen({LR: RATES}, [tried]) == {LR: [5e-4, *RATES]}
+
+
+def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
+    tuning = Tuning({LR: [0.25, 1.0]}, [100])
+    tried = tried_at({0.25: 2.0, 1.0: 1.0})
+    points = refinement(tuning, tried, lambda point: point[LR] <= 1)
+    assert [point[LR] for point in points] == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
+
+
+def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best():
+    low, middle, high = (
+        tried_at({rate: abs(log(rate / best)) for rate in RATES}) for best in RATES
+    )
+    grid = {LR: RATES}
+    assert widen(grid, [middle]) == grid
+    assert widen(grid, [middle, high]) == {LR: [*RATES, 8e-3]}
+    assert widen(grid, [low, high]) == {LR: [5e-4, *RATES, 8e-3]}
+
+
+@pytest.mark.parametrize("values", [["cosine", "linear"], [1e-3], [0, 0.1, 0.2], [True, False]])
+def test_a_grid_of_words_of_one_value_or_with_a_zero_has_no_steps(values):
+    tuning = Tuning({"key": values}, [100])
+    assert tuning.stepped == []
+    tried = tried_at(dict.fromkeys(values, 1.0), "key")
+    assert widen(tuning.grid, [tried]) == tuning.grid
+    assert refinement(tuning, tried, everything) == []
+
+
+def test_whole_numbers_are_widened_to_whole_numbers():
+    tried = tried_at({50: 2.0, 100: 1.0}, WARMUP)
+    assert widen({WARMUP: [50, 100]}, [tried]) == {WARMUP: [50, 100, 200]}
+
+
+@pytest.mark.parametrize("rate", [8e-4, 1.3e-3, 2.6e-3, 6e-3, 1.1e-2])
+@pytest.mark.parametrize("warmup", [40, 130])
+def test_a_coordinate_search_finds_the_optimum_of_a_sum_of_squares_within_half_a_step(rate, warmup):
+    def loss(point):
+        distance = log(point[LR] / rate) ** 2 + 0.3 * log(point[WARMUP] / warmup) ** 2
+        return 2 + distance + 0.5 * (point[INIT] == "scaled") + 0.2 * log(point[DECAY] / 0.1) ** 2
+
+    tried = search(Tuning(MIXED, [100], trials=24), loss)
+    assert len(tried.points) == 24
+    assert abs(log(tried.best[LR] / rate)) < 0.5 * log(sqrt(3)) + 0.01
+    assert abs(log(tried.best[WARMUP] / warmup)) < 0.5 * log(2) + 0.01
+    assert (tried.best[INIT], tried.best[DECAY]) == ("mup", 0.1)
+
+
+def test_a_coordinate_search_tries_the_first_key_then_each_other_key_at_the_best_so_far():
+    tuning = Tuning({LR: RATES, INIT: ["a", "b"], WARMUP: [10, 20, 40]}, [100], trials=9)
+    rounds, tried = [], Tried({})
+    for points in coordinate_search(tuning, tried, everything):
+        rounds.append(points)
+        best = {LR: 4e-3, INIT: "b", WARMUP: 10}
+        tried.scores += [(p, Score(0, sum(p[key] != best[key] for key in best))) for p in points]
+    assert rounds == [
+        [{LR: rate, INIT: "a", WARMUP: 20} for rate in RATES],
+        [{LR: 4e-3, INIT: "b", WARMUP: 20}],
+        [{LR: 4e-3, INIT: "b", WARMUP: 10}, {LR: 4e-3, INIT: "b", WARMUP: 40}],
+        [{LR: float(f"{4e-3 / sqrt(2):.4g}"), INIT: "b", WARMUP: 10},
+         {LR: float(f"{4e-3 * sqrt(2):.4g}"), INIT: "b", WARMUP: 10}],
+        [{LR: 4e-3, INIT: "b", WARMUP: 7}],  # the budget ends in the middle of this round
+        [],
+    ]  # fmt: skip
+
+
+KEYS = st.fixed_dictionaries(
+    {LR: st.lists(st.sampled_from(MIXED[LR]), min_size=1, max_size=4, unique=True)},
+    optional={
+        WARMUP: st.lists(st.integers(1, 200), min_size=1, max_size=3, unique=True),
+        INIT: st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(KEYS, st.integers(0, 12), st.integers(0, 2**32))
+def test_every_variant_gets_the_same_number_of_points_whatever_its_losses(grid, more, seed):
+    tuning = Tuning(grid, [100])
+    tuning = replace(tuning, trials=tuning.one_pass + more)
+
+    def bumpy(point):
+        return random.Random(f"{seed} {point}").random()
+
+    def failing(point):
+        return inf
+
+    counts = {len(search(tuning, loss).points) for loss in (bumpy, failing)}
+    assert counts == {tuning.budget}
+
+
+def test_the_same_losses_lead_to_the_same_points():
+    tuning = Tuning(MIXED, [100], trials=20)
+
+    def loss(point):
+        return sum(exp(-float(len(str(value)))) for value in point.values()) + point[LR]
+
+    assert search(tuning, loss).scores == search(tuning, loss).scores
+
+
+def test_an_interaction_of_two_keys_can_be_missed():
+    """The limit that the docstring names: the valley lies across both axes."""
+
+    def loss(point):
+        together = log(point[LR] / 3e-3) + log(point[DECAY] / 0.1)
+        return together**2 + 0.01 * (log(point[LR] / 9e-3)) ** 2
+
+    grid = {LR: MIXED[LR], DECAY: [0.033, 0.058, 0.1, 0.17, 0.3]}
+    whole = min(loss({LR: rate, DECAY: decay}) for rate in grid[LR] for decay in grid[DECAY])
+    tried = search(Tuning(grid, [100], trials=10), loss)
+    assert loss(tried.best) > whole

@@ -1,0 +1,171 @@
+"""The search for a variant's best point: which points it tries, and which of them is best.
+
+A point has a value for each tuned key. Nothing here reads a file or draws a random number. So the
+same losses always lead to the same points, and a sweep that was stopped finds its path again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from math import isfinite
+from typing import Any, NamedTuple
+
+from transformer_norms.run.sweep_record import Values
+from transformer_norms.sweep.grid import Tuning, has_steps, product
+
+Allowed = Callable[[Values], bool]  # whether the config of a point can be composed
+_OUTWARD = 8  # steps beyond the last value that are looked at, where nothing is left within
+
+
+class Score(NamedTuple):
+    """How the runs of a point ended: the number of runs that failed, and the mean validation loss
+    of the others in nats per token, infinity if there is none.
+
+    The smaller score is the better one. A point where a run failed stands behind every point where
+    none failed: a failed run has no loss, and a mean without it would be over easier seeds.
+    """
+
+    failed: int
+    loss: float
+
+
+@dataclass
+class Tried:
+    """The points that one variant has tried, in order, each with its score. `waits`: some of its
+    runs have not ended."""
+
+    variant: Values
+    scores: list[tuple[Values, Score]] = field(default_factory=list)
+    waits: bool = False
+
+    @property
+    def points(self) -> list[Values]:
+        return [point for point, _ in self.scores]
+
+    @property
+    def best(self) -> Values | None:
+        """The point with the best score, the first of equals; None if every run failed."""
+        trained = [(score, point) for point, score in self.scores if isfinite(score.loss)]
+        return min(trained, key=lambda pair: pair[0])[1] if trained else None
+
+    def values(self, key: str) -> list[Any]:
+        """The values of a key with steps that were tried, in order of size."""
+        return sorted({point[key] for point in self.points})
+
+    def edge(self, stepped: Sequence[str]) -> list[str]:
+        """The keys whose best value is the first or the last that was tried; all if none is."""
+        best = self.best
+        if best is None:
+            return list(stepped)
+        return [key for key in stepped if best[key] in (self.values(key)[0], self.values(key)[-1])]
+
+
+def widen(grid: Mapping[str, Sequence[Any]], tried: Sequence[Tried]) -> dict[str, list[Any]]:
+    """Returns the grid, for all variants alike, with one more step at each end where some variant
+    was best. A variant that failed everywhere adds a step at the lower end."""
+    wider = {key: list(values) for key, values in grid.items()}
+    for key, values in grid.items():
+        if not has_steps(values):
+            continue
+        steps = sorted(values)
+        bests = [one.best[key] if one.best else steps[0] for one in tried]
+        if steps[-1] in bests:
+            wider[key].append(_next_step(steps[-2], steps[-1]))
+        if steps[0] in bests:
+            wider[key].insert(0, _next_step(steps[1], steps[0]))
+        wider[key] = list(dict.fromkeys(wider[key]))
+    return wider
+
+
+def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
+    """Returns two points around the best for each key with steps, the other keys at the best."""
+    return [
+        point
+        for key in tuning.stepped
+        for point in islice(_points_around(tuning, tried, key, allowed), 2)
+    ]
+
+
+def coordinate_search(tuning: Tuning, tried: Tried, allowed: Allowed) -> Iterator[list[Values]]:
+    """Yields the points to try next, `tuning.budget` in all. The caller tries them and adds their
+    scores to `tried` before it asks for more.
+
+    The values of the first key come first, with the other keys at their middle values; then the
+    values of each other key, with the rest at the best so far. Then keys with steps are refined in
+    turn, two points at a time: half a step below and above the best, outward at an edge.
+
+    It ends where no single key improves the loss. It sees an interaction between keys only along
+    its path: a combination that is better than its neighbours in two keys at once can be missed.
+    """
+    yield tuning.first_points
+    for key in list(tuning.grid)[1:]:
+        points = [{**_centre(tuning, tried), key: value} for value in tuning.grid[key]]
+        yield [point for point in points if point not in tried.points and allowed(point)]
+    exhausted = False
+    while not exhausted:
+        exhausted = True
+        for key in tuning.stepped:
+            left = tuning.budget - len(tried.scores)
+            around = _points_around(tuning, tried, key, allowed)
+            if points := list(islice(around, min(left, 2))):
+                exhausted = False
+                yield points
+    left = tuning.budget - len(tried.scores)
+    rest = (p for p in product(tuning.grid) if p not in tried.points and allowed(p))
+    yield list(islice(rest, left))
+
+
+def _centre(tuning: Tuning, tried: Tried) -> Values:
+    """The best point, or the lowest one that was tried if every run failed: rates that are too high
+    are what fails."""
+    return tried.best or min(tried.points, key=lambda point: [point[k] for k in tuning.stepped])
+
+
+def _points_around(tuning: Tuning, tried: Tried, key: str, allowed: Allowed) -> Iterator[Values]:
+    """Yields points that were not tried and differ from the best one in one key, nearest steps
+    first. If every run failed, they go down from the lowest value, and where that ends, up."""
+    centre, values = _centre(tuning, tried), sorted({*tuning.grid[key], *tried.values(key)})
+    lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(values[-2], values[-1])
+    if tried.best is None:
+        around = chain(lower, upper)
+    else:
+        around = chain(_values_between(values, centre[key]), *zip(lower, upper, strict=True))
+    for value in dict.fromkeys(around):
+        point = {**centre, key: value}
+        if point not in tried.points and allowed(point):
+            yield point
+
+
+def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:
+    """Yields values half a step below and above `centre`, then quarter steps. A step is the ratio
+    to the next value, and outward at an edge that of the last two."""
+    place = values.index(centre)
+    below = values[place - 1] if place else _next_step(values[1], values[0])
+    above = values[place + 1] if centre != values[-1] else _next_step(values[-2], values[-1])
+    for share in (1 / 2, 1 / 4):
+        yield _between(centre, below, share)
+        yield _between(centre, above, share)
+
+
+def _steps_beyond(before: float, last: float) -> Iterator[float]:
+    """Yields the values that continue from `before` to `last` at the same ratio."""
+    for _ in range(_OUTWARD):
+        before, last = last, _next_step(before, last)
+        yield last
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """The value at a share of the step from `start` to `end`, on a logarithmic scale."""
+    return _rounded(start * (end / start) ** share, start, end)
+
+
+def _next_step(before: float, last: float) -> float:
+    """One step of the same ratio further: 1e-3, 2e-3 -> 4e-3."""
+    return _rounded(last * last / before, before, last)
+
+
+def _rounded(value: float, *like: float) -> float:
+    """A whole number, at least 1, where the given values are whole numbers; else four digits."""
+    if all(isinstance(one, int) for one in like):
+        return max(1, round(value))
+    return float(f"{value:.4g}")
