@@ -1,6 +1,6 @@
 """Published claims beside the results of the studies here, as far as their statistics carry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -8,23 +8,39 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
-from transformer_norms.comparison.verdict import Comparison, compare, difference_and_interval, pair
-from transformer_norms.report.findings import Findings, confounds
+from transformer_norms.comparison.contrasts import Contrast, find_contrast
+from transformer_norms.comparison.verdict import Comparison, Verdict, difference_and_interval
+from transformer_norms.report.findings import Findings, confounds, findings
+from transformer_norms.report.scope import regime
+from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
 
-ENOUGH = 5  # seeds; with fewer a study screens
-Says = Literal["better", "worse", "equivalent"]
-SAME = ("equivalent", "identical")
+Says = Literal[
+    "better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero", "not zero"
+]
+Word = Literal[
+    "seen here", "other sign here", "not told apart", "not askable here", "mixed"
+]  # fmt: skip
+# The verdicts with which a claim is seen, where they are more than the claim's own word.
+SEEN: dict[Says, Sequence[Verdict]] = {
+    "equivalent": ("equivalent", "identical"),
+    "not zero": ("below zero", "above zero"),
+}
+# The verdicts that name a difference: other than the claimed one, or where none was claimed.
+SIGNS = ("better", "worse", "below zero", "above zero")
+OPPOSITE = {"better": "worse", "worse": "better"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison that a claim rests on: the verdict that it expects of `variant` against
-    `baseline`, both by their names in the study's report."""
+    """One comparison that a claim rests on, and the verdict that it expects: of `variant` against
+    `baseline`, both by their names in the study's report, or of a `contrast` between its variants.
+    """
 
-    variant: str
     says: Says
+    variant: str = ""
     baseline: str | None = None  # the study's own where none is named
+    contrast: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,81 +60,180 @@ class Claim:
 def claims_table(file: Path, studies: Mapping[str, Findings], words: Mapping[str, str]) -> str:
     """A row for each claim. `words` has the results of studies that compare no runs."""
     claims = TypeAdapter(list[Claim]).validate_python(yaml.safe_load(file.read_text()))
-    rows = ["| claim | source | found here | study |", "|---|---|---|---|"]
+    rows = ["| claim | source | found here | regime | study |", "|---|---|---|---|---|"]
+    opposite = opposite_signs(studies)
     for claim in claims:
-        study = claim.study
-        found = claim.found.replace("{}", words.get(study, ""))
+        study, scope = claim.study, ""
+        said = escape_markdown(claim.found.replace("{}", words.get(study, "")))
         if claim.parts:
-            found = _finding(claim.parts, studies[study]) + _other_differences(
-                claim.parts, studies[study]
-            )
-        said = escape_markdown(f"{found}{'; ' * bool(claim.beside)}{claim.beside}")
-        rows.append(f"| {claim.claim} | {claim.source} | {said} | [{study}]({study}) |")
+            judged = [Judged(part, studies[study]) for part in claim.parts]
+            said = "; ".join([finding(judged), *_other_differences(judged)])
+            said += _elsewhere(study, judged, opposite)
+            names = dict.fromkeys(name for one in judged for name in one.contrast.coefficients)
+            scope = escape_markdown(regime(studies[study], names))
+        said += f"; {escape_markdown(claim.beside)}" if claim.beside else ""
+        rows.append(f"| {claim.claim} | {claim.source} | {said} | {scope} | [{study}]({study}) |")
     return "\n".join(rows)
 
 
-def _finding(parts: Sequence[Part], study: Findings) -> str:
-    """`reproduced` if every part shows what the claim states, with at least ENOUGH seeds."""
-    compared = [(part, _compared(part, study)) for part in parts]
-    agree = [_agrees(part, comparison) for part, comparison in compared]
-    seeds = min(len(comparison.seeds) for _, comparison in compared)
-    enough = seeds >= ENOUGH
-    if any(one is False for one in agree):
-        word = "not reproduced" if enough else "screened, and against it"
-    elif all(agree):
-        word = "reproduced" if enough else "screened, and for it"
-    else:
-        word = "not distinguishable at this size"
-    said = "; ".join(_numbers(part, one, study) for part, one in compared)
-    return f"{word}: {said}; {seeds} seed{'s' * (seeds != 1)}"
+def finding(judged: Sequence["Judged"]) -> str:
+    """The word for all parts, and the numbers of each. `mixed`, if parts have different words."""
+    word = common_word(one.word for one in judged)
+    parts = [
+        escape_markdown(one.numbers) + (f": *{one.word}*" if word == "mixed" else "")
+        for one in judged
+    ]
+    return f"*{word}*: {'; '.join(parts)}"
 
 
-def _compared(part: Part, study: Findings) -> Comparison:
-    """The report's own comparison; another pair is compared as one more beside all of these."""
-    if part.baseline is None:
-        return study.comparisons[part.variant]
-    pairs = {
-        v.name: pair(study.outcomes[v.name], study.outcomes[v.baseline])
-        for v in study.study.variants
-        if v.name in study.comparisons and v.baseline is not None
-    }
-    own = pair(study.outcomes[part.variant], study.outcomes[part.baseline])
-    return compare({**pairs, f"{part}": own}, study.study.effect)[f"{part}"]
+def common_word(words: Iterable[Word]) -> Word:
+    """The word of all parts of a claim; `mixed` where they have different ones."""
+    different = set(words)
+    return different.pop() if len(different) == 1 else "mixed"
 
 
-def _agrees(part: Part, comparison: Comparison) -> bool | None:
-    """None if the numbers cannot tell. A pair in which a run failed supports no claim of a
-    difference in loss."""
-    verdict = comparison.verdict
-    if verdict in ("better", "worse"):
-        return verdict == part.says
-    if verdict in SAME:
-        return part.says == "equivalent"
-    return None
+def word_of(says: Says, verdict: Verdict) -> Word:
+    """Whether a verdict shows what a claim says. A comparison in which a run failed supports no
+    claim of a difference in loss."""
+    if verdict in ("failed", "too few seeds"):
+        return "not askable here"
+    if verdict in SEEN.get(says, (says,)):
+        return "seen here"
+    return "other sign here" if verdict in SIGNS else "not told apart"
 
 
-def _numbers(part: Part, comparison: Comparison, study: Findings) -> str:
-    against = f" - {part.baseline}" if part.baseline else ""
-    name = f"{part.variant}{against}"
-    other = part.baseline or study.study.variant(part.variant).baseline or part.variant
-    if comparison.verdict == "failed":
-        lost = (f"{one} in {study.outcomes[one].failure}"
-                for one in (part.variant, other))  # fmt: skip
-        return f"{name}: failed, {' and '.join(lost)}"
-    if comparison.low is None or comparison.p_holm is None:
-        return f"{name}: {comparison.verdict}"
-    difference, interval = difference_and_interval(comparison)
-    p = "p below 0.001" if comparison.p_holm < 0.001 else f"p {comparison.p_holm:.3f}"
-    return f"{name} {difference} nats ({interval}, {p} after Holm)"
+class Judged:
+    """A part of a claim with the comparison of the study that judges it. The report's own one, or
+    one more beside all of the report's: Holm's correction counts it, too."""
+
+    def __init__(self, part: Part, study: Findings) -> None:
+        self.part, self.study = part, study
+        own = study.study.variant(part.variant).baseline if part.variant else None
+        if part.contrast:
+            variants = {variant.name: variant.values for variant in study.study.variants}
+            self.contrast = find_contrast(part.contrast, variants)
+        else:
+            baseline = part.baseline or own or part.variant
+            self.contrast = Contrast({part.variant: 1.0, baseline: -1.0}, f"{part}")
+        if part.contrast or part.baseline not in (None, own):
+            asked = [*study.study.contrasts, self.contrast]
+            more = findings(replace(study.study, contrasts=asked)).contrasts
+            self.comparison: Comparison | None = more.get(self.contrast.text)
+        else:
+            self.comparison = study.comparisons.get(part.variant)
+
+    @property
+    def word(self) -> Word:
+        """The word of the part. A variant without results failed wherever it was tuned."""
+        return word_of(self.part.says, self.comparison.verdict if self.comparison else "failed")
+
+    @property
+    def numbers(self) -> str:
+        part, c = self.part, self.comparison
+        name = part.contrast or f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
+        if c is None:
+            return f"{name}: failed to train at every value tried"
+        if c.verdict == "failed":
+            outcomes = self.study.outcomes
+            lost = [
+                f"{one} in {outcomes[one].failure_text}"
+                for one in self.contrast.coefficients
+                if outcomes[one].failed
+            ]
+            return f"{name}: failed to train, {' and '.join(lost)}"
+        if c.low is None or c.p_holm is None:
+            return f"{name}: {c.verdict}"
+        difference, interval = difference_and_interval(c)
+        p = "p below 0.001" if c.p_holm < 0.001 else f"p {c.p_holm:.3f}"
+        return f"{name} {difference} nats ({interval}, {p} after Holm)"
 
 
-def _other_differences(parts: Sequence[Part], study: Findings) -> str:
+def _other_differences(judged: Sequence[Judged]) -> list[str]:
     """The settings in which a variant and its baseline differ beyond the question."""
-    found = []
-    for part in parts:
-        variant = study.study.variant(part.variant)
-        against = replace(variant, baseline=part.baseline or variant.baseline)
-        keys = confounds(study.study, against)
-        if keys:
-            found.append(f"{variant.name} differs in {', '.join(keys)} as well")
-    return "".join(f"; {one}" for one in dict.fromkeys(found))
+    notes = []
+    for one in judged:
+        study = one.study.study
+        variant, baseline = one.contrast.pair or ("", "")
+        if variant and (keys := confounds(study, _against(study.variant(variant), baseline))):
+            notes.append(escape_markdown(f"{variant} differs in {', '.join(keys)} as well"))
+    return list(dict.fromkeys(notes))
+
+
+def _against(variant: Variant, baseline: str) -> Variant:
+    return replace(variant, baseline=baseline)
+
+
+# --------------------------------------------------------------- studies that contradict each other
+
+Place = tuple[str, str]  # a study, and a variant of it
+
+
+def opposite_signs(studies: Mapping[str, Findings]) -> dict[Place, list[Place]]:
+    """The variants that are better than their baseline in one study, and worse than the same
+    baseline in another: each with all its opposites. Two pairs are the same if the values in which
+    variant and baseline differ are the same, whatever else their studies have."""
+    named: dict[str, list[tuple[Place, str]]] = {}
+    for study, results in studies.items():
+        for variant in results.compared:
+            if (verdict := results.verdict(variant)) in OPPOSITE:
+                place = (study, variant.name)
+                named.setdefault(_difference(results, variant), []).append((place, verdict))
+    opposite: dict[Place, list[Place]] = {}
+    for members in named.values():
+        for place, verdict in members:
+            others = [there for there, sign in members if sign == OPPOSITE[verdict]]
+            if others := [there for there in others if there[0] != place[0]]:
+                opposite[place] = others
+    return opposite
+
+
+def _difference(results: Findings, variant: Variant) -> str:
+    """The values in which a variant and its baseline differ, of both."""
+    own, base = variant.values, results.study.baseline_of(variant).values
+    keys = sorted(key for key in {**own, **base} if own.get(key) != base.get(key))
+    return str([(key, own.get(key), base.get(key)) for key in keys])
+
+
+def _elsewhere(
+    study: str, judged: Sequence[Judged], opposite: Mapping[Place, Sequence[Place]]
+) -> str:
+    """Links to the other studies that found the other sign."""
+    places = []
+    for one in judged:
+        variant, baseline = one.contrast.pair or ("", "")
+        if variant and one.study.study.variant(variant).baseline == baseline:
+            places += [name for name, _ in opposite.get((study, variant), ())]
+    links = ", ".join(f"[{name}]({name})" for name in dict.fromkeys(places))
+    return f"; other sign in {links}" if links else ""
+
+
+def contradictions(study: str, studies: Mapping[str, Findings]) -> list[str]:
+    """A line in Markdown for each variant of a study whose sign is another in another study, which
+    it names with what is different there."""
+    lines, results = [], studies[study]
+    for (home, name), others in opposite_signs(studies).items():
+        if home != study:
+            continue
+        variant = results.study.variant(name)
+        here = _pair_regime(results, name)
+        there = [
+            f"[{place}](../{place}) ({escape_markdown(_apart(studies[place], one, here))})"
+            for place, one in others
+        ]
+        sign = results.verdict(variant)
+        lines.append(
+            f"{escape_markdown(f'{name} is {sign} than {variant.baseline}')} here, and "
+            f"{OPPOSITE[sign]} in {', '.join(there)}"
+        )
+    return lines
+
+
+def _pair_regime(results: Findings, name: str) -> list[str]:
+    """The parts of the regime of a variant and its baseline."""
+    pair = [name, results.study.baseline_of(results.study.variant(name)).name]
+    return regime(results, pair).replace(", ", "; ").split("; ")
+
+
+def _apart(results: Findings, name: str, here: Sequence[str]) -> str:
+    """The name of a variant, and the parts of its regime that are not those of `here`."""
+    return "; ".join([name, *(part for part in _pair_regime(results, name) if part not in here)])

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 import widths
-from claims import claims_table
+from claims import claims_table, contradictions
 from ngrams import add_ngrams, write_ngrams
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
@@ -32,6 +32,7 @@ from transformer_norms.config.compose import compose, options
 from transformer_norms.files import read_json
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.scope import regime
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
@@ -85,6 +86,9 @@ def regenerate() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for archive in sorted(HERE.glob(f"*/{RUNS}")):
             found[archive.parent.name] = _write_study(archive, Path(folder))
+    for study, findings in found.items():
+        text = "\n\n".join(_blocks(findings, contradictions(study, found)))
+        _fill(HERE / study / "README.md", text)
     words = {"norm_removal": _removal(HERE / "norm_removal")}
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
@@ -102,7 +106,6 @@ def _write_study(archive: Path, folder: Path) -> Findings:
     for name in (*FILES, "report.html"):
         if (path.parent / name).exists():
             shutil.copyfile(path.parent / name, home / name)
-    _fill(home / "README.md", "\n\n".join(_blocks(findings)))
     return findings
 
 
@@ -125,8 +128,13 @@ def _extract(archive: Path, folder: Path) -> None:
             (folder / path).write_bytes(data.read())
 
 
-def _blocks(findings: Findings) -> Iterator[str]:
+def _blocks(findings: Findings, contradicted: Sequence[str] = ()) -> Iterator[str]:
+    """The regime, the verdicts, what other studies contradict, and the tables."""
+    yield f"{regime(findings)}:"
     yield markdown_list(sentence(findings, variant) for variant in findings.study.variants)
+    if contradicted:
+        yield "Other signs elsewhere:"
+        yield "\n".join(f"- {line}" for line in contradicted)
     yield _grid(table(findings))
     if tuning := audit_table(findings.study):
         yield "Validation loss on the tuning seed at each rate:"

@@ -1,22 +1,28 @@
 """What experiments/ says is what its committed runs carry, and no more."""
 
 import csv
+import itertools
 import json
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import get_args
 
 import claims
 import ngrams
 import pytest
 import results
 import yaml
-from claims import Part, _finding
-from losses import compare_pairs
+from claims import Judged, Part
+from run_folders import config_of, make_record, make_run, make_study, planned
 
-from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.verdict import Verdict
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.scope import regime
 
 HERE = Path(__file__).parents[1] / "experiments"
 STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
@@ -118,20 +124,23 @@ def test_everything_is_regenerated_to_the_same_bytes(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------- claims
 
 
-def study_of(failed=None, **losses):
-    """Outcomes by variant, each compared with `pre`, as a report has them."""
-    lost = failed or {}
-    outcomes = {
-        name: Outcomes(
-            {s: loss for s, loss in enumerate(values) if s not in lost.get(name, ())},
-            dict.fromkeys(lost.get(name, ()), "diverged"),
-        )
-        for name, values in losses.items()
-    }
-    pairs = {name: (own, outcomes["pre"]) for name, own in outcomes.items() if name != "pre"}
-    variants = {name: SimpleNamespace(name=name, baseline="pre") for name in losses}
-    study = SimpleNamespace(effect=0.005, variants=[*variants.values()], variant=variants.get)
-    return SimpleNamespace(outcomes=outcomes, comparisons=compare_pairs(pairs, 0.005), study=study)
+@pytest.fixture
+def study_of(tmp_path):
+    """The findings of placements against `pre`: losses by variant, and seeds that diverged."""
+
+    def make(failed=None, name="study", **losses):
+        lost = failed or {}
+        make_study(
+            tmp_path / name,
+            {
+                placement: {s: None if s in lost.get(placement, ()) else loss
+                            for s, loss in enumerate(values)}
+                for placement, values in losses.items()
+            },
+        )  # fmt: skip
+        return findings(read_study([tmp_path / name]))
+
+    return make
 
 
 def losses(seeds, above=0.0):
@@ -141,59 +150,142 @@ def losses(seeds, above=0.0):
 
 
 def found(study, *parts):
-    return _finding(parts, study)
+    return claims.finding([Judged(part, study) for part in parts])
+
+
+SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
+# A row for each verdict, in the order of VERDICTS; a column for each of SAYS.
+SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
+        "not zero"]  # fmt: skip
+WORDS = {
+    "better": [SEEN, OTHER, OTHER],
+    "worse": [OTHER, SEEN, OTHER],
+    "equivalent": [NOT_TOLD, NOT_TOLD, SEEN],
+    "identical": [NOT_TOLD, NOT_TOLD, SEEN],
+    "not distinguishable": [NOT_TOLD] * 3,
+    "below zero": [*[None] * 3, SEEN, OTHER, OTHER, SEEN],
+    "above zero": [*[None] * 3, OTHER, SEEN, OTHER, SEEN],
+    "equivalent to zero": [*[None] * 3, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
+    "not distinguishable from zero": [*[None] * 3, *[NOT_TOLD] * 4],
+    "failed": ["not askable here"] * 7,
+    "too few seeds": ["not askable here"] * 7,
+}
+
+
+def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
+    assert set(get_args(Verdict)) == set(WORDS)
+    assert set(get_args(claims.Says)) == set(SAYS)
+    for verdict, words in WORDS.items():
+        for says, word in zip(SAYS, words, strict=False):
+            if word:
+                assert claims.word_of(says, verdict) == word, (says, verdict)
+    every = [word for word in get_args(claims.Word) if word != "mixed"]
+    for first, second in itertools.product(every, repeat=2):
+        assert claims.common_word([first, second]) == (first if first == second else "mixed")
 
 
 @pytest.mark.parametrize(
     ("seeds", "above", "says", "word"),
     [
-        (5, -0.1, "better", "reproduced: "),
-        (3, -0.1, "better", "screened, and for it: "),
-        (5, 0.1, "better", "not reproduced: "),
-        (3, 0.1, "better", "screened, and against it: "),
-        (5, 0.1, "worse", "reproduced: "),
-        (5, 0.1, "equivalent", "not reproduced: "),
-        (5, 0.0005, "better", "not reproduced: "),  # it is shown to be as good
-        (8, 0.0005, "equivalent", "reproduced: "),
-        (2, -0.002, "better", "not distinguishable at this size: "),
-        (1, -0.1, "better", "not distinguishable at this size: "),
+        (5, -0.1, "better", "seen here"),
+        (5, 0.1, "better", "other sign here"),
+        (5, 0.1, "equivalent", "other sign here"),
+        (8, 0.0005, "equivalent", "seen here"),
+        (8, 0.0005, "better", "not told apart"),  # it is shown to be as good
+        (2, -0.1, "better", "not askable here"),
     ],
 )
-def test_a_claim_is_said_to_be_reproduced_only_where_the_comparison_carries_it(
-    seeds, above, says, word
-):
-    study = study_of(pre=losses(seeds), other=losses(seeds, above))
-    assert found(study, Part("other", says)).startswith(word)
+def test_a_claim_is_seen_only_where_the_comparison_carries_it(study_of, seeds, above, says, word):
+    study = study_of(pre=losses(seeds), out=losses(seeds, above))
+    assert found(study, Part(says, "out")).startswith(f"*{word}*: out")
 
 
-def test_every_part_of_a_claim_must_show_and_one_that_is_against_it_decides():
-    scattered, bad = [1.9, 1.94, 1.89, 1.96, 1.93], [2.0, 2.012, 2.02, 2.033, 2.04]
-    study = study_of(pre=losses(5), good=losses(5, -0.1), bad=bad, scattered=scattered)
-    good, bad = Part("good", "better"), Part("bad", "better")
-    noisy = Part("scattered", "worse")
-    assert found(study, good, Part("bad", "worse")).startswith("reproduced: ")
-    assert found(study, good, bad).startswith("not reproduced: ")
-    assert found(study, good, noisy).startswith("not distinguishable")
-    assert found(study, Part("good", "better", "bad")).startswith("reproduced: good - bad -0.2")
+def test_parts_that_differ_are_mixed_and_each_has_its_word(study_of):
+    study = study_of(pre=losses(5), post=losses(5, -0.1), out=[*losses(4, 0.1), 2.045])
+    good, bad = Part("better", "post"), Part("better", "out")
+    assert found(study, good, Part("worse", "out")).startswith("*seen here*: post -0.0998")
+    mixed = found(study, good, bad)
+    assert mixed.startswith("*mixed*: post -0.0998")
+    assert mixed.count("*seen here*") == mixed.count("*other sign here*") == 1
+    assert found(study, Part("better", "post", "out")).startswith("*seen here*: post - out -0.2")
 
 
-def test_a_pair_of_a_claims_own_is_one_more_of_the_studys_comparisons():
-    """Behind a clearer one, Holm takes its p twice, and the same pair's in the report."""
-    values = [1.9 + 0.01 * n for n in range(5)]
-    near = [value + 0.02 + 0.014 * (-1) ** n for n, value in enumerate(values)]
-    study = study_of(pre=values, near=near, far=[value + 0.5 for value in near])
-    alone = compare_pairs({"near": (study.outcomes["near"], study.outcomes["pre"])}, 0.005)["near"]
-    assert alone.verdict == "worse"
-    own = claims._compared(Part("near", "worse", "pre"), study)
-    assert own.p_holm == pytest.approx(2 * alone.p)
-    assert found(study, Part("near", "worse", "pre")).startswith("not distinguishable")
+def test_a_comparison_of_a_claims_own_is_one_more_of_the_studys(study_of):
+    """Holm's correction counts it, so that its p is no less than that of the same pair alone."""
+    study = study_of(pre=losses(5), post=losses(5, 0.3), out=[1.93, 1.92, 1.95, 1.93, 1.97])
+    own = Judged(Part("better", "out", "post"), study)
+    asked = replace(study.study, contrasts=[own.contrast])
+    together = findings(asked).contrasts[own.contrast.text]
+    assert own.comparison == together
+    assert findings(asked).compared_together == 3
+    same = Judged(Part("worse", "out", "pre"), study)  # the report's own is not counted again
+    assert same.comparison == study.comparisons["out"]
 
 
-def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses():
-    study = study_of({"other": [0, 2]}, pre=losses(5), other=[5.5, *losses(5)[1:2], 5.5, 1.9, 1.9])
-    said = found(study, Part("other", "worse"))
-    assert said.startswith("not distinguishable at this size: other: failed, other in 2 of 5 (")
-    assert "pre in 0 of 5" in said
+def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
+    """The gains in two settings differ clearly; neither is clearly the other's sign."""
+    values, runs = {"gpt2": 0.03, "megatron": -0.03}, []
+    for (init, gain), placement, seed in itertools.product(
+        values.items(), ("pre", "post"), range(5)
+    ):
+        config = config_of([f"placement={placement}", f"init={init}"], seed)
+        runs.append(planned(config, {"init": init, "placement": placement}))
+        added = gain * (1 + 0.02 * (-1) ** seed) if placement == "post" else 0.0
+        make_run(tmp_path, config, 1.9 + 0.01 * seed + added)
+    make_record(tmp_path, runs, axes=["init", "placement"])
+    study = findings(read_study([tmp_path]))
+    text = "(post - pre) under megatron - (post - pre) under gpt2"
+    words = {"below zero": SEEN, "not zero": SEEN, "above zero": OTHER, "equivalent to zero": OTHER}
+    for says, word in words.items():
+        said = found(study, Part(says, contrast=text))
+        assert said.startswith(f"*{word}*: (post - pre) under megatron - (post - pre) under gpt2")
+        assert " -0.0602 nats (95 % interval" in said
+    assert regime(study).endswith("M bytes; 2 inits; 5 seeds; not tuned")
+
+
+def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses(study_of):
+    study = study_of({"out": [0, 2]}, pre=losses(5), out=losses(5))
+    said = found(study, Part("worse", "out"))
+    assert said.startswith("*not askable here*: out: failed to train, out in 2 of 5 (")
+    assert "2 diverged" in said
+
+
+def test_studies_with_other_signs_name_each_other(study_of):
+    studies = {
+        "low": study_of(name="low", pre=losses(5), post=losses(5, -0.1), out=losses(5, 0.1)),
+        "high": study_of(name="high", pre=losses(4), post=losses(4, 0.1), out=losses(4, 0.1)),
+        "same": study_of(name="same", pre=losses(5), post=losses(5, 0.2)),
+        "near": study_of(name="near", pre=losses(8), post=losses(8, 0.0005)),
+    }
+    opposite = claims.opposite_signs(studies)
+    assert opposite == {
+        ("low", "post"): [("high", "post"), ("same", "post")],
+        ("high", "post"): [("low", "post")],
+        ("same", "post"): [("low", "post")],
+    }
+    assert claims.contradictions("high", studies) == [
+        "post is worse than pre here, and better in [low](../low) (post; 5 seeds)"
+    ]
+    assert claims.contradictions("near", studies) == []
+    (line,) = claims.contradictions("low", studies)
+    assert "worse in [high](../high) (post; 4 seeds), [same](../same) (post)" in line
+
+
+def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_path):
+    studies = {
+        "low": study_of(name="low", pre=losses(5), post=losses(5, -0.1)),
+        "high": study_of(name="high", pre=losses(5), post=losses(5, 0.1)),
+    }
+    file = tmp_path / "claims.yaml"
+    file.write_text(
+        "- claim: Post-norm is better\n  source: Nobody 2020\n  study: low\n"
+        "  parts: [{variant: post, says: better}]\n"
+    )
+    row = claims.claims_table(file, studies, {}).splitlines()[-1].split(" | ")
+    assert row[2].startswith("*seen here*: post -0.0998 nats")
+    assert row[2].endswith("; other sign in [high](high)")
+    # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
+    assert row[3] == "0.12 M parameters, 0.02 M bytes; 2 inits; 5 seeds; not tuned"
 
 
 def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
@@ -206,8 +298,14 @@ def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
         assert bool(one.get("parts")) != bool(claim.found)
         for part in one.get("parts", []):
             with open(HERE / claim.study / "results.csv") as file:
-                there = {row["variant"] for row in csv.DictReader(file)}
-            assert {part["variant"], part.get("baseline", part["variant"])} <= there
+                rows = {row["variant"]: row for row in csv.DictReader(file)}
+            if "contrast" in part:
+                axes = {"placement", "init", "optimizer.lr", "schedule.warmup"}
+                variants = {name: {k: v for k, v in row.items() if k in axes}
+                            for name, row in rows.items()}  # fmt: skip
+                assert find_contrast(part["contrast"], variants)
+            else:
+                assert {part["variant"], part.get("baseline", part["variant"])} <= set(rows)
 
 
 def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):

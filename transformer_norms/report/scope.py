@@ -1,0 +1,57 @@
+"""What an answer is about, in one line: how large the models are, and how much they learned."""
+
+from collections.abc import Iterable, Sequence
+
+from transformer_norms.comparison.verdict import plural
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.study import Variant
+
+
+def regime(findings: Findings, names: Iterable[str] = ()) -> str:
+    """`0.8 M parameters, 0.46 M bytes, passes the 3-gram; init mup; 5 seeds; tuned`
+
+    The regime of the results of the variants `names`, else of all. The bytes or tokens are those of
+    training, and the n-gram is the best that the baselines among the variants pass.
+    """
+    study = findings.study
+    variants = list(map(study.variant, names)) or study.variants
+    runs = [run for variant in variants for run in variant.ended]
+    if not runs:
+        return ""
+    unit = "bytes" if {run.choice("tokenizer") for run in runs} == {"byte"} else "tokens"
+    sizes = [
+        *_span([run.summary.parameters for run in runs], "parameters"),
+        *_span([run.summary.tokens for run in runs], unit),
+        *_passed(findings, variants),
+    ]
+    inits = sorted({init for run in runs if (init := run.choice("init"))})
+    compared = [v for v in variants if v.compared and v.results] or variants
+    seeds = sorted({findings.outcomes[variant.name].ended for variant in compared})
+    parts = [
+        ", ".join(sizes),
+        f"init {inits[0]}" if len(inits) == 1 else plural(len(inits), "init"),
+        f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else plural(seeds[0], "seed"),
+        "tuned" if study.tune else "not tuned",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _span(counts: Sequence[int | None], unit: str) -> list[str]:
+    """`0.12 M bytes`, `0.2 to 3.1 M parameters`; nothing if a run has no such number."""
+    known = [count / 1e6 for count in counts if count is not None]
+    if len(known) < len(counts):
+        return []
+    texts = dict.fromkeys(f"{count:.2g}" for count in (min(known), max(known)))
+    return [f"{' to '.join(texts)} M {unit}"]
+
+
+def _passed(findings: Findings, variants: Sequence[Variant]) -> list[str]:
+    """`passes the 3-gram`; nothing if no n-gram is known."""
+    baselines = [variant.name for variant in variants if variant.baseline == variant.name]
+    names = baselines or [variant.name for variant in variants]
+    passed = dict.fromkeys(one for name in names if (one := findings.passed(name)))
+    return [f"passes {' or '.join(_ngram(one) for one in passed)}"] if passed else []
+
+
+def _ngram(name: str) -> str:
+    return "no n-gram" if name == "none" else f"the {name}"
