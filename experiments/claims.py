@@ -9,8 +9,10 @@ import yaml
 from pydantic import TypeAdapter
 
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
-from transformer_norms.comparison.verdict import Comparison, Verdict, difference_and_interval
-from transformer_norms.report.findings import Findings, confounds, findings
+from transformer_norms.comparison.sentences import difference_and_interval
+from transformer_norms.comparison.verdict import Comparison, Verdict
+from transformer_norms.report.fairness import confounds
+from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown

@@ -1,7 +1,8 @@
 """Losses by seed, as the statistics take them."""
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import compare, comparison_sentence, pair
+from transformer_norms.comparison.sentences import comparison_sentence
+from transformer_norms.comparison.verdict import Rules, compare, pair
 
 EFFECT = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
@@ -16,7 +17,7 @@ def outcomes(losses, failed=(), **more):
 
 def compare_pairs(pairs, effect):
     """compare() of pairs: {name: (outcomes, the baseline's)}."""
-    return compare({name: pair(*sides) for name, sides in pairs.items()}, effect)
+    return compare({name: pair(*sides) for name, sides in pairs.items()}, Rules(effect))
 
 
 def comparison_of(ours, theirs, effect=EFFECT):

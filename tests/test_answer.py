@@ -3,7 +3,8 @@
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
 from transformer_norms.report.answer import answer
-from transformer_norms.report.findings import confounds, findings
+from transformer_norms.report.fairness import confounds
+from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import unusual_runs
 from transformer_norms.run.sweep_record import Tuned

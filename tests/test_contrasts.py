@@ -15,7 +15,7 @@ from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import Side, compare
+from transformer_norms.comparison.verdict import Rules, Side, compare
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -235,7 +235,7 @@ def test_an_interactions_test_is_students_of_its_value_at_each_seed(seeds):
     a, b, c, d = names = ["gpt2 hybrid", "gpt2 pre", "xavier hybrid", "xavier pre"]
     losses = random_losses(names, seeds)
     contrast = find_contrast("(hybrid - pre) under gpt2 - (hybrid - pre) under xavier", INITS)
-    found = compare({"it": sides(contrast, losses)}, EFFECT)["it"]
+    found = compare({"it": sides(contrast, losses)}, Rules(EFFECT))["it"]
     at = {name: np.array([*losses[name].values()]) for name in names}
     values = (at[a] - at[b]) - (at[c] - at[d])
     assert found.differences == pytest.approx(values)
@@ -258,7 +258,7 @@ def test_only_seeds_that_all_variants_have_count():
     contrast = Contrast({"a": 1, "b": -1, "c": -1, "d": 1})
     losses = {"a": {2: 3.5, 0: 1.0, 1: 2.0}, "b": {0: 0.5, 2: 1.0}, "c": {0: 0.25, 2: 0, 5: 1},
               "d": {0: 4, 2: 1}}  # fmt: skip
-    found = compare({"it": sides(contrast, losses)}, EFFECT)["it"]
+    found = compare({"it": sides(contrast, losses)}, Rules(EFFECT))["it"]
     assert (found.seeds, found.differences) == ((0, 2), (4.25, 3.5))
     assert found.verdict == "too few seeds"
 
@@ -267,8 +267,8 @@ def test_contrasts_and_pairs_are_one_family_of_holm():
     losses = random_losses(INITS, 5)
     texts = ["gpt2 post - gpt2 pre", "(post - pre) under gpt2 - (post - pre) under xavier"]
     asked = {text: sides(find_contrast(text, INITS), losses) for text in texts}
-    alone = {text: compare({text: asked[text]}, EFFECT)[text].p for text in texts}
-    together = compare(asked, EFFECT)
+    alone = {text: compare({text: asked[text]}, Rules(EFFECT))[text].p for text in texts}
+    together = compare(asked, Rules(EFFECT))
     first, second = sorted(texts, key=alone.get)
     assert together[first].p_holm == min(1, 2 * alone[first])
     assert together[second].p_holm == max(together[first].p_holm, alone[second])
@@ -294,7 +294,7 @@ def test_the_words_of_a_sum_say_on_which_side_of_zero_it_is(shift, noise, word, 
             "sum": sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses),
             "pair": sides(Contrast({"a": 1, "b": -1}), losses),
         },
-        EFFECT,
+        Rules(EFFECT),
     )
     assert (found["sum"].verdict, found["pair"].verdict) == (word, word_of_a_pair)
 
@@ -303,7 +303,7 @@ def test_a_contrast_with_a_run_that_failed_has_no_number():
     losses = random_losses("abcd", 5)
     failing = Outcomes({0: 2.0, 1: 2.1, 2: 2.05}, {3: "diverged", 4: "diverged"})
     asked = sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses)
-    found = compare({"it": [*asked[:3], Side(1, failing)]}, EFFECT)["it"]
+    found = compare({"it": [*asked[:3], Side(1, failing)]}, Rules(EFFECT))["it"]
     assert (found.verdict, found.difference, found.p, found.fisher) == ("failed", None, None, None)
 
 

@@ -9,6 +9,7 @@ import pytest
 from losses import EFFECT, compare_pairs, outcomes
 from scipy import stats
 
+from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.statistics import detectable_difference
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
@@ -120,7 +121,7 @@ def test_a_hundredth_of_a_nat_is_found_with_five_seeds_in_nine_of_ten_reports(un
 
 @pytest.mark.parametrize(("seeds", "variants", "sd"), [(5, 1, 0.00185), (3, 1, 0.01), (5, 3, 0.01)])
 def test_what_is_called_detectable_is_found_in_nine_of_ten_reports(unchecked, seeds, variants, sd):
-    better = detectable_difference(sd * 2**0.5, seeds, variants, EFFECT)
+    better = detectable_difference(Spread(2 * sd**2, seeds - 1), seeds, variants, EFFECT)
     made = reports(1_000, seeds=seeds, variants=variants, sd=sd, better=better, effect=EFFECT)
     share = sum(r["0"].verdict == "better" for r, _ in made) / 1_000
     # Holm's later steps can only add: of several variants a little more is found.

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from losses import BASE, EFFECT, NOISE, compare_pairs, comparison_of, outcomes
 from scipy import optimize, stats
 
+from transformer_norms.comparison.moderation import Prior, Spread
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
+from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.statistics import (
     detectable_difference,
     holm,
     sign_flip,
 )
+from transformer_norms.comparison.verdict import Rules, compare, pair
 from transformer_norms.report.tuning_audit import sensitivity
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
@@ -285,7 +288,71 @@ def test_sides_swapped_mirror_it_and_neither_a_common_shift_nor_the_seeds_order_
             assert getattr(other, name) == getattr(c, name)
 
 
+# Shrunk variances, the gain of tuning, and looks
+
+
+def test_a_prior_changes_the_interval_and_the_p_to_those_of_the_moderated_t():
+    draw = np.random.default_rng(5)
+    a, b = 2 + 0.01 * draw.normal(size=(2, 4))
+    prior = Prior(2e-4, 4.0, "here")
+    sides = pair(outcomes(a.tolist()), outcomes(b.tolist()))
+    c = compare({"v": sides}, Rules(EFFECT, prior))["v"]
+    x = a - b
+    variance, freedom = (4 * 2e-4 + 3 * x.var(ddof=1)) / 7, 7
+    t = stats.t(freedom, x.mean(), math.sqrt(variance / 4))
+    assert (c.low, c.high) == pytest.approx(t.interval(0.95))
+    assert c.p == pytest.approx(2 * min(t.cdf(0), t.sf(0)))
+    bounds = stats.t.sf((EFFECT - abs(x.mean())) / math.sqrt(variance / 4), freedom)
+    assert c.p_equivalent == pytest.approx(bounds)
+
+
+def test_the_gain_of_tuning_widens_the_interval_and_has_to_be_exceeded():
+    """Shifting the null to the nearest difference that tuning explains: scipy's t test there."""
+    draw = np.random.default_rng(6)
+    x = 0.02 + 0.005 * draw.normal(size=6)
+    sides = pair(outcomes((2 + x).tolist()), outcomes([2.0] * 6), gains=(0.004, 0.007))
+    c = compare({"v": sides}, Rules(EFFECT))["v"]
+    plain = compare({"v": sides[:1] + (sides[1]._replace(gain=0.0),)}, Rules(EFFECT))["v"]
+    interval = stats.t.interval(0.95, 5, x.mean(), stats.sem(x))
+    assert c.low == pytest.approx(interval[0] - 0.004)
+    assert c.high == pytest.approx(interval[1] + 0.007)
+    assert c.p == pytest.approx(stats.ttest_1samp(x, 0.004).pvalue)
+    near = stats.ttest_1samp(x, EFFECT - 0.007, alternative="less").pvalue
+    far = stats.ttest_1samp(x, 0.004 - EFFECT, alternative="greater").pvalue
+    assert c.p_equivalent == pytest.approx(max(near, far))
+    assert plain.high == pytest.approx(interval[1])
+    swapped = compare({"v": pair(outcomes([2.0] * 6), outcomes((2 + x).tolist()), (0.007, 0.004))},
+                      Rules(EFFECT))["v"]  # fmt: skip
+    assert (swapped.low, swapped.high) == pytest.approx((-c.high, -c.low))
+
+
+def test_a_difference_inside_what_tuning_may_have_missed_is_no_difference():
+    x = [0.0201, 0.0199, 0.02, 0.0202]
+    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 4), gains=(0.03, 0.0))
+    c = compare({"v": sides}, Rules(EFFECT))["v"]
+    assert c.p == 1.0
+    assert c.verdict == "not distinguishable"
+    assert c.detectable > 0.03
+
+
+def test_after_a_second_look_the_interval_is_the_confidence_sequence():
+    draw = np.random.default_rng(7)
+    x = (0.03 + 0.005 * draw.normal(size=6)).tolist()
+    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 6), gains=(0.001, 0.002))
+    once, twice = (compare({"v": sides}, Rules(EFFECT, None, looks))["v"] for looks in (1, 2))
+    differences = [2 + d - 2.0 for d in x]
+    low, high = confidence_sequence(differences, 0.05, None)
+    assert (twice.low, twice.high) == pytest.approx((low - 0.001, high + 0.002))
+    assert twice.high - twice.low > once.high - once.low
+    assert twice.p == pytest.approx(always_valid_p(differences, (-0.002, 0.001), None))
+    assert twice.p > once.p
+
+
 # The smallest difference that can be seen
+
+
+def found_with(sd, seeds, compared, effect):
+    return detectable_difference(Spread(sd**2, seeds - 1), seeds, compared, effect)
 
 
 def test_without_an_effect_the_power_is_the_noncentral_t_of_the_textbook():
@@ -295,25 +362,23 @@ def test_without_an_effect_the_power_is_the_noncentral_t_of_the_textbook():
         def power(difference, seeds=seeds, quantile=quantile):
             return stats.nct.sf(quantile, seeds - 1, difference * seeds**0.5)
 
-        found = detectable_difference(1.0, seeds, compared_, 0)
+        found = found_with(1.0, seeds, compared_, 0)
         assert power(found) == pytest.approx(0.9, abs=1e-5)
         assert found == pytest.approx(optimize.brentq(lambda d: power(d) - 0.9, 0, 1e3), rel=1e-5)
     # Half a standard deviation takes 44 pairs: R's power.t.test(delta=.5, power=.9, type="paired")
-    assert detectable_difference(1.0, 44, 1, 0) < 0.5 < detectable_difference(1.0, 43, 1, 0)
+    assert found_with(1.0, 44, 1, 0) < 0.5 < found_with(1.0, 43, 1, 0)
 
 
 def test_the_effect_is_a_floor_under_what_can_be_seen():
-    assert detectable_difference(1e-9, 5, 1, EFFECT) == pytest.approx(EFFECT, rel=1e-5)
+    assert found_with(1e-9, 5, 1, EFFECT) == pytest.approx(EFFECT, rel=1e-5)
     # Noise small against the effect: only the mean must pass it
     sd = 0.001
     expected = EFFECT + stats.norm.ppf(0.9) * sd / 10**0.5
-    assert detectable_difference(sd, 10, 1, EFFECT) == pytest.approx(expected, rel=1e-4)
-    assert detectable_difference(10.0, 5, 1, EFFECT) == pytest.approx(
-        detectable_difference(10.0, 5, 1, 0), rel=1e-3
-    )
+    assert found_with(sd, 10, 1, EFFECT) == pytest.approx(expected, rel=1e-4)
+    assert found_with(10.0, 5, 1, EFFECT) == pytest.approx(found_with(10.0, 5, 1, 0), rel=1e-3)
 
 
 def test_more_seeds_find_less():
-    found = [detectable_difference(PUBLISHED * 2**0.5, seeds, 1, EFFECT) for seeds in (3, 5, 8, 10)]
+    found = [found_with(PUBLISHED * 2**0.5, seeds, 1, EFFECT) for seeds in (3, 5, 8, 10)]
     assert sorted(found, reverse=True) == found
     assert len(set(found)) == 4

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from losses import BASE, NOISE, outcomes, sentence_of
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import Comparison, comparison_sentence
+from transformer_norms.comparison.sentences import comparison_sentence
+from transformer_norms.comparison.verdict import Comparison
 
 
 def test_the_words_are_those_of_their_numbers():

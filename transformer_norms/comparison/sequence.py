@@ -17,7 +17,10 @@ variance's prior of moderation.py. With such a prior the level holds on average 
 import math
 from collections.abc import Iterator, Sequence
 
-from transformer_norms.comparison.moderation import Prior, Spread, is_unusual
+from scipy import special
+
+from transformer_norms.comparison.moderation import Prior, Spread, is_unusual, moderate
+from transformer_norms.comparison.statistics import POWER, deviation
 
 # g: a difference worth finding is about twice the deviation of a pair of runs.
 EFFECT_VARIANCE = 4.0
@@ -49,6 +52,16 @@ def always_valid_p(
         nearest = min(max(mean, null[0]), null[1])
         evidence = max(evidence, _log_martingale(first, nearest, prior))
     return math.exp(-evidence)
+
+
+def detectable_in_sequence(
+    differences: Sequence[float], level: float, prior: Prior | None
+) -> float:
+    """The smallest true difference that as many seeds of the same spread find nine times in ten:
+    half the width of the confidence sequence at the last seed, and the normal mean's quantile."""
+    spread = moderate(Spread(deviation(differences) ** 2, len(differences) - 1), prior)
+    below = -float(special.ndtri(1 - POWER)) * spread.sd / math.sqrt(len(differences))
+    return _half_width(differences, level, prior) + below
 
 
 def _prefixes(differences: Sequence[float]) -> Iterator[Sequence[float]]:

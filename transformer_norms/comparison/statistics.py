@@ -12,6 +12,8 @@ import numpy as np
 from numpy import ndarray
 from scipy import optimize, special
 
+from transformer_norms.comparison.moderation import Spread
+
 LEVEL = 0.05  # of every test, two-sided; intervals cover the rest
 FEWEST = 3  # seeds: with fewer, no verdict is given
 POWER = 0.9
@@ -44,7 +46,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     return half_width(deviation(values) / math.sqrt(count), count - 1) if count > 1 else None
 
 
-def half_width(error: float, freedom: int) -> float:
+def half_width(error: float, freedom: float) -> float:
     """Half the width of Student's interval of a mean with the standard error `error`."""
     return float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
 
@@ -52,15 +54,16 @@ def half_width(error: float, freedom: int) -> float:
 # ------------------------------------------------------------------ the tests of paired differences
 
 
-def difference_p(mean: float, error: float, freedom: int) -> float:
+def difference_p(mean: float, error: float, freedom: float) -> float:
     """Student's p of a mean as far from zero as this, in either direction."""
     return 2 * float(special.stdtr(freedom, -abs(mean) / error))
 
 
-def equivalence_p(mean: float, error: float, freedom: int, effect: float) -> float:
-    """The p of the claim that a mean is less than `effect` away from zero: the larger p of two
-    one-sided t tests, against +effect and -effect.     Schuirmann 1987"""
-    return float(special.stdtr(freedom, (abs(mean) - effect) / error))
+def upper_p(distance: float, error: float, freedom: float) -> float:
+    """Student's one-sided p of a mean that lies `distance` below a bound: the p of the claim that
+    the true mean is below the bound, too. The larger p of two bounds is that of the claim that the
+    mean lies between them (two one-sided tests, Schuirmann 1987)."""
+    return float(special.stdtr(freedom, -distance / error))
 
 
 def sign_flip(differences: Sequence[float]) -> float | None:
@@ -99,27 +102,30 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def detectable_difference(sd: float, seeds: int, compared: int, effect: float) -> float:
+def detectable_difference(
+    spread: Spread, seeds: int, compared: int, effect: float, gain: float = 0.0
+) -> float:
     """The smallest true difference, in nats per token, that is found with probability POWER.
 
-    A difference is found if mean >= max(effect, t s / sqrt(n)), over n = `seeds` paired
-    differences, normal with the standard deviation `sd`. s is the measured deviation, t Student's
-    two-sided quantile with n - 1 degrees of freedom at LEVEL / `compared`, Holm's first step.
+    A difference is found if mean >= max(effect, gain + t s / sqrt(n)), over n = `seeds` paired
+    differences, normal with the variance of `spread`. s^2 is the measured variance with the degrees
+    of freedom of `spread`, t Student's two-sided quantile with as many at LEVEL / `compared`,
+    Holm's first step, and `gain` what tuning may have missed.
     """
-    unit, freedom = sd / seeds**0.5, seeds - 1
+    unit, freedom = spread.sd / seeds**0.5, spread.freedom
     quantile = float(special.stdtrit(freedom, 1 - LEVEL / compared / 2))
-    floor = effect / unit
+    floor = max(0.0, effect - gain) / unit  # what has to be above the gain
     # Large enough: mean and s each fall on their bad side once in twenty.
-    spread = (special.chdtri(freedom, (1 - POWER) / 2) / freedom) ** 0.5
-    enough = max(floor, quantile * spread) - special.ndtri((1 - POWER) / 2)
+    ratio = (special.chdtri(freedom, (1 - POWER) / 2) / freedom) ** 0.5
+    enough = max(floor, quantile * ratio) - special.ndtri((1 - POWER) / 2)
     smallest = optimize.brentq(
         lambda difference: _power(difference, freedom, quantile, floor) - POWER, floor, enough,
         xtol=1e-6, rtol=1e-6,
     )  # fmt: skip
-    return unit * float(smallest)
+    return gain + unit * float(smallest)
 
 
-def _power(difference: float, freedom: int, quantile: float, floor: float) -> float:
+def _power(difference: float, freedom: float, quantile: float, floor: float) -> float:
     """The probability of finding a true difference, in units of the mean's standard error.
 
     Mean and s are independent, so it is the integral over the mean of its density times

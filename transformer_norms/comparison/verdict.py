@@ -1,16 +1,24 @@
 """The verdict on a variant: what the paired losses of two variants allow to be said.
 
 Seeds make pairs: with one seed, a variant and its baseline see the same batches and start from the
-same weights, so that their difference varies less than either loss.
+same weights, so that their difference varies less than either loss. Variances are shrunk toward the
+study's (moderation.py), what tuning may have missed widens each interval (tuning_error.py), and
+where seeds were added after a look the tests are those of sequence.py.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import is_pair
+from transformer_norms.comparison.moderation import Prior, Spread, fit_prior, moderate
 from transformer_norms.comparison.outcomes import Outcomes, fisher_p
+from transformer_norms.comparison.sequence import (
+    always_valid_p,
+    confidence_sequence,
+    detectable_in_sequence,
+)
 from transformer_norms.comparison.statistics import (
     FEWEST,
     LEVEL,
@@ -18,10 +26,10 @@ from transformer_norms.comparison.statistics import (
     detectable_difference,
     deviation,
     difference_p,
-    equivalence_p,
     half_width,
     holm,
     sign_flip,
+    upper_p,
 )
 from transformer_norms.run.sweep_record import EFFECT
 
@@ -40,18 +48,34 @@ _OF_A_SUM: dict[Verdict, Verdict] = {
 
 
 class Side(NamedTuple):
-    """A variant's part in a comparison: `coefficient` x loss."""
+    """A variant's part in a comparison: `coefficient` x loss. `gain` is the bound of what a better
+    point of the tuned keys could lower the loss, in nats."""
 
     coefficient: float
     outcomes: Outcomes
+    gain: float = 0.0
 
 
 Sides = Sequence[Side]  # their coefficients sum to zero
 
 
-def pair(variant: Outcomes, baseline: Outcomes) -> Sides:
-    """The sides of variant - baseline."""
-    return Side(1.0, variant), Side(-1.0, baseline)
+def pair(variant: Outcomes, baseline: Outcomes, gains: tuple[float, float] = (0, 0)) -> Sides:
+    """The sides of variant - baseline, and the gain of each."""
+    return Side(1.0, variant, gains[0]), Side(-1.0, baseline, gains[1])
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What all comparisons of a study share.
+
+    `effect`: the smallest difference that is named, in nats per token. `prior`: of the variances of
+    differences of two variants. `looks`: how often the results were looked at, each time with more
+    seeds; from the second look on, intervals and tests are those that hold at every look.
+    """
+
+    effect: float = EFFECT
+    prior: Prior | None = None
+    looks: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,11 +93,13 @@ class Comparison:
     squares: float = 2.0  # the sum of the squared coefficients: the variance, if losses had 1 each
     difference: float | None = None  # mean of variant - baseline: below zero the variant is better
     differences: tuple[float, ...] = ()  # by seed
-    low: float | None = None  # of Student's 95 % interval of the difference
+    gains: tuple[float, float] = (0.0, 0.0)  # of tuning: what the difference may be below, above
+    low: float | None = None  # of the 95 % interval of the difference of the variants at their best
     high: float | None = None
     sd: float | None = None  # of the differences
+    spread: Spread | None = None  # their variance, moderated
     correlation: float | None = None  # of the pairs, from 3 seeds: how much pairing helps
-    p: float | None = None  # paired t, two-sided
+    p: float | None = None  # that no difference is beyond the gains, two-sided
     p_holm: float | None = None  # over all comparisons made together
     sign_flip: float | None = None  # exact, two-sided, from 6 to 30 seeds
     p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
@@ -83,7 +109,7 @@ class Comparison:
     effect: float = EFFECT  # the smallest difference that is named
 
 
-def compare(asked: Mapping[str, Sides], effect: float) -> dict[str, Comparison]:
+def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
     """Compares the sides of each comparison, by its name. All are tested together.
 
     Holm's family are the comparisons that have a p, and those in which a run failed, as if their p
@@ -91,7 +117,7 @@ def compare(asked: Mapping[str, Sides], effect: float) -> dict[str, Comparison]:
     nothing of the differences. A run fails because its loss is high, so the pairs that are left
     would be a choice of those that agree, and too much would be claimed.
     """
-    comparisons = {name: _numbers(sides, effect) for name, sides in asked.items()}
+    comparisons = {name: _numbers(sides, rules) for name, sides in asked.items()}
     lost = {name: 1.0 for name, sides in asked.items() if _failed(sides)}
     different, near = dict(lost), dict(lost)
     for name, c in comparisons.items():
@@ -99,13 +125,9 @@ def compare(asked: Mapping[str, Sides], effect: float) -> dict[str, Comparison]:
             different[name], near[name] = c.p, c.p_equivalent
     p, p_equivalent = holm(different), holm(near)
     for name, c in comparisons.items():
-        if c.sd and c.p is not None:
-            c = replace(
-                c,
-                p_holm=p[name],
-                p_equivalent=p_equivalent[name],
-                detectable=detectable_difference(c.sd, len(c.seeds), len(p), effect),
-            )
+        if c.p is not None:
+            detectable = _detectable(c, rules, len(p))
+            c = replace(c, p_holm=p[name], p_equivalent=p_equivalent[name], detectable=detectable)
         verdict = _verdict(c, asked[name])
         if not is_pair(side.coefficient for side in asked[name]):
             verdict = _OF_A_SUM.get(verdict, verdict)
@@ -117,36 +139,113 @@ def _failed(sides: Sides) -> bool:
     return any(side.outcomes.failed for side in sides)
 
 
-def _numbers(sides: Sides, effect: float) -> Comparison:
-    """One comparison, before Holm's correction and the verdict."""
+def usual_variance(asked: Iterable[Sides], origin: str, fewest: int) -> Prior | None:
+    """The prior of the variances of these comparisons, for a difference of two variants. Variants
+    that are one run count once. None below `fewest` comparisons with FEWEST seeds each."""
+    spreads = set()
+    for sides in asked:
+        seeds, differences = _differences(sides)
+        if len(seeds) >= FEWEST and not _failed(sides):
+            unit = _squares(sides) / 2
+            spreads.add(Spread(deviation(differences) ** 2 / unit, len(seeds) - 1))
+    if len(spreads) < fewest:
+        return None
+    return fit_prior(sorted(spreads, key=lambda spread: spread.variance), origin)
+
+
+def _squares(sides: Sides) -> float:
+    return math.fsum(side.coefficient**2 for side in sides)
+
+
+def _differences(sides: Sides) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The seeds that all sides have, and the sum of coefficient x loss at each."""
     seeds = tuple(sorted(set.intersection(*(set(side.outcomes.losses) for side in sides))))
-    c = Comparison(seeds, math.fsum(side.coefficient**2 for side in sides), effect=effect)
+    return seeds, tuple(
+        math.fsum(side.coefficient * side.outcomes.losses[seed] for side in sides) for seed in seeds
+    )
+
+
+def _numbers(sides: Sides, rules: Rules) -> Comparison:
+    """One comparison, before Holm's correction and the verdict."""
+    seeds, differences = _differences(sides)
+    c = Comparison(seeds, _squares(sides), gains=_gains(sides), effect=rules.effect)
     if _failed(sides):
         return replace(c, fisher=_failure_p(sides))
     if not seeds:
         return c
-    parts = [[side.coefficient * side.outcomes.losses[seed] for seed in seeds] for side in sides]
-    differences = tuple(map(math.fsum, zip(*parts, strict=True)))
-    mean = math.fsum(differences) / len(seeds)
-    c = replace(c, difference=mean, differences=differences)
+    c = replace(c, difference=math.fsum(differences) / len(seeds), differences=differences)
     if len(seeds) < FEWEST:
         return c
-    sd, freedom = deviation(differences), len(seeds) - 1
+    c = replace(c, sd=deviation(differences))
     # A spread that the losses' own rounding can make is none.
-    if max(differences) - min(differences) <= 1e-12 * max(abs(x) for part in parts for x in part):
-        return replace(c, sd=sd)
-    error = sd / math.sqrt(len(seeds))
+    largest = max(abs(s.coefficient * s.outcomes.losses[seed]) for s in sides for seed in seeds)
+    if max(differences) - min(differences) <= 1e-12 * largest:
+        return c
+    together = _pair_correlation(sides, seeds)
+    c = replace(c, correlation=together, sign_flip=sign_flip(differences))
+    prior = _prior_of(c, rules)
+    return _test_once(c, prior) if rules.looks < 2 else _test_in_sequence(c, prior)
+
+
+def _gains(sides: Sides) -> tuple[float, float]:
+    """How far the difference of the variants at their best may lie below that of the measured runs,
+    and above it: better points lower the losses on either side."""
+    below = math.fsum(side.coefficient * side.gain for side in sides if side.coefficient > 0)
+    above = math.fsum(-side.coefficient * side.gain for side in sides if side.coefficient < 0)
+    return below, above
+
+
+def _prior_of(c: Comparison, rules: Rules) -> Prior | None:
+    """The prior of a comparison whose coefficients are not those of a pair: its variance is in
+    proportion to the sum of the squared coefficients."""
+    prior = rules.prior
+    return prior and replace(prior, variance=prior.variance * c.squares / 2)
+
+
+def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
+    """Interval and tests of a number of seeds that was planned: the moderated t."""
+    assert c.difference is not None
+    assert c.sd is not None
+    spread = moderate(Spread(c.sd**2, len(c.seeds) - 1), prior)
+    mean, (below, above) = c.difference, c.gains
+    error, freedom = spread.sd / math.sqrt(len(c.seeds)), spread.freedom
     half = half_width(error, freedom)
     return replace(
         c,
-        low=mean - half,
-        high=mean + half,
-        sd=sd,
-        correlation=_pair_correlation(sides, seeds),
-        p=difference_p(mean, error, freedom),
-        sign_flip=sign_flip(differences),
-        p_equivalent=equivalence_p(mean, error, freedom, effect),
+        spread=spread,
+        low=mean - half - below,
+        high=mean + half + above,
+        p=difference_p(max(mean - below, -mean - above, 0.0), error, freedom),
+        p_equivalent=upper_p(c.effect - max(mean + above, below - mean), error, freedom),
     )
+
+
+def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
+    """Interval and tests that hold however often more seeds were added."""
+    assert c.sd is not None
+    below, above = c.gains
+    low, high = confidence_sequence(c.differences, LEVEL, prior)
+    too_high = always_valid_p(c.differences, (c.effect - above, math.inf), prior)
+    too_low = always_valid_p(c.differences, (-math.inf, below - c.effect), prior)
+    return replace(
+        c,
+        spread=moderate(Spread(c.sd**2, len(c.seeds) - 1), prior),
+        low=low - below,
+        high=high + above,
+        p=always_valid_p(c.differences, (-above, below), prior),
+        p_equivalent=max(too_high, too_low),
+    )
+
+
+def _detectable(c: Comparison, rules: Rules, compared: int) -> float:
+    """The smallest true difference that as many seeds find nine times in ten, on the side on which
+    tuning may have missed more. Infinity if a sequence of so few seeds finds none."""
+    assert c.spread is not None
+    gain = max(c.gains)
+    if rules.looks < 2:
+        return detectable_difference(c.spread, len(c.seeds), compared, c.effect, gain)
+    level = LEVEL / compared
+    return max(c.effect, gain + detectable_in_sequence(c.differences, level, _prior_of(c, rules)))
 
 
 def _failure_p(sides: Sides) -> float | None:
@@ -179,140 +278,3 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
     if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
         return "equivalent"
     return "not distinguishable"
-
-
-# ------------------------------------------------------------------------ the verdict in a sentence
-
-
-def comparison_sentence(
-    variant: str,
-    baseline: str,
-    comparison: Comparison,
-    outcomes: Outcomes,
-    baseline_outcomes: Outcomes,
-) -> str:
-    """The verdict on `variant` against `baseline`, in nats per token and without a full stop. It
-    claims what its numbers carry, and no more."""
-    match comparison.verdict:
-        case "better" | "worse":
-            claim = _difference_claim(variant, baseline, comparison)
-        case "equivalent":
-            claim = _equivalence_claim(variant, baseline, comparison)
-        case "not distinguishable":
-            claim = _undecided_claim(variant, baseline, comparison)
-        case "identical":
-            seeds = plural(len(comparison.seeds), "seed")
-            claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
-        case "failed":
-            sides = [(variant, outcomes), (baseline, baseline_outcomes)]
-            claim = _failure_claim(sides if outcomes.failed else sides[::-1], comparison)
-        case "too few seeds":
-            claim = _too_few_claim(variant, baseline, comparison)
-    return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
-
-
-def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
-    difference, interval = difference_and_interval(c, sign=-1 if c.verdict == "better" else 1)
-    return (
-        f"{variant} is {c.verdict} than {baseline} by {difference} nats "
-        f"({interval}, {_evidence(c)})"
-    )
-
-
-def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
-    assert c.p_equivalent is not None
-    difference, interval = difference_and_interval(c)
-    return (
-        f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
-        f"(difference {difference}, {interval}, {_p_text(c.p_equivalent)} after Holm, "
-        f"{plural(len(c.seeds), 'seed')})"
-    )
-
-
-def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
-    assert c.p_holm is not None
-    assert c.detectable is not None
-    difference, interval = difference_and_interval(c)
-    if c.p_holm < LEVEL:
-        return (
-            f"{variant} differs from {baseline} by {difference} nats "
-            f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
-        )
-    return (
-        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')} "
-        f"(they would find a true difference of {_two_digit_text(c.detectable)} nine times in "
-        f"ten): difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
-    )
-
-
-def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
-    """`sides` are variant and baseline, one in which a run failed first."""
-    (name, outcomes), (second, rest) = sides
-    share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
-    claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
-    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
-
-
-def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
-    claim = f"{variant} cannot be compared with {baseline}"
-    if c.difference is None:
-        return f"{claim}: they have no seed in common"
-    difference = _two_digit_text(c.difference)
-    if len(c.seeds) == 1:
-        return f"{claim} with 1 seed (difference {difference} nats)"
-    if len(c.seeds) < FEWEST:
-        by_seed = " and ".join(map(_two_digit_text, c.differences))
-        return (
-            f"{claim} with {len(c.seeds)} seeds, {FEWEST} are the fewest (mean difference "
-            f"{difference} nats, by seed {by_seed})"
-        )
-    return (
-        f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
-        "which therefore count as one"
-    )
-
-
-def _missing_note(name: str, outcomes: Outcomes) -> str:
-    missing = len(outcomes.missing)
-    if not missing:
-        return ""
-    verb = "is" if missing == 1 else "are"
-    return f"; {name}: {missing} of {plural(outcomes.planned, 'run')} {verb} missing"
-
-
-def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
-    """The difference, times `sign`, and its interval, to two digits of its half-width."""
-    assert c.difference is not None
-    assert c.low is not None
-    assert c.high is not None
-    decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
-    low, high = sorted((sign * c.low, sign * c.high))
-    difference, low_text, high_text = (
-        f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)
-    )
-    return difference, f"95 % interval {low_text} to {high_text}"
-
-
-def _evidence(c: Comparison) -> str:
-    assert c.p_holm is not None
-    exact = "" if c.sign_flip is None else f", sign-flip {_p_text(c.sign_flip)}"
-    return f"{_p_text(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
-
-
-def _p_text(p: float) -> str:
-    if p < 0.001:
-        return "p below 0.001"
-    if 0.0495 <= p < LEVEL:
-        return "p just below 0.05"  # three decimals would say that it is not
-    return f"p {p:.3f}" if p < 0.1 else f"p {p:.2f}"
-
-
-def _two_digit_text(value: float) -> str:
-    decimals = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
-    text = f"{value:z.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`."""
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import get_args
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.statistics import FEWEST, LEVEL
-from transformer_norms.comparison.verdict import (
-    Verdict,
+from transformer_norms.comparison.sentences import (
     comparison_sentence,
     difference_and_interval,
     plural,
 )
+from transformer_norms.comparison.statistics import FEWEST, LEVEL
+from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats

@@ -1,40 +1,47 @@
-"""The findings of a study: outcomes by seed, comparisons, and what makes a comparison unfair."""
+"""The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
-from typing import Any
 
+from transformer_norms.comparison.moderation import ENOUGH, Prior
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.verdict import Comparison, Side, compare, pair
+from transformer_norms.comparison.verdict import (
+    Comparison,
+    Rules,
+    Side,
+    Sides,
+    compare,
+    usual_variance,
+)
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.errors import ConfigError
+from transformer_norms.report.fairness import check_comparable, differences
+from transformer_norms.report.gains import tuning_gains
 from transformer_norms.report.regime import ngram_lines, result_failures
-from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import passed_orders
-from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import shorten
-from transformer_norms.training.measures import FACTOR, Start, differing_numbers
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 
 
 @dataclass(frozen=True)
 class Findings:
-    """`loss` is the field of summary.json that counts. By the variant's name: `outcomes` of every
-    variant, `comparisons` of those that have a baseline, and `differences` from the baseline beyond
-    what was asked, in words, `ngrams` the losses of n-grams of order 1, 2, ... By their texts: the
-    comparisons of the study's `contrasts`, without those of which a variant has no results."""
+    """`loss` is the field of summary.json that counts, and `rules` what all comparisons share.
+
+    By the variant's name: `outcomes` of every variant, `gains` of those that were tuned, in nats,
+    `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
+    asked, in words, and `ngrams`, the losses of n-grams of order 1, 2, ... on the tokens of the
+    loss that counts. By their texts: the `contrasts` of which every variant has results.
+    """
 
     study: Study
     loss: str
     outcomes: Mapping[str, Outcomes]
+    gains: Mapping[str, float]
+    rules: Rules
     comparisons: Mapping[str, Comparison]
     differences: Mapping[str, Sequence[str]]
-    ngrams: Mapping[str, Sequence[float]]  # of each variant, on the tokens of the loss that counts
+    ngrams: Mapping[str, Sequence[float]]
     contrasts: Mapping[str, Comparison]
 
     @property
@@ -65,31 +72,76 @@ class Findings:
         return "baseline" if variant.baseline == variant.name else ""
 
 
-def findings(study: Study) -> Findings:
-    """The findings of a study. Raises ConfigError if runs would be compared that must not be."""
+def findings(study: Study, noise: Study | None = None) -> Findings:
+    """The findings of a study. `noise` is a study beside it that measured how losses scatter; it
+    counts where the study itself has too few comparisons to say so. Raises ConfigError if runs
+    would be compared that must not be."""
     check_comparable(study)
+    loss = _loss_that_counts(study)
+    outcomes = result_outcomes(study, loss)
+    gains = tuning_gains(study, outcomes)
+    asked = _asked(study, outcomes, gains)
+    rules = Rules(study.effect, _usual_variance(study, asked, noise), study.looks)
+    comparisons = compare(asked, rules)
+    compared = [v for v in study.variants if v.name in comparisons]
+    return Findings(
+        study=study,
+        loss=loss,
+        outcomes=outcomes,
+        gains=gains,
+        rules=rules,
+        comparisons={v.name: comparisons[v.name] for v in compared},
+        differences={v.name: differences(study, v) for v in compared},
+        ngrams={variant.name: ngram_lines(variant, loss) for variant in study.variants},
+        contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
+    )
+
+
+def _loss_that_counts(study: Study) -> str:
+    """The test loss if every finished result has one."""
     finished = [run.summary for run in study.results if run.finished]
     tested = bool(finished) and all(summary.test_loss is not None for summary in finished)
-    loss = "test_loss" if tested else "val_loss"
-    failures = result_failures(study, loss)
-    outcomes = {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
-    compared = [v for v in study.variants if v.compared and v.results]
-    pairs = {v.name: pair(outcomes[v.name], outcomes[study.baseline_of(v).name]) for v in compared}
+    return "test_loss" if tested else "val_loss"
+
+
+def _asked(
+    study: Study, outcomes: Mapping[str, Outcomes], gains: Mapping[str, float]
+) -> dict[str, Sides]:
+    """The comparisons that a study asks for: of variants with their baselines by the variants'
+    names, and contrasts by their texts."""
+
+    def side(name: str, coefficient: float) -> Side:
+        return Side(coefficient, outcomes[name], gains.get(name, 0.0))
+
+    pairs = {
+        v.name: [side(v.name, 1.0), side(study.baseline_of(v).name, -1.0)]
+        for v in study.variants
+        if v.compared and v.results
+    }
     contrasts = {
-        contrast.text: [Side(c, outcomes[name]) for name, c in contrast.coefficients.items()]
+        contrast.text: [side(name, c) for name, c in contrast.coefficients.items()]
         for contrast in study.contrasts
         if all(study.variant(name).results for name in contrast.coefficients)
     }
-    comparisons = compare({**contrasts, **pairs}, study.effect)
-    return Findings(
-        study,
-        loss,
-        outcomes,
-        {name: comparisons[name] for name in pairs},
-        {variant.name: differences(study, variant) for variant in compared},
-        {variant.name: ngram_lines(variant, loss) for variant in study.variants},
-        {text: comparisons[text] for text in contrasts},
-    )
+    return {**contrasts, **pairs}
+
+
+def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | None) -> Prior | None:
+    """The prior of the variances: the study's own, if it has ENOUGH comparisons, or that of the
+    noise beside it."""
+    pairs = [asked[v.name] for v in study.variants if v.name in asked]
+    own = usual_variance(pairs, "the comparisons of this study", fewest=ENOUGH)
+    if own or noise is None:
+        return own
+    loss = _loss_that_counts(noise)
+    beside = _asked(noise, result_outcomes(noise, loss), {})
+    return usual_variance(beside.values(), f"{noise.home.name} beside this study", fewest=1)
+
+
+def result_outcomes(study: Study, loss: str) -> dict[str, Outcomes]:
+    """The outcomes of every variant, by its name."""
+    failures = result_failures(study, loss)
+    return {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
 
 
 def _outcomes(variant: Variant, loss: str, failures: Mapping[Path, str]) -> Outcomes:
@@ -98,200 +150,3 @@ def _outcomes(variant: Variant, loss: str, failures: Mapping[Path, str]) -> Outc
         {run.seed: failures[run.folder] for run in variant.ended if run.folder in failures},
         frozenset(member.seed for member in variant.results if not member.ended),
     )
-
-
-# --------------------------------------------------------------------------------- fair comparisons
-
-# Two runs must share these for their losses to be compared: key or group of keys -> its name.
-_SHARED = {
-    "tokenizer": "tokenizer",
-    "data.split": "split",
-    "data.val_fraction": "split",
-    "data.test_fraction": "split",
-    "data.val_tokens": "evaluation",
-    "model.context": "evaluation",
-    "data": "data",
-    "trainer.precision": "precision",
-    "trainer.steps": "horizon",
-    "trainer.batch_size": "horizon",
-}
-_FLOPS_NAMED = 0.001  # share from which FLOPs per token are named; below are gains and sums
-_FLOPS_UNFAIR = 0.01  # share from which that is more than a fair comparison has
-_MACHINE = ("device", "threads", "commit", "dirty")  # fields of a summary
-
-
-def check_comparable(study: Study) -> None:
-    """Raises ConfigError, naming the field and two runs, if runs would be compared or averaged that
-    differ in data, split, tokenizer, evaluation, precision, horizon or batches."""
-    for variant in study.variants:
-        _check_seeds(variant)
-        if variant.compared:
-            _check_pair(variant, study.baseline_of(variant))
-    for contrast in study.contrasts:
-        for sides in combinations(contrast.coefficients, 2):
-            _check_pair(*map(study.variant, sides))
-
-
-def _check_seeds(variant: Variant) -> None:
-    """The runs of a variant differ only in their seed, and no two have the same seed. Its tuning
-    runs differ also in what is tuned."""
-    places: dict[str, StudyRun] = {}
-    for member in (*variant.trials, *variant.results):
-        place = json.dumps([member.stage, member.tuned, member.seed], sort_keys=True)
-        earlier = places.setdefault(place, member)
-        if earlier is not member:
-            if member.run and earlier.run:
-                _refuse_different(earlier.run, member.run)
-            raise ConfigError(
-                f"{variant.name}: seed {member.seed} has two runs, {earlier.folder} and "
-                f"{member.folder}; name the folders, or the one sweep, that are meant"
-            )
-    trials = [(trial.run, trial.tuned) for trial in variant.trials if trial.run and trial.ended]
-    for run, tuned in trials[1:]:
-        _refuse_different(trials[0][0], run, only_shared=True, ignored=tuned)
-    for run in variant.ended[1:]:
-        _refuse_different(variant.ended[0], run)
-
-
-def _check_pair(variant: Variant, baseline: Variant) -> None:
-    if not (variant.ended and baseline.ended):
-        return
-    _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)
-    at_seed = {run.seed: run for run in baseline.ended if run.finished}
-    for run in variant.ended:
-        pair = at_seed.get(run.seed) if run.finished else None
-        if pair and run.summary.batch_chain != pair.summary.batch_chain:
-            raise ConfigError(
-                f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
-                "losses are no pair"
-            )
-
-
-def _refuse_different(
-    first: SavedRun, second: SavedRun, *, only_shared: bool = False, ignored: Iterable[str] = ()
-) -> None:
-    """Raises ConfigError if a setting differs that is not `ignored`; with `only_shared` only the
-    settings count that every two runs must share."""
-    differing = {
-        key: values
-        for key, values in _differing_settings(first, second).items()
-        if (_kind(key) or not only_shared) and not _within(key, ignored)
-    }
-    prints = first.summary.data.fingerprint, second.summary.data.fingerprint
-    if prints[0] != prints[1]:
-        differing["data.fingerprint"] = prints
-    if not differing:
-        return
-    key = min(differing, key=lambda key: (_rank(key), key))
-    value, second_value = map(shorten, differing[key])
-    kind = f" ({_kind(key)})" if _kind(key) else ""
-    raise ConfigError(
-        f"{key}{kind}: {value} in {first.folder} and {second_value} in {second.folder}; such runs "
-        "are not compared: name other folders, or a --baseline without it"
-    )
-
-
-def _differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
-    """The settings that are not the same in two runs, `none` where one has no such key."""
-    pairs = {
-        key: (first.settings.get(key, "none"), second.settings.get(key, "none"))
-        for key in sorted({*first.settings, *second.settings})
-    }
-    return {key: values for key, values in pairs.items() if values[0] != values[1]}
-
-
-def _rank(key: str) -> int:
-    """The place of a key in _SHARED; behind the last for all other keys."""
-    places = (place for place, group in enumerate(_SHARED) if _within(key, [group]))
-    return next(places, len(_SHARED))
-
-
-def _kind(key: str) -> str:
-    return [*_SHARED.values(), ""][_rank(key)]
-
-
-def _within(key: str, groups: Iterable[str]) -> bool:
-    return any(key == group or key.startswith(f"{group}.") for group in groups)
-
-
-# -------------------------------------------------------------- differences that nobody asked about
-
-
-def differences(study: Study, variant: Variant) -> list[str]:
-    """All differences, in words, of a variant and its baseline beyond the axes asked about:
-    settings (the baseline's in brackets), parameters, FLOPs per token, machines and code."""
-    baseline = study.baseline_of(variant)
-    if not (variant.ended and baseline.ended):
-        return []
-    settings = [
-        f"{key} {shorten(value)} ({shorten(baseline_value)})"
-        for key, (value, baseline_value) in _unasked_settings(study, variant).items()
-    ]
-    costs = _different_costs(variant.ended[0], baseline.ended[0])
-    starts = _different_starts(variant.ended[0], baseline.ended[0])
-    return settings + costs + starts + mixture_notes([*variant.ended, *baseline.ended])
-
-
-def confounds(study: Study, variant: Variant) -> list[str]:
-    """The names of the settings in `differences`, cut short: init, embed_scale, final_norm."""
-    keys = [
-        key.removeprefix("architecture.").replace("optimizer.lr_factor", "lr_factor")
-        for key in _unasked_settings(study, variant)
-    ]
-    return list(dict.fromkeys(key.partition(".")[0] for key in keys))
-
-
-def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, Any]]:
-    """The settings in which a variant and its baseline differ, without the axes asked about and
-    the keys that were tuned."""
-    baseline = study.baseline_of(variant)
-    if not (variant.ended and baseline.ended):
-        return {}
-    asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
-    differing = _differing_settings(variant.ended[0], baseline.ended[0])
-    return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
-
-
-def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
-    notes = []
-    parameters, of = variant.summary.parameters, baseline.summary.parameters
-    if parameters is not None and of is not None and parameters != of:
-        notes.append(f"parameters {parameters - of:+,} (of {of:,})")
-    if variant.flops_per_token is not None and baseline.flops_per_token:
-        share = variant.flops_per_token / baseline.flops_per_token - 1
-        if abs(share) >= _FLOPS_NAMED:
-            flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
-            notes.append(f"FLOPs per token {share:+.2%}{flag}")
-    return notes
-
-
-def _different_starts(variant: SavedRun, baseline: SavedRun) -> list[str]:
-    """The starts of two variants, in words, where they are too far apart to be comparable."""
-    starts = variant.summary.start, baseline.summary.start
-    if starts[0] is None or starts[1] is None:
-        return []
-    numbers = differing_numbers(Start(*starts[0]), Start(*starts[1]))
-    return (
-        [f"starts more than a factor of {FACTOR:g} apart: {', '.join(numbers)}"] if numbers else []
-    )
-
-
-def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
-    """The properties of machine, libraries and code, in words, that differ between runs."""
-    summaries = [run.summary for run in runs]
-    values = {name: [getattr(summary, name) for summary in summaries] for name in _MACHINE}
-    values["replicas"] = [summary.replicas or 1 for summary in summaries]
-    for name in sorted({name for summary in summaries for name in summary.versions}):
-        values[name] = [summary.versions.get(name) for summary in summaries]
-    notes = []
-    for name, of_runs in values.items():
-        counts = Counter(map(str, of_runs)).most_common()
-        listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
-        notes += [f"{name} mixed: {listed}"] if len(counts) > 1 else []
-    sources = [summary.source for summary in summaries]
-    common = set.intersection(*map(set, sources)) if sources else set()
-    files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
-    if files:
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        notes.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
-    return notes

@@ -74,7 +74,8 @@ class Variant:
 class Study:
     """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for beside those with a baseline; `left_out`: why a sweep's contrast is not among them."""
+    for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
+    `looks`: how often results were complete; from 2 on, seeds were added after a look."""
 
     home: Path
     axes: list[str]
@@ -85,6 +86,7 @@ class Study:
     tune: dict[str, list[Any]] = field(default_factory=dict)
     contrasts: list[Contrast] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    looks: int = 1
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

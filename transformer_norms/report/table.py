@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from math import inf, isinf, isnan
 from textwrap import wrap
 
+from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.statistics import detectable_difference
-from transformer_norms.comparison.verdict import plural
+from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.study import Study, Variant
@@ -151,15 +153,20 @@ def noise_notes(findings: Findings) -> list[str]:
     for name, c in findings.comparisons.items():
         if c.correlation is None or not c.sd:
             continue
-        sizes = [
-            f"{detectable_difference(c.sd, n, together, c.effect):.4f} with {n}" for n in _SEEDS
-        ]
+        sizes = [f"{_detectable_with(c, n, together):.4f} with {n}" for n in _SEEDS]
         notes.append(
             f"{name} and its baseline: pairs of one seed correlate at {number(c.correlation, 2)}, "
             f"their differences have a standard deviation of {c.sd:.4f}; such noise lets a true "
             f"difference be found nine times in ten from {', '.join(sizes)} seeds"
         )
     return notes
+
+
+def _detectable_with(c: Comparison, seeds: int, compared: int) -> float:
+    """The smallest true difference that another number of seeds, planned at once, would find."""
+    assert c.spread is not None
+    spread = Spread(c.spread.variance, c.spread.freedom - len(c.seeds) + seeds)
+    return detectable_difference(spread, seeds, compared, c.effect, max(c.gains))
 
 
 def start_notes(findings: Findings) -> list[str]:

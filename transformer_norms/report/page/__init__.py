@@ -14,8 +14,9 @@ from markupsafe import Markup
 
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, sentence
+from transformer_norms.report.fairness import confounds
 from transformer_norms.report.figures import COLOURS, DASHES
-from transformer_norms.report.findings import LOSSES, Findings, confounds
+from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.page.charts import chart_data
 from transformer_norms.report.page.differences import HEIGHT, WIDTH, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings

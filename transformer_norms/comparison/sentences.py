@@ -1,0 +1,142 @@
+"""The verdict on a comparison as a sentence, which claims what its numbers carry, and no more."""
+
+import math
+from collections.abc import Sequence
+
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import FEWEST, LEVEL
+from transformer_norms.comparison.verdict import Comparison
+
+
+def comparison_sentence(
+    variant: str,
+    baseline: str,
+    comparison: Comparison,
+    outcomes: Outcomes,
+    baseline_outcomes: Outcomes,
+) -> str:
+    """The verdict on `variant` against `baseline`, in nats per token and without a full stop. It
+    claims what its numbers carry, and no more."""
+    match comparison.verdict:
+        case "better" | "worse":
+            claim = _difference_claim(variant, baseline, comparison)
+        case "equivalent":
+            claim = _equivalence_claim(variant, baseline, comparison)
+        case "not distinguishable":
+            claim = _undecided_claim(variant, baseline, comparison)
+        case "identical":
+            seeds = plural(len(comparison.seeds), "seed")
+            claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
+        case "failed":
+            sides = [(variant, outcomes), (baseline, baseline_outcomes)]
+            claim = _failure_claim(sides if outcomes.failed else sides[::-1], comparison)
+        case "too few seeds":
+            claim = _too_few_claim(variant, baseline, comparison)
+    return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
+
+
+def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
+    difference, interval = difference_and_interval(c, sign=-1 if c.verdict == "better" else 1)
+    return (
+        f"{variant} is {c.verdict} than {baseline} by {difference} nats "
+        f"({interval}, {_evidence(c)})"
+    )
+
+
+def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
+    assert c.p_equivalent is not None
+    difference, interval = difference_and_interval(c)
+    return (
+        f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
+        f"(difference {difference}, {interval}, {_p_text(c.p_equivalent)} after Holm, "
+        f"{plural(len(c.seeds), 'seed')})"
+    )
+
+
+def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
+    assert c.p_holm is not None
+    assert c.detectable is not None
+    difference, interval = difference_and_interval(c)
+    if c.p_holm < LEVEL:
+        return (
+            f"{variant} differs from {baseline} by {difference} nats "
+            f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
+        )
+    return (
+        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')} "
+        f"(they would find a true difference of {_two_digit_text(c.detectable)} nine times in "
+        f"ten): difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
+    )
+
+
+def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
+    """`sides` are variant and baseline, one in which a run failed first."""
+    (name, outcomes), (second, rest) = sides
+    share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
+    claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
+    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
+
+
+def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
+    claim = f"{variant} cannot be compared with {baseline}"
+    if c.difference is None:
+        return f"{claim}: they have no seed in common"
+    difference = _two_digit_text(c.difference)
+    if len(c.seeds) == 1:
+        return f"{claim} with 1 seed (difference {difference} nats)"
+    if len(c.seeds) < FEWEST:
+        by_seed = " and ".join(map(_two_digit_text, c.differences))
+        return (
+            f"{claim} with {len(c.seeds)} seeds, {FEWEST} are the fewest (mean difference "
+            f"{difference} nats, by seed {by_seed})"
+        )
+    return (
+        f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
+        "which therefore count as one"
+    )
+
+
+def _missing_note(name: str, outcomes: Outcomes) -> str:
+    missing = len(outcomes.missing)
+    if not missing:
+        return ""
+    verb = "is" if missing == 1 else "are"
+    return f"; {name}: {missing} of {plural(outcomes.planned, 'run')} {verb} missing"
+
+
+def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
+    """The difference, times `sign`, and its interval, to two digits of its half-width."""
+    assert c.difference is not None
+    assert c.low is not None
+    assert c.high is not None
+    decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
+    low, high = sorted((sign * c.low, sign * c.high))
+    difference, low_text, high_text = (
+        f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)
+    )
+    return difference, f"95 % interval {low_text} to {high_text}"
+
+
+def _evidence(c: Comparison) -> str:
+    assert c.p_holm is not None
+    exact = "" if c.sign_flip is None else f", sign-flip {_p_text(c.sign_flip)}"
+    return f"{_p_text(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
+
+
+def _p_text(p: float) -> str:
+    if p < 0.001:
+        return "p below 0.001"
+    if 0.0495 <= p < LEVEL:
+        return "p just below 0.05"  # three decimals would say that it is not
+    return f"p {p:.3f}" if p < 0.1 else f"p {p:.2f}"
+
+
+def _two_digit_text(value: float) -> str:
+    decimals = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:z.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

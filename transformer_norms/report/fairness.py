@@ -1,0 +1,208 @@
+"""What makes a comparison unfair: runs that must not be compared, and differences that nobody asked
+about."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.text_tables import shorten
+from transformer_norms.training.measures import FACTOR, Start, differing_numbers
+
+# Two runs must share these for their losses to be compared: key or group of keys -> its name.
+_SHARED = {
+    "tokenizer": "tokenizer",
+    "data.split": "split",
+    "data.val_fraction": "split",
+    "data.test_fraction": "split",
+    "data.val_tokens": "evaluation",
+    "model.context": "evaluation",
+    "data": "data",
+    "trainer.precision": "precision",
+    "trainer.steps": "horizon",
+    "trainer.batch_size": "horizon",
+}
+_FLOPS_NAMED = 0.001  # share from which FLOPs per token are named; below are gains and sums
+_FLOPS_UNFAIR = 0.01  # share from which that is more than a fair comparison has
+_MACHINE = ("device", "threads", "commit", "dirty")  # fields of a summary
+
+
+def check_comparable(study: Study) -> None:
+    """Raises ConfigError, naming the field and two runs, if runs would be compared or averaged that
+    differ in data, split, tokenizer, evaluation, precision, horizon or batches."""
+    for variant in study.variants:
+        _check_seeds(variant)
+        if variant.compared:
+            _check_pair(variant, study.baseline_of(variant))
+    for contrast in study.contrasts:
+        for sides in combinations(contrast.coefficients, 2):
+            _check_pair(*map(study.variant, sides))
+
+
+def _check_seeds(variant: Variant) -> None:
+    """The runs of a variant differ only in their seed, and no two have the same seed. Its tuning
+    runs differ also in what is tuned."""
+    places: dict[str, StudyRun] = {}
+    for member in (*variant.trials, *variant.results):
+        place = json.dumps([member.stage, member.tuned, member.seed], sort_keys=True)
+        earlier = places.setdefault(place, member)
+        if earlier is not member:
+            if member.run and earlier.run:
+                _refuse_different(earlier.run, member.run)
+            raise ConfigError(
+                f"{variant.name}: seed {member.seed} has two runs, {earlier.folder} and "
+                f"{member.folder}; name the folders, or the one sweep, that are meant"
+            )
+    trials = [(trial.run, trial.tuned) for trial in variant.trials if trial.run and trial.ended]
+    for run, tuned in trials[1:]:
+        _refuse_different(trials[0][0], run, only_shared=True, ignored=tuned)
+    for run in variant.ended[1:]:
+        _refuse_different(variant.ended[0], run)
+
+
+def _check_pair(variant: Variant, baseline: Variant) -> None:
+    if not (variant.ended and baseline.ended):
+        return
+    _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)
+    at_seed = {run.seed: run for run in baseline.ended if run.finished}
+    for run in variant.ended:
+        pair = at_seed.get(run.seed) if run.finished else None
+        if pair and run.summary.batch_chain != pair.summary.batch_chain:
+            raise ConfigError(
+                f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
+                "losses are no pair"
+            )
+
+
+def _refuse_different(
+    first: SavedRun, second: SavedRun, *, only_shared: bool = False, ignored: Iterable[str] = ()
+) -> None:
+    """Raises ConfigError if a setting differs that is not `ignored`; with `only_shared` only the
+    settings count that every two runs must share."""
+    differing = {
+        key: values
+        for key, values in _differing_settings(first, second).items()
+        if (_kind(key) or not only_shared) and not _within(key, ignored)
+    }
+    prints = first.summary.data.fingerprint, second.summary.data.fingerprint
+    if prints[0] != prints[1]:
+        differing["data.fingerprint"] = prints
+    if not differing:
+        return
+    key = min(differing, key=lambda key: (_rank(key), key))
+    value, second_value = map(shorten, differing[key])
+    kind = f" ({_kind(key)})" if _kind(key) else ""
+    raise ConfigError(
+        f"{key}{kind}: {value} in {first.folder} and {second_value} in {second.folder}; such runs "
+        "are not compared: name other folders, or a --baseline without it"
+    )
+
+
+def _differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
+    """The settings that are not the same in two runs, `none` where one has no such key."""
+    pairs = {
+        key: (first.settings.get(key, "none"), second.settings.get(key, "none"))
+        for key in sorted({*first.settings, *second.settings})
+    }
+    return {key: values for key, values in pairs.items() if values[0] != values[1]}
+
+
+def _rank(key: str) -> int:
+    """The place of a key in _SHARED; behind the last for all other keys."""
+    places = (place for place, group in enumerate(_SHARED) if _within(key, [group]))
+    return next(places, len(_SHARED))
+
+
+def _kind(key: str) -> str:
+    return [*_SHARED.values(), ""][_rank(key)]
+
+
+def _within(key: str, groups: Iterable[str]) -> bool:
+    return any(key == group or key.startswith(f"{group}.") for group in groups)
+
+
+# -------------------------------------------------------------- differences that nobody asked about
+
+
+def differences(study: Study, variant: Variant) -> list[str]:
+    """All differences, in words, of a variant and its baseline beyond the axes asked about:
+    settings (the baseline's in brackets), parameters, FLOPs per token, machines and code."""
+    baseline = study.baseline_of(variant)
+    if not (variant.ended and baseline.ended):
+        return []
+    settings = [
+        f"{key} {shorten(value)} ({shorten(baseline_value)})"
+        for key, (value, baseline_value) in _unasked_settings(study, variant).items()
+    ]
+    costs = _different_costs(variant.ended[0], baseline.ended[0])
+    starts = _different_starts(variant.ended[0], baseline.ended[0])
+    return settings + costs + starts + mixture_notes([*variant.ended, *baseline.ended])
+
+
+def confounds(study: Study, variant: Variant) -> list[str]:
+    """The names of the settings in `differences`, cut short: init, embed_scale, final_norm."""
+    keys = [
+        key.removeprefix("architecture.").replace("optimizer.lr_factor", "lr_factor")
+        for key in _unasked_settings(study, variant)
+    ]
+    return list(dict.fromkeys(key.partition(".")[0] for key in keys))
+
+
+def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, Any]]:
+    """The settings in which a variant and its baseline differ, without the axes asked about and
+    the keys that were tuned."""
+    baseline = study.baseline_of(variant)
+    if not (variant.ended and baseline.ended):
+        return {}
+    asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
+    differing = _differing_settings(variant.ended[0], baseline.ended[0])
+    return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
+
+
+def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
+    notes = []
+    parameters, of = variant.summary.parameters, baseline.summary.parameters
+    if parameters is not None and of is not None and parameters != of:
+        notes.append(f"parameters {parameters - of:+,} (of {of:,})")
+    if variant.flops_per_token is not None and baseline.flops_per_token:
+        share = variant.flops_per_token / baseline.flops_per_token - 1
+        if abs(share) >= _FLOPS_NAMED:
+            flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
+            notes.append(f"FLOPs per token {share:+.2%}{flag}")
+    return notes
+
+
+def _different_starts(variant: SavedRun, baseline: SavedRun) -> list[str]:
+    """The starts of two variants, in words, where they are too far apart to be comparable."""
+    starts = variant.summary.start, baseline.summary.start
+    if starts[0] is None or starts[1] is None:
+        return []
+    numbers = differing_numbers(Start(*starts[0]), Start(*starts[1]))
+    return (
+        [f"starts more than a factor of {FACTOR:g} apart: {', '.join(numbers)}"] if numbers else []
+    )
+
+
+def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
+    """The properties of machine, libraries and code, in words, that differ between runs."""
+    summaries = [run.summary for run in runs]
+    values = {name: [getattr(summary, name) for summary in summaries] for name in _MACHINE}
+    values["replicas"] = [summary.replicas or 1 for summary in summaries]
+    for name in sorted({name for summary in summaries for name in summary.versions}):
+        values[name] = [summary.versions.get(name) for summary in summaries]
+    notes = []
+    for name, of_runs in values.items():
+        counts = Counter(map(str, of_runs)).most_common()
+        listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
+        notes += [f"{name} mixed: {listed}"] if len(counts) > 1 else []
+    sources = [summary.source for summary in summaries]
+    common = set.intersection(*map(set, sources)) if sources else set()
+    files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
+    if files:
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        notes.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
+    return notes
