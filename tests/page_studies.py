@@ -7,10 +7,10 @@ from run_folders import config_of, folder_name, make_record, make_run, planned, 
 
 from transformer_norms.training.measures import Place, key_of
 
-RATES = [1e-3, 1e-2, 1e-1]
+RATES = [5e-3, 1e-2, 2e-2]
 LOSSES = {
     ("rmsnorm", "pre"): {0: 2.30, 1: 2.32, 2: 2.31},
-    ("rmsnorm", "post"): {0: 2.28, 1: 2.303, 2: 2.291},
+    ("rmsnorm", "post"): {0: 2.18, 1: 2.203, 2: 2.191},
     ("layernorm", "pre"): {0: 2.31, 1: 2.325, 2: 2.30},
     ("layernorm", "post"): {0: 2.4, 1: None, 2: 2.45},
 }

@@ -186,4 +186,5 @@ def _powers(x: float) -> ndarray:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 < value < 1e300
