@@ -186,5 +186,6 @@ def _powers(x: float) -> ndarray:
 
 
 def _is_positive(value: object) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 < value < 1e300
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 < value < 1e300  # a whole number of a config may have more digits than a float
