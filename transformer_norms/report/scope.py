@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from transformer_norms.comparison.verdict import plural
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 
