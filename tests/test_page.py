@@ -119,7 +119,7 @@ def test_curves_are_the_rows_of_the_runs(tuned):
             ]
             assert run["tokens"] == [row["tokens"] for row in rows]
             assert run["loss"] == pytest.approx([row["val/loss"] for row in rows], abs=1e-5)
-            assert run["diverged"] == (member.status == "diverged")
+            assert run["failed"] == (member.status == "diverged")
         finished = [m for m in variant.results if m.status == "finished"]
         means = [
             fmean(json.loads((m.folder / "metrics.jsonl").read_text().splitlines()[i])["val/loss"]
@@ -131,7 +131,7 @@ def test_curves_are_the_rows_of_the_runs(tuned):
         assert drawn["flops_per_token"] == 6000
 
 
-def test_a_rate_without_a_mean_loss_is_a_cross_and_no_point(tmp_path):
+def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_failed(tmp_path):
     """One of its two runs diverged before any loss was measured."""
     runs = []
     for rate, seed in ((1e-3, 100), (1e-3, 101), (1e-2, 100), (1e-2, 101)):
@@ -142,7 +142,9 @@ def test_a_rate_without_a_mean_loss_is_a_cross_and_no_point(tmp_path):
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100, 101])
     (line,) = chart_data(findings(read_study([tmp_path])), {})["rates"]["lines"]
     points = [(point["x"], point["loss"], point["failed"]) for point in line["points"]]
-    assert points == [(1e-3, 2.3, False), (1e-2, None, True)]
+    # The run that trained has its dot, and is the mean of those that did.
+    assert points == [(1e-3, 2.3, 0), (1e-2, 2.3, 1)]
+    assert [point["losses"] for point in line["points"]] == [[2.3, 2.3], [2.3]]
 
 
 def test_probes_are_means_over_the_seeds_that_finished(tuned):

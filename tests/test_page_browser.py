@@ -102,20 +102,22 @@ def test_it_is_used_by_keyboard(pages, opened):
 def test_every_seed_is_a_dot_and_a_diverged_one_a_cross(pages, opened):
     page = opened(pages["tuned"]).page
     traces = data(page, "finals")
-    dots = sorted(x for t in traces if "text" in t for x in t["x"])
+    dots = sorted(x for t in traces if "customdata" in t for x in t["x"])
     expected = sorted(x for losses in LOSSES.values() for x in losses.values() if x is not None)
     assert dots == expected
-    (cross,) = [t for t in traces if t["marker"].get("symbol") == "x"]
-    assert cross["name"] == "layernorm post"
+    (cross,) = [t for t in traces if t.get("marker", {}).get("symbol") == "x"]
+    assert (cross["name"], cross["text"]) == ("layernorm post", ["1 of 3"])
 
 
 def test_rates_have_a_ring_at_the_best_and_a_cross_where_one_diverged(pages, opened):
     page = opened(pages["tuned"]).page
     traces = data(page, "rates")
     assert page.evaluate("document.getElementById('rates').layout.xaxis.type") == "log"
-    rings = [t for t in traces if t["marker"].get("symbol") == "circle-open"]
+    dots = sorted(x for t in traces if t["mode"] == "markers" and "customdata" in t for x in t["x"])
+    assert dots == sorted([*RATES[:2] * 4, *RATES[2:] * 2])  # at the last rate two diverged
+    rings = [t for t in traces if t.get("marker", {}).get("symbol") == "circle-open"]
     assert [ring["x"] for ring in rings] == [[RATES[1]]] * 4
-    crosses = {t["name"]: t["x"] for t in traces if t["marker"].get("symbol") == "x"}
+    crosses = {t["name"]: t["x"] for t in traces if t.get("marker", {}).get("symbol") == "x"}
     assert crosses == {"rmsnorm post": [RATES[2]], "layernorm post": [RATES[2]]}
 
 
@@ -148,7 +150,10 @@ def test_probes_are_shown_by_block_at_a_step_and_over_steps_of_a_variant(pages, 
 def test_a_number_is_an_axis_and_its_charts_have_a_legend(pages, opened):
     page = opened(pages["depth"]).page
     traces = data(page, "axis-0")
-    assert {t["name"]: t["x"] for t in traces} == {"pre": [2, 4, 16], "sandwich": [2, 4, 16]}
+    means = [t for t in traces if t["mode"] == "lines"]
+    assert {t["name"]: t["x"] for t in means} == {"pre": [2, 4, 16], "sandwich": [2, 4, 16]}
+    dots = [t for t in traces if t["mode"] == "markers"]
+    assert [t["x"] for t in dots] == [[2, 2, 4, 4, 16, 16]] * 2
     assert page.locator("#axis-0 .legendtext").all_text_contents() == ["pre", "sandwich"]
 
 
@@ -260,14 +265,14 @@ def uneven(tmp_path_factory):
 def test_crosses_of_runs_that_diverged_are_in_view_and_in_their_own_row(uneven, opened):
     page = opened(uneven).page
     low, high = page.evaluate("document.getElementById('curves').layout.yaxis.range")
-    crosses = [t for t in data(page, "curves") if t["mode"] == "markers"]
-    assert len(crosses) == 6
-    assert all(low <= y <= high for t in crosses for y in t["y"])
+    (crosses,) = [t for t in data(page, "curves") if t.get("marker", {}).get("symbol") == "x"]
+    assert crosses["text"] == ["6"]  # they ended at one step
+    assert all(low <= y <= high for y in crosses["y"])
     shown = "[...document.querySelectorAll('#curves .point')].map(p => getComputedStyle(p).display)"
     assert "none" not in page.evaluate(shown)
-    (ended,) = [t for t in data(page, "finals") if t["marker"].get("symbol") == "x"]
+    (ended,) = [t for t in data(page, "finals") if t.get("marker", {}).get("symbol") == "x"]
     assert all(0.5 < y < 1.5 for y in ended["y"])
-    assert len(set(ended["y"])) == 6
+    assert ended["text"] == ["6 of 6"]
 
 
 def test_what_is_shown_by_block_is_of_the_step_that_is_named(uneven, opened):

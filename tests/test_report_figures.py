@@ -1,5 +1,6 @@
 """A report's figures."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from run_folders import (
     PRE,
     config_of,
+    edit,
     folder,
     make_record,
     make_run,
@@ -18,8 +20,9 @@ from run_folders import (
     tuning_study,
 )
 
-from transformer_norms.report import figures
+from transformer_norms.report import curves, rates
 from transformer_norms.report.figures import line_style, spread_apart
+from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Curve, loss_range
 from transformer_norms.report.writing import write_report
@@ -28,6 +31,13 @@ from transformer_norms.report.writing import write_report
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def drawn_by(monkeypatch, room):
+    """The figures that a file draws, which are not written."""
+    drawings = []
+    monkeypatch.setattr(room, "figure_bytes", lambda figure, kind: drawings.append(figure) or b"")
+    return drawings
 
 
 @pytest.mark.parametrize("rate", ["1e999", "9" * 400])
@@ -83,19 +93,83 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
             make_run("study", config, loss, status="diverged" if loss is None else "finished")
     best = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})
     make_record("study", runs, tune={"optimizer.lr": list(tried)}, tuned=[best])
-    drawings = []
-    monkeypatch.setattr(
-        figures, "figure_bytes", lambda figure, kind: drawings.append(figure) or b""
-    )
-    figures.draw_rates(read_study([Path("study")]))
-    lines = drawings[0].axes[0].lines
-    drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in lines]
-    top = drawings[0].axes[0].get_ylim()[1]
-    mean = (2.0 + 5.5) / 2
-    assert ("o", [[1e-3, 4.1], [1e-2, mean]]) in drawn
+    drawings = drawn_by(monkeypatch, rates)
+    rates.draw_rates(read_study([Path("study")]))
+    (axes,) = drawings[0].axes
+    drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in axes.lines]
+    top = axes.get_ylim()[1]
+    assert ("None", [[1e-3, 4.1], [1e-2, 2.0]]) in drawn  # the line of the means
+    assert ("o", [[1e-3, 4.0], [1e-3, 4.2], [1e-2, 2.0]]) in drawn  # every run that trained
     assert [at for marker, at in drawn if marker == "x"] == [[[1e-2, top]], [[1e-1, top]]]
-    rings = [line for line in lines if line.get_markerfacecolor() == "none"]
-    assert [ring.get_xydata().tolist() for ring in rings] == [[[1e-2, mean]]]
+    assert "2" in {text.get_text() for text in axes.texts}  # runs that failed at the last rate
+    rings = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+    assert [ring.get_xydata().tolist() for ring in rings] == [[[1e-2, 2.0]]]
+
+
+NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}
+
+
+def give_ngrams(study="study"):
+    for run in Path(study).glob("*/summary.json"):
+        data = json.loads(run.read_text())["data"]
+        edit(run.parent, data=data | {"ngrams": NGRAMS})
+
+
+def limits(drawings):
+    return [(one.get_xlim(), one.get_ylim()) for one in drawings[-1].axes]
+
+
+def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypatch):
+    trained = {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}}
+    drawings = drawn_by(monkeypatch, curves)
+    for name, losses in (("few", trained), ("more", trained | {"post": {0: 3.3, 1: 2.6, 2: None}})):
+        make_study(name, losses)
+        give_ngrams(name)
+        found = findings(read_study([Path(name)]))
+        rows = {run.folder: run.metrics() for run in found.study.results}
+        assert curves.draw_curves(found, rows).keys() == {"curves.svg", "curves.png"}
+    few, more = (limits([drawings[k]]) for k in (0, -1))
+    assert few[0] == more[0]
+    assert few[1][0] == more[1][0]  # its other axis has a row for each variant
+    left, right = drawings[-1].axes
+    assert left.get_ylabel().startswith("validation loss")
+    assert "3 of 3" in {text.get_text() for text in right.texts}
+    crosses = [line for line in right.lines if line.get_marker() == "x"]
+    assert [cross.get_xdata().tolist() for cross in crosses] == [[1]]
+    marked = [line for line in left.lines if line.get_marker() == "x"]
+    assert {float(y) for cross in marked for y in cross.get_ydata()} == {left.get_ylim()[1]}
+
+
+def test_lines_of_n_grams_are_drawn_where_they_are_in_view(monkeypatch):
+    drawings = drawn_by(monkeypatch, curves)
+    make_study("study", {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}})
+    give_ngrams()
+    found = findings(read_study([Path("study")]))
+    curves.draw_curves(found, {run.folder: run.metrics() for run in found.study.results})
+    left, right = drawings[0].axes
+    for axes, ends in ((left, left.get_ylim()), (right, right.get_xlim())):
+        lines = zip("unigram bigram 3-gram 4-gram 5-gram".split(), NGRAMS["val"], strict=True)
+        inside = {name for name, loss in lines if ends[0] < loss < ends[1]}
+        assert inside >= {"3-gram", "4-gram"}
+        assert {text.get_text() for text in axes.texts if "gram" in text.get_text()} == inside
+    assert "unigram" not in {text.get_text() for text in right.texts}
+
+
+@pytest.mark.parametrize("tuned_too", [False, True])
+def test_beside_a_table_of_validation_loss_no_curve_of_the_training_loss_is_drawn(
+    monkeypatch, tuned_too
+):
+    drawings = drawn_by(monkeypatch, curves)
+    if tuned_too:
+        tuning_study()
+    else:
+        make_study("study", {"pre": PRE, "peri": PRE})
+    found = findings(read_study([Path("study")]))
+    once = {run.folder: run.metrics()[-1:] for run in found.study.results}
+    curves.draw_curves(found, once)
+    labels = [(one.get_xlabel(), one.get_ylabel()) for one in drawings[0].axes]
+    expected = [("optimizer.lr", "validation loss, nats per token")] if tuned_too else []
+    assert labels == [*expected, ("final validation loss, nats per token", "")]
 
 
 def test_names_at_the_lines_do_not_overlap_and_keep_their_order():
@@ -138,7 +212,7 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
             beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
         return b""
 
-    monkeypatch.setattr(figures, "figure_bytes", look_at)
+    monkeypatch.setattr(curves, "figure_bytes", look_at)
     write_report(["study"])
     assert beyond
     assert not any(map(any, beyond))

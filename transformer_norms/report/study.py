@@ -61,7 +61,7 @@ class Variant:
 
     @property
     def lost(self) -> bool:
-        """Whether it diverged at every value that tuning tried, and so has no results."""
+        """Whether it failed at every value that tuning tried, and so has no results."""
         return self.tuned is not None and self.tuned.best is None
 
     @property
@@ -159,12 +159,10 @@ class Curve:
     tokens: Any
     loss: Any
     seconds: Any
-    diverged: bool = False
+    failed: bool = False
 
 
-def loss_curve(
-    rows: Rows, key: str, diverged: bool = False, most: int | None = None
-) -> Curve | None:
+def loss_curve(rows: Rows, key: str, failed: bool = False, most: int | None = None) -> Curve | None:
     """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
     of neighbours. None if there is no such row."""
     points = [
@@ -179,7 +177,7 @@ def loss_curve(
         ends = np.linspace(0, len(points), most + 1).astype(int)
         loss = np.add.reduceat(loss, ends[:-1]) / np.diff(ends)
         tokens, seconds = tokens[ends[1:] - 1], seconds[ends[1:] - 1]
-    return Curve(tokens, loss, seconds, diverged)
+    return Curve(tokens, loss, seconds, failed)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve | None:
@@ -193,21 +191,20 @@ def mean_curve(curves: Sequence[Curve]) -> Curve | None:
     return Curve(grid, loss, seconds)
 
 
-def shown_loss(evaluations: Sequence[int]) -> str:
-    """The key of the loss that figures show: that of validation if most runs have enough
-    evaluations. `evaluations` are their numbers by run."""
-    enough = sum(count >= _ENOUGH for count in evaluations)
-    return "val/loss" if 2 * enough > len(evaluations) else "train/loss"
+def enough_evaluations(evaluations: Sequence[int]) -> bool:
+    """Whether most runs have enough evaluations for curves of the validation loss. `evaluations`
+    are their numbers by run."""
+    return 2 * sum(count >= _ENOUGH for count in evaluations) > len(evaluations)
 
 
 def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
     """The range of losses that shows how training ended. It leaves out the first steps, the runs
-    that diverged and those that learned nothing. If all diverged, it reaches to twice the loss at
-    the start."""
+    that failed and those that ended above their start. If all failed, it reaches to twice the loss
+    at the start."""
     if not curves:
         return 0.0, 1.0
-    initial = float(np.median([curve.loss[0] for curve in curves]))
-    calm = [curve for curve in curves if not curve.diverged]
+    calm = [curve for curve in curves if not curve.failed]
+    initial = float(np.median([curve.loss[0] for curve in calm or curves]))
     if not calm:
         return 0.0, 2 * initial
     calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= initial] or calm

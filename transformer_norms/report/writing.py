@@ -10,10 +10,11 @@ from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell, say, track
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import sentence
-from transformer_norms.report.figures import draw_curves, draw_rates
+from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import render_page
+from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, result_failures, trial_failures
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.tuning_audit import audit_lines, audit_table

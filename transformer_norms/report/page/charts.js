@@ -17,8 +17,9 @@ const X = {
 function drawCurves() {
   const chosen = new FormData(document.getElementById("curve-controls"));
   const [x, key] = [chosen.get("x"), chosen.get("key")];
-  const range = chosen.has("whole") ? null : study.curves.ranges[key];
+  const range = chosen.has("whole") ? wholeRange(key) : study.curves.ranges[key] || [0, 1];
   const traces = [];
+  let row = 0;
   for (const place of chosenVariants()) {
     const variant = study.curves.variants[place];
     const add = (curve, trace) => {
@@ -28,8 +29,10 @@ function drawCurves() {
     for (const run of variant.runs.filter((run) => run.key === key)) {
       const label = { name: `${study.names[place]}, ${run.text}`, hovertemplate: `%{fullData.name}<br>%{x:.4s} ${x}<br>%{y:.4f} nats<extra></extra>` };
       if (chosen.has("seeds")) add(run, { ...label, opacity: 0.4, line: { color: colour(place), width: 1 } });
-      if (run.diverged) add(lastPoint(run, range), { ...label, ...cross(place), hovertemplate: `%{fullData.name}<br>%{x:.4s} ${x}<br>${run.loss.at(-1).toFixed(4)} nats<extra></extra>` });
     }
+    const failed = variant.runs.filter((run) => run.key === key && run.failed).map((run) => X[x].of(run, variant)).filter(Boolean);
+    if (failed.length) traces.push(failedEnds(place, failed, range, row));
+    row += failed.length > 0;
     const mean = variant.means[key];
     if (mean) add(mean, {
       name: study.names[place], line: { color: colour(place), width: 2.4, dash: dash(place) },
@@ -39,19 +42,54 @@ function drawCurves() {
   show("curves", traces, {
     height: 430,
     xaxis: axis(X[x].title, { rangemode: "tozero", exponentformat: "SI" }),
-    yaxis: axis(`${LOSSES[key]}, nats per token`, range ? { range } : {}),
+    yaxis: axis(`${LOSSES[key]}, nats per token`, { range }),
+    ...(key === "val/loss" ? ngrams(study.ngrams.validation, range, "y") : {}),
   });
 }
 
-// The end of a curve, at the edge of the range where it is out of view.
-function lastPoint(curve, range) {
-  const ended = curve.loss.at(-1);
-  const [low, high] = range || [ended, ended];
-  return { tokens: curve.tokens.slice(-1), loss: [Math.min(Math.max(ended, low), high)], seconds: curve.seconds.slice(-1) };
+function wholeRange(key) {
+  const ends = study.curves.variants.flatMap(({ runs }) => runs.filter((run) => run.key === key))
+    .flatMap(({ loss }) => [Math.min(...loss), Math.max(...loss)]);
+  return padded(ends, 0.05, 0.1);
 }
 
-function cross(place) {
-  return { mode: "markers", marker: { symbol: "x", size: 9, color: colour(place) }, cliponaxis: false };
+// Crosses where runs ended that failed, in a row below the upper edge; `along` are their x values.
+function failedEnds(place, along, range, row) {
+  const ends = along.map((values) => values.at(-1));
+  const places = [...new Set(ends)];
+  const texts = places.map((end) => String(ends.filter((one) => one === end).length));
+  return crosses(place, study.names[place], texts, { x: places, y: places.map(() => rowBelow(range, row)) });
+}
+
+// Crosses for runs that failed, with their number in words.
+function crosses(place, name, texts, more) {
+  return {
+    name, type: "scatter", mode: "markers+text", marker: { symbol: "x", size: 9, color: colour(place) }, cliponaxis: false,
+    text: texts, textposition: "middle left", textfont: { color: colour(place), size: 11 }, showlegend: false,
+    hovertemplate: "%{fullData.name}: %{text} failed<extra></extra>", ...more,
+  };
+}
+
+// The height of a variant's crosses: below the upper edge, each variant in a row of its own.
+function rowBelow([low, high], row) {
+  return high - (0.02 + 0.045 * row) * (high - low);
+}
+
+// The lines of n-grams that are in view, with their names: no axis is stretched for one. `value` is
+// the axis of the losses.
+function ngrams(lines, [low, high], value) {
+  const other = value === "y" ? "x" : "y";
+  const shown = lines.filter(({ loss }) => low < loss && loss < high);
+  return {
+    shapes: shown.map(({ loss }) => ({
+      type: "line", layer: "below", line: { color: css("--faint"), width: 1, dash: "dot" },
+      [`${value}0`]: loss, [`${value}1`]: loss, [`${other}ref`]: `${other} domain`, [`${other}0`]: 0, [`${other}1`]: 1,
+    })),
+    annotations: shown.map(({ name, loss }) => ({
+      text: name, showarrow: false, font: { color: css("--faint"), size: 11 }, [value]: loss, [`${other}ref`]: `${other} domain`,
+      [other]: 1, ...(value === "y" ? { xanchor: "right", yanchor: "bottom" } : { xanchor: "center", yanchor: "bottom" }),
+    })),
+  };
 }
 
 function drawFinals() {
@@ -59,7 +97,7 @@ function drawFinals() {
   const [from, to] = finalsRange(rows);
   const traces = [];
   rows.forEach((place, row) => {
-    const { losses, texts, mean, half, failed } = study.finals[place];
+    const { losses, texts, mean, half, failed, ended } = study.finals[place];
     const name = study.names[place];
     const marker = { color: colour(place), size: 8, opacity: 0.7 };
     const dots = { name, y: losses.map(() => row - 0.16), text: texts, type: "scatter", mode: "markers", hovertemplate: "%{fullData.name}, %{text}<br>%{customdata:.4f} nats<extra></extra>", customdata: losses };
@@ -71,16 +109,14 @@ function drawFinals() {
       error_x: { type: "data", array: [half || 0], visible: half !== null, color: colour(place), thickness: 2 },
       hovertemplate: "%{fullData.name}, mean<br>%{x:.4f} nats<extra></extra>",
     });
-    if (failed) traces.push({
-      x: Array(failed).fill(1), y: Array(failed).fill(0).map((_, i) => row - 0.3 + 0.6 * (i + 1) / (failed + 1)), xaxis: "x2", type: "scatter",
-      name, hovertemplate: "%{fullData.name} failed<extra></extra>", ...cross(place),
-    });
+    if (failed) traces.push(crosses(place, name, [`${failed} of ${ended}`], { x: [1], y: [row + 0.16], xaxis: "x2" }));
   });
   const narrow = document.getElementById("finals").clientWidth < NARROW;
   show("finals", traces, {
-    height: 90 + 34 * Math.max(1, rows.length),
+    height: 100 + 34 * Math.max(1, rows.length), margin: { l: 60, r: 14, t: 24, b: 48 },
     xaxis: axis(`final ${study.loss}, nats per token`, { range: [from, to] }),
     xaxis2: { overlaying: "x", range: [0, 1], visible: false, fixedrange: true },
+    ...ngrams(study.ngrams.final, [from, to], "x"),
     yaxis: axis("", { tickvals: rows.map((_, row) => row), ticktext: rows.map((place) => (narrow ? study.short : study.names)[place]), range: [rows.length - 0.4, -0.6] }),
   });
 }
@@ -108,37 +144,48 @@ function padded(values, share, least) {
   return [low - margin, high + margin];
 }
 
-// Losses against a number: a line for each of `lines` that has points of the chosen variants.
-function drawAgainst(id, { key, ticks, log, lines }, title, showlegend) {
+// Losses against a number: a line for each of `lines` that has points of the chosen variants, and a
+// dot for each run.
+function drawAgainst(id, { key, ticks, log, lines }, title, reference, showlegend) {
   const chosen = chosenVariants();
   const drawn = lines.map((line) => ({ ...line, points: line.points.filter((point) => chosen.includes(point.variant)) }));
-  const losses = drawn.flatMap(({ points }) => points.map(({ loss }) => loss)).filter((loss) => loss !== null);
+  const losses = drawn.flatMap(({ points }) => points.flatMap((point) => point.losses));
   const range = padded(losses, 0.1, 0.1);
   const traces = [];
+  let row = 0;
   for (const { name, place, points, best } of drawn.filter(({ points }) => points.length)) {
     const ended = points.filter(({ loss }) => loss !== null);
     const trace = (points, hovertemplate) => ({ x: points.map(({ x }) => x), y: points.map(({ loss }) => loss), name, type: "scatter", hovertemplate });
     traces.push({
-      ...trace(ended, "%{fullData.name}<br>%{x}<br>%{y:.4f} nats<extra></extra>"), mode: "lines+markers",
-      line: { color: colour(place), dash: dash(place), width: 2 }, marker: { size: 6 },
+      ...trace(ended, "%{fullData.name}<br>%{x}<br>%{y:.4f} nats<extra></extra>"), mode: "lines",
+      line: { color: colour(place), dash: dash(place), width: 2 },
       error_y: { type: "data", array: ended.map(({ half }) => half || 0), visible: ended.some(({ half }) => half), color: colour(place), thickness: 1.2 },
+    });
+    const runs = points.flatMap(({ x, losses, seeds }) => losses.map((loss, i) => ({ x, loss, seed: seeds[i] })));
+    traces.push({
+      ...trace(runs, "%{fullData.name}, seed %{customdata}<br>%{x}<br>%{y:.4f} nats<extra></extra>"), mode: "markers",
+      customdata: runs.map(({ seed }) => seed), marker: { size: 6, color: colour(place), opacity: 0.7 }, showlegend: false,
     });
     const ring = ended.filter(({ x }) => x === best);
     if (ring.length) traces.push({ ...trace(ring, "%{fullData.name}: chosen, %{x}<extra></extra>"), mode: "markers", marker: { symbol: "circle-open", size: 15, color: colour(place), line: { width: 2 } }, showlegend: false });
     const lost = points.filter(({ failed }) => failed);
-    if (lost.length) traces.push({ ...trace(lost, "%{fullData.name}: a run failed at %{x}<extra></extra>"), y: lost.map(() => range[1]), ...cross(place), showlegend: false });
+    if (lost.length) traces.push(crosses(place, name, lost.map(({ failed, ended }) => `${failed} of ${ended}`), {
+      x: lost.map(({ x }) => x), y: lost.map(() => rowBelow(range, row)),
+    }));
+    row += lost.length > 0;
   }
   show(id, traces, {
     height: 400, showlegend, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
-    xaxis: axis(key, { type: log ? "log" : "linear", tickvals: ticks, ticktext: ticks.map(String) }),
+    xaxis: axis(key, { type: log ? "log" : "linear", tickvals: ticks, ticktext: ticks.map((tick) => String(Number(tick.toPrecision(3)))) }),
     yaxis: axis(`${title}, nats per token`, { range }),
+    ...ngrams(reference, range, "y"),
   });
 }
 
 function drawRates() {
-  if (study.rates) drawAgainst("rates", study.rates, "validation loss", false);
+  if (study.rates) drawAgainst("rates", study.rates, "validation loss", study.ngrams.validation, false);
 }
 
 function drawAxes() {
-  study.axes.forEach((chart, number) => drawAgainst(`axis-${number}`, chart, study.loss, chart.lines.length > 1));
+  study.axes.forEach((chart, number) => drawAgainst(`axis-${number}`, chart, study.loss, study.ngrams.final, chart.lines.length > 1));
 }

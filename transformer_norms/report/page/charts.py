@@ -6,8 +6,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.statistics import half_interval
+from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.rates import rate_lines
+from transformer_norms.report.regime import TUNED_ON, shared_lines
 from transformer_norms.report.study import (
     LOSS_KEYS,
     Curve,
@@ -15,13 +19,12 @@ from transformer_norms.report.study import (
     Study,
     StudyRun,
     Variant,
+    enough_evaluations,
     finite,
     loss_curve,
     loss_range,
     mean_curve,
-    shown_loss,
 )
-from transformer_norms.report.tuning_audit import audits
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import escape_label
@@ -46,12 +49,21 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
         "names": [escape_label(variant.name) for variant in study.variants],
         "short": [escape_label(variant.name[:_SHORT]) for variant in study.variants],
         "loss": LOSSES[findings.loss],
-        "curves": _curves(study, rows),
+        "ngrams": {
+            "final": _ngram_lines(study, findings.loss),
+            "validation": _ngram_lines(study, TUNED_ON),
+        },
+        "curves": _curves(findings, rows),
         "finals": [_finals(findings, variant) for variant in study.variants],
         "rates": _rates(study),
         "axes": _number_axes(findings),
         "probes": probe_data(study, rows),
     }
+
+
+def _ngram_lines(study: Study, loss: str) -> list[dict[str, Any]]:
+    lines = enumerate(shared_lines(study, loss), start=1)
+    return [{"name": ngram_name(order), "loss": round(loss, 5)} for order, loss in lines]
 
 
 def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
@@ -65,23 +77,28 @@ def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
         "mean": outcomes.mean,
         "half": half_interval(losses),
         "failed": len(outcomes.failed),
+        "ended": outcomes.ended,
     }
 
 
 # -------------------------------------------------------------------------------------- loss curves
 
 
-def _curves(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any]:
+def _curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     """The loss that comes first, the range of each loss, and each variant's curves."""
-    by_variant = [_thinned_curves(variant, rows) for variant in study.variants]
+    study = findings.study
+    by_variant = [
+        _thinned_curves(variant, findings.outcomes[variant.name], rows)
+        for variant in study.variants
+    ]
     every = {
         key: [curve for curves in by_variant for own, _, curve in curves if own == key]
         for key in LOSS_KEYS
     }
     evaluated = [len(curve.loss) for curve in every["val/loss"]]
-    missing = len(every["train/loss"]) - len(evaluated)
+    enough = enough_evaluations([*evaluated, *[0] * (len(every["train/loss"]) - len(evaluated))])
     return {
-        "first": shown_loss([*evaluated, *[0] * missing]),
+        "first": "val/loss" if enough else "train/loss",
         "ranges": {key: loss_range(curves) for key, curves in every.items() if curves},
         "variants": [
             _variant_curves(variant, curves)
@@ -91,7 +108,7 @@ def _curves(study: Study, rows: Mapping[Path, Rows]) -> dict[str, Any]:
 
 
 def _thinned_curves(
-    variant: Variant, rows: Mapping[Path, Rows]
+    variant: Variant, outcomes: Outcomes, rows: Mapping[Path, Rows]
 ) -> list[tuple[str, StudyRun, Curve]]:
     """The loss, the run and the curve of each line in a chart, with few points."""
     return [
@@ -100,7 +117,7 @@ def _thinned_curves(
         for member in variant.results
         if (
             curve := loss_curve(
-                rows.get(member.folder, ()), key, member.status == "diverged", _POINTS
+                rows.get(member.folder, ()), key, member.seed in outcomes.failed, _POINTS
             )
         )
     ]
@@ -110,23 +127,26 @@ def _variant_curves(
     variant: Variant, curves: Sequence[tuple[str, StudyRun, Curve]]
 ) -> dict[str, Any]:
     means = {
-        key: mean_curve([c for own, run, c in curves if own == key and run.status == "finished"])
+        key: mean_curve([c for own, run, c in curves if own == key and run.ended and not c.failed])
         for key in LOSS_KEYS
     }
     run = next((member.run for member in variant.results if member.run), None)
     flops = [run.flops_per_token for run in variant.ended if run.flops_per_token]
     return {
-        "runs": [{"key": key, **_run_words(run), **_arrays(curve)} for key, run, curve in curves],
+        "runs": [
+            {"key": key, **_run_words(run, curve), **_arrays(curve)} for key, run, curve in curves
+        ],
         "means": {key: _arrays(mean) for key, mean in means.items() if mean},
         "tokens_per_step": _tokens_per_step(run) if run else None,
         "flops_per_token": flops[0] if flops else None,
     }
 
 
-def _run_words(member: StudyRun) -> dict[str, Any]:
+def _run_words(member: StudyRun, curve: Curve) -> dict[str, Any]:
     state = "" if member.status == "finished" else f", {member.status}"
+    state = f"{state}, failed to train" if curve.failed else state
     text = f"seed {member.seed}{state}: {member.folder.name}"
-    return {"text": escape_label(text), "diverged": member.status == "diverged"}
+    return {"text": escape_label(text), "failed": curve.failed}
 
 
 def _tokens_per_step(run: SavedRun) -> float | None:
@@ -151,27 +171,25 @@ def _chart_against(
     key: str, ticks: Collection[float], log: bool, lines: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """A chart of losses against a number. Each line has a name, the place of its style, and points
-    of a variant: x, loss (None where no run finished), half an interval, and whether one failed.
+    of a variant: x, the mean loss (None where no run trained), half its interval, the losses by
+    seed, and how many of the runs that ended have failed.
     """
     return {"key": escape_label(key), "ticks": sorted(ticks), "log": log, "lines": lines}
 
 
 def _rates(study: Study) -> dict[str, Any] | None:
-    """The mean loss of each variant at each value that tuning tried."""
-    every, key = audits(study), study.rate
+    """Every tuning run of each variant at each rate, and the means."""
+    every, key = rate_lines(study), study.rate
     if not every or key is None:
         return None
-    places = {variant.name: place for place, variant in enumerate(study.variants)}
     lines = []
-    for audit in every:
-        place = places[audit.variant.name]
-        points = [
-            _point(place, rate, audit.curve.get(rate), None, rate in audit.diverged)
-            for rate in audit.losses
-        ]
-        name = escape_label(audit.variant.name)
-        lines.append({"name": name, "place": place, "points": points, "best": audit.best.get(key)})
-    return _chart_against(key, study.tune[key], min(study.tune[key]) > 0, lines)
+    for line in every:
+        place = study.variants.index(line.variant)
+        points = [_point(place, rate, outcomes) for rate, outcomes in line.outcomes.items()]
+        name = escape_label(line.variant.name)
+        lines.append({"name": name, "place": place, "points": points, "best": line.chosen})
+    rates = [*study.tune[key], *(rate for line in every for rate in line.outcomes)]
+    return _chart_against(key, study.tune[key], min(rates) > 0, lines)
 
 
 def _number_axes(findings: Findings) -> list[dict[str, Any]]:
@@ -196,8 +214,7 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
             continue
         outcomes = findings.outcomes[variant.name]
         half = half_interval(list(outcomes.losses.values()))
-        failed = bool(outcomes.failed)
-        point = _point(place, variant.values[axis], outcomes.mean, half, failed)
+        point = _point(place, variant.values[axis], outcomes) | {"half": half}
         lines.setdefault(label_on(variant, rest), []).append(point)
     return [
         {
@@ -209,10 +226,17 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
     ]
 
 
-def _point(
-    variant: int, x: Any, loss: float | None, half: float | None, failed: bool
-) -> dict[str, Any]:
-    return {"variant": variant, "x": x, "loss": loss, "half": half, "failed": failed}
+def _point(variant: int, x: Any, outcomes: Outcomes) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "x": x,
+        "loss": outcomes.mean,
+        "half": None,
+        "losses": list(outcomes.losses.values()),
+        "seeds": list(outcomes.losses),
+        "failed": len(outcomes.failed),
+        "ended": outcomes.ended,
+    }
 
 
 def label_on(variant: Variant, axes: Sequence[str]) -> str:

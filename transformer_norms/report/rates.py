@@ -1,0 +1,130 @@
+"""The loss at each learning rate that tuning tried, run by run; rates.svg draws it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.report.figures import (
+    figure_bytes,
+    label_ends,
+    line_style,
+    mark_failures,
+    pyplot,
+    style_axes,
+)
+from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
+from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
+
+_WIDTH, _HEIGHT, _PER_NAME = 5.2, 3.4, 0.15  # inches
+
+
+@dataclass(frozen=True)
+class RateLine:
+    """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
+    `chosen` is the rate of its results, None if nothing was chosen."""
+
+    variant: Variant
+    outcomes: Mapping[float, Outcomes]
+    chosen: Any
+
+    @property
+    def means(self) -> dict[float, float]:
+        """The mean over the runs that trained, at each rate at which one did."""
+        return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
+
+
+def rate_lines(study: Study) -> list[RateLine]:
+    """The line of each variant that was tuned; none if no number was tuned. If a rate was tried
+    together with several values of other keys, the best of them counts: that with the fewest
+    failures, then with the lowest mean."""
+    key = study.rate
+    if key is None:
+        return []
+    failures = trial_failures(study)
+    lines = []
+    for variant in study.variants:
+        outcomes: dict[float, Outcomes] = {}
+        for trials in tuning_points(variant):
+            rate, here = trials[0].tuned.get(key, inf), _outcomes(trials, failures)
+            if finite(rate) and here.ended:
+                outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
+        best = (variant.tuned.best if variant.tuned else None) or {}
+        if outcomes:
+            lines.append(RateLine(variant, dict(sorted(outcomes.items())), best.get(key)))
+    return lines
+
+
+def _outcomes(trials: Sequence[StudyRun], failures: Mapping[Any, str]) -> Outcomes:
+    runs = ended_runs(trials)
+    return Outcomes(
+        {run.seed: run.final_loss(TUNED_ON) for run in runs if run.folder not in failures},
+        {run.seed: failures[run.folder] for run in runs if run.folder in failures},
+    )
+
+
+def _order(outcomes: Outcomes) -> tuple[int, float]:
+    return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
+
+
+def draw_rates(study: Study) -> dict[str, bytes]:
+    """The figure as an SVG; none if nothing was tuned."""
+    lines = rate_lines(study)
+    if not lines:
+        return {}
+    plt = pyplot()
+    height = max(_HEIGHT, _PER_NAME * len(lines) + 1)
+    figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
+    draw_rate_lines(axes, study, lines)
+    data = figure_bytes(figure, "svg")
+    plt.close(figure)
+    return {"rates.svg": data}
+
+
+def draw_rate_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+    """Draws a dot for every run, a line through the means, a ring around the chosen one, and a
+    cross on the upper edge for the runs that failed."""
+    if study.rate is None:
+        return
+    tried = [rate for line in lines for rate in line.outcomes]
+    if min(*tried, *study.tune[study.rate]) > 0:
+        axes.set_xscale("log")
+    axes.set_ylim(*_loss_span(lines))
+    failing = [line for line in lines if any(o.failed for o in line.outcomes.values())]
+    places = [study.variants.index(line.variant) for line in lines]
+    ends = []
+    for place, line in zip(places, lines, strict=True):
+        _draw_line(axes, line, *line_style(place))
+        for rate, outcomes in line.outcomes.items():
+            if outcomes.failed:
+                row = failing.index(line)
+                mark_failures(axes, rate, len(outcomes.failed), row, line_style(place)[0])
+        means = list(line.means.items())
+        ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
+    axes.margins(x=0.04)
+    names = [line.variant.name for line in lines]
+    label_ends(axes, names, ends, places, shared_lines(study, TUNED_ON))
+    axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
+    style_axes(axes)
+
+
+def _draw_line(axes: Any, line: RateLine, colour: str, dashes: Any) -> None:
+    means = line.means
+    axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
+    dots = [(rate, loss) for rate, o in line.outcomes.items() for loss in o.losses.values()]
+    axes.plot(*zip(*dots, strict=True) if dots else ([], []), "o", color=colour, markersize=3,
+              markeredgewidth=0, alpha=0.7)  # fmt: skip
+    if line.chosen in means:
+        axes.plot(
+            [line.chosen], [means[line.chosen]], "o", markersize=8, markerfacecolor="none",
+            color=colour,
+        )  # fmt: skip
+
+
+def _loss_span(lines: Sequence[RateLine]) -> tuple[float, float]:
+    losses = [loss for line in lines for o in line.outcomes.values() for loss in o.losses.values()]
+    if not losses:
+        return 0.0, 1.0
+    room = 0.06 * (max(losses) - min(losses)) or 0.1
+    return min(losses) - room, max(losses) + 2 * room
