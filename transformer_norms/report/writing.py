@@ -13,6 +13,7 @@ from transformer_norms.report.answer import sentence
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.noise import noise_beside
 from transformer_norms.report.page import render_page
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, result_failures, trial_failures
@@ -63,7 +64,7 @@ def write_report(
         study = read_study(places, baseline, effect, contrasts, live)
         if count := sum(member.run is not None and member.run.translated for member in study.runs):
             say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
-        results = findings(study)
+        results = findings(study, noise_beside(study))
         files = _report_files(results, refresh if study.unfinished else None, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from math import isfinite
 from typing import Any, NamedTuple
 
+from transformer_norms.comparison.tuning_error import Trial, choose_point
 from transformer_norms.run.sweep_record import Values
 from transformer_norms.sweep.grid import Tuning, has_steps, product
 
@@ -31,11 +32,12 @@ class Score(NamedTuple):
 
 @dataclass
 class Tried:
-    """The points that one variant has tried, in order, each with its score. `waits`: some of its
-    runs have not ended."""
+    """The points that one variant has tried, in order, each with its score. `trials` are the runs
+    of the points where none failed. `waits`: some of its runs have not ended."""
 
     variant: Values
     scores: list[tuple[Values, Score]] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     waits: bool = False
 
     @property
@@ -44,7 +46,11 @@ class Tried:
 
     @property
     def best(self) -> Values | None:
-        """The point with the best score, the first of equals; None if every run failed."""
+        """The best point, by the curve through the losses of all trials, so that no lucky run
+        chooses (comparison/tuning_error.py). If runs failed at every point, the point with the best
+        score, the first of equals; None if every run failed."""
+        if self.trials:
+            return dict(choose_point(self.trials))
         trained = [(score, point) for point, score in self.scores if isfinite(score.loss)]
         return min(trained, key=lambda pair: pair[0])[1] if trained else None
 

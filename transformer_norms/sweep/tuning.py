@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from statistics import fmean
 
+from transformer_norms.comparison.tuning_error import Trial
 from transformer_norms.run.failure import failure
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import Tuned, Values
@@ -82,16 +83,22 @@ class Tuner:
         for tried in self.tried:
             trials = [job for job in jobs if job.run.variant == tried.variant]
             tried.waits = not all(job.ended for job in trials)
-            if not tried.waits:
-                points = distinct([job.run.tuned for job in trials])
-                tried.scores = [
-                    (point, self._score([job for job in trials if job.run.tuned == point]))
-                    for point in points
-                ]
+            if tried.waits:
+                continue
+            tried.scores, tried.trials = [], []
+            for point in distinct([job.run.tuned for job in trials]):
+                self._read_point(tried, point, [job for job in trials if job.run.tuned == point])
 
-    def _score(self, jobs: Sequence[Job]) -> Score:
-        summaries = [read_summary(job.folder) for job in jobs]
-        return score([summary for summary in summaries if summary], self.effect)
+    def _read_point(self, tried: Tried, point: Values, jobs: Sequence[Job]) -> None:
+        runs = [(job.run.seed, summary) for job in jobs if (summary := read_summary(job.folder))]
+        scored = score([summary for _, summary in runs], self.effect)
+        tried.scores.append((point, scored))
+        if not scored.failed:
+            tried.trials += [
+                Trial(point, seed, summary.val_loss)
+                for seed, summary in runs
+                if summary.val_loss is not None
+            ]
 
     def choices(self) -> list[Tuned]:
         """The best points of the variants whose trials have all ended."""

@@ -1,0 +1,61 @@
+"""The study of noise beside a study: when it stands in for the study's own variances."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_folders import PRE, SANDWICH, config_of, make_record, make_run, planned
+
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.noise import noise_beside
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make_study(name, losses, **keys):
+    """A study in runs/NAME of {placement: {seed: loss}}."""
+    study, runs = Path("runs") / name, []
+    for placement, by_seed in losses.items():
+        for seed, loss in by_seed.items():
+            config = config_of([f"placement={placement}"], seed, **keys)
+            runs.append(planned(config, {"placement": placement}))
+            make_run(study, config, loss)
+    make_record(study, runs, name=name, axes=["placement"], baseline={"placement": "pre"})
+    return study
+
+
+def test_the_noise_beside_a_study_of_one_comparison_is_its_prior():
+    draw = np.random.default_rng(0)
+    scatter = {p: dict(enumerate(2 + 0.02 * draw.normal(size=8))) for p in ("pre", "post")}
+    make_study("noise", scatter)
+    folder = make_study("mine", {"pre": PRE, "sandwich": SANDWICH})
+    study = read_study([folder])
+    found = findings(study, noise_beside(study))
+    differences = [scatter["post"][seed] - scatter["pre"][seed] for seed in range(8)]
+    assert found.rules.prior.variance == pytest.approx(np.var(differences, ddof=1))
+    assert found.rules.prior.origin == "noise beside this study"
+    assert found.comparisons["sandwich"].spread.freedom == 2 + found.rules.prior.weight
+    assert findings(study).rules.prior is None
+
+
+def test_noise_of_another_size_or_horizon_or_none_at_all_is_no_prior():
+    folder = make_study("mine", {"pre": PRE, "sandwich": SANDWICH})
+    assert noise_beside(read_study([folder])) is None
+    noise = make_study("noise", {"pre": PRE, "post": SANDWICH}, trainer__steps=80)
+    assert noise_beside(read_study([folder])) is None
+    assert noise_beside(read_study([noise])) is None
+
+
+def test_three_comparisons_of_the_study_are_enough():
+    losses = {p: {s: x + 0.01 * n * s for s, x in PRE.items()} for n, p in
+              enumerate(("pre", "post", "sandwich", "peri"))}  # fmt: skip
+    losses["post"][0] += 0.003
+    losses["peri"][1] += 0.004
+    make_study("noise", {"pre": PRE, "post": SANDWICH})
+    study = read_study([make_study("mine", losses)])
+    found = findings(study, noise_beside(study))
+    assert found.rules.prior.origin == "the comparisons of this study"
