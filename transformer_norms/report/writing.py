@@ -12,8 +12,7 @@ from transformer_norms.report import table as tables
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.noise import noise_beside
+from transformer_norms.report.gathering import noise_beside, read_study
 from transformer_norms.report.page import render_page
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, result_failures, trial_failures
