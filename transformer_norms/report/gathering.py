@@ -317,14 +317,18 @@ def noise_beside(study: Study) -> Study | None:
     except ConfigError:
         return None  # it has its own report, which says what is wrong with it
     ours, theirs = study.results[:1], noise.results[:1]
-    return noise if ours and theirs and _setting(ours[0]) == _setting(theirs[0]) else None
+    return (
+        noise
+        if ours and theirs and _shared_setting(ours[0]) == _shared_setting(theirs[0])
+        else None
+    )
 
 
 def _has_runs(folder: Path) -> bool:
     return any(folder.glob("*/summary.json"))
 
 
-def _setting(run: SavedRun) -> dict[str, object]:
+def _shared_setting(run: SavedRun) -> dict[str, object]:
     return {
         key: value
         for key, value in run.settings.items()
