@@ -17,7 +17,7 @@ from transformer_norms.text_tables import Table, narrow_table
 from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
-    "variant tuned seeds failed missing loss median difference interval p sign-flip "
+    "variant tuned tuning_error seeds failed missing loss median difference interval p sign-flip "
     "correlation detectable verdict"
 ).split()
 _TERMINAL = 80  # columns
@@ -39,6 +39,7 @@ def table(findings: Findings) -> Table:
     rows = [_row(findings, variant) for variant in findings.study.variants]
     headings = {
         "tuned": findings.study.rate or "",
+        "tuning_error": "tuning error",
         "loss": f"{LOSSES[findings.loss]}, mean ± sd",
         "interval": "95 % interval",
         "p": "p (Holm)",
@@ -55,6 +56,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     row = {
         "variant": variant.name,
         "tuned": str((best or {}).get(findings.study.rate or "", "")),
+        "tuning_error": number(findings.gains.get(variant.name)),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),
@@ -103,20 +105,52 @@ def method_note(findings: Findings) -> str:
         note += (
             " A run failed if it diverged, or is no better than the unigram or, at a horizon where "
             "most runs of a baseline pass it, the bigram. Means leave failed runs out, and medians "
-            "take them as infinity."
+            "take them as infinity; where a run failed, no difference is given."
         )
     if not findings.comparisons:
         return note
-    lost = any(compared.verdict == "failed" for compared in findings.comparisons.values())
-    untested = "; where a run failed, no difference is given" if lost else ""
-    return (
-        f"{note} Differences: mean over the seeds that both have of variant - baseline, with "
-        f"Student's 95 % interval, each for itself; p: paired t test, after Holm's correction for "
-        f"{plural(findings.compared_together, 'comparison')} made together, so that an interval "
-        "may leave out zero where p is no longer below 0.05; detectable: the true difference that "
-        "such a comparison finds nine times in ten. Better or worse is said where p is below 0.05 "
-        f"and the difference at least {findings.study.effect:g}{untested}."
+    return " ".join(
+        [
+            note,
+            "Differences: mean over the seeds that both have of variant - baseline.",
+            _interval_note(findings),
+            *_tuning_error_note(findings),
+            f"p is after Holm's correction for {plural(findings.compared_together, 'comparison')} "
+            "made together, so that an interval may leave out zero where p is no longer below "
+            "0.05; detectable: the true difference that such a comparison finds nine times in ten. "
+            "Better or worse is said where p is below 0.05 and the difference at least "
+            f"{findings.study.effect:g}, equivalent where two one-sided tests show that it is "
+            "less.",
+        ]
     )
+
+
+def _interval_note(findings: Findings) -> str:
+    """Which test gives intervals and p, and where its variances come from."""
+    prior, looks = findings.rules.prior, findings.rules.looks
+    if looks > 1:
+        test = (
+            f"The seeds were looked at {looks} times, so interval and p are those that hold at "
+            "every look (Wang & Ramdas 2024)"
+        )
+    else:
+        test = "Interval (95 %, each for itself) and p are those of the paired t test"
+    if prior is None:
+        return f"{test}, with the variance of each comparison alone."
+    return (
+        f"{test}. The variance of each comparison is shrunk toward the usual one, a deviation of "
+        f"{prior.variance**0.5:.4f} that counts as {prior.weight:.1f} more seeds (Smyth 2004), "
+        f"from {prior.origin}."
+    )
+
+
+def _tuning_error_note(findings: Findings) -> list[str]:
+    if not findings.gains:
+        return []
+    return [
+        "tuning error: what a better value of the tuned keys could still gain, an upper 95 % bound "
+        "from the curve through the trials; it is a part of every interval and p."
+    ]
 
 
 def regime_notes(findings: Findings) -> list[str]:
