@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from math import exp, inf, log, sqrt
+from math import exp, log, sqrt
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from transformer_norms.comparison.tuning_error import Trial
 from transformer_norms.sweep.grid import Tuning
-from transformer_norms.sweep.search import Score, Tried, coordinate_search, refinement, widen
+from transformer_norms.sweep.search import Attempt, Tried, coordinate_search, refinement, widen
 
 LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
 RATES = [1e-3, 2e-3, 4e-3]
@@ -27,9 +27,14 @@ def everything(point):
 
 
 def tried_at(losses, key=LR):
-    """{value: loss}, where a loss is a number, or the number of failed runs and the others' mean"""
-    scores = {value: one if isinstance(one, tuple) else (0, one) for value, one in losses.items()}
-    return Tried({}, [({key: value}, Score(*one)) for value, one in scores.items()])
+    """{value: loss of a seed, or a list of such losses}; None is a run that failed."""
+    lists = {value: one if isinstance(one, list) else [one] for value, one in losses.items()}
+    return Tried({}, [attempt({key: value}, *one) for value, one in lists.items()])
+
+
+def attempt(point, *losses):
+    trained = {seed: loss for seed, loss in enumerate(losses) if loss is not None}
+    return Attempt(point, trained, losses.count(None))
 
 
 def search(tuning, loss, allowed=everything):
@@ -37,16 +42,28 @@ def search(tuning, loss, allowed=everything):
     tried = Tried({})
     for points in coordinate_search(tuning, tried, allowed):
         assert all(point not in tried.points for point in points)
-        tried.scores += [(point, Score(0, loss(point))) for point in points]
+        tried.attempts += [attempt(point, loss(point)) for point in points]
     return tried
 
 
 def test_the_best_point_has_the_lowest_loss_of_those_where_no_run_failed():
     assert tried_at({1e-3: 2.4, 2e-3: 2.1, 4e-3: 2.2}).best == {LR: 2e-3}
     # A mean that leaves out a failed seed is no mean of the same seeds, however low it is.
-    assert tried_at({1e-3: 2.4, 2e-3: (1, 1.0), 4e-3: 2.5}).best == {LR: 1e-3}
-    assert tried_at({1e-3: (2, inf), 2e-3: (1, 2.5), 4e-3: (1, 2.4)}).best == {LR: 4e-3}
-    assert tried_at({1e-3: (2, inf), 2e-3: (2, inf)}).best is None
+    assert tried_at({1e-3: [2.4, 2.4], 2e-3: [None, 1.0], 4e-3: [2.5, 2.6]}).best == {LR: 1e-3}
+    assert tried_at({1e-3: [None, None], 2e-3: [2.5, None], 4e-3: [None, 2.4]}).best == {LR: 4e-3}
+    assert tried_at({1e-3: [None, None], 2e-3: [None, None]}).best is None
+
+
+def test_a_lucky_trial_beside_the_bottom_of_the_curve_is_not_the_best():
+    rates = [3e-3 * 3 ** (steps / 4) for steps in (-4, -2, -1, 0, 1, 2, 4)]
+    losses = {rate: 2 + log(rate / 3e-3) ** 2 / 10 for rate in rates}
+    assert tried_at(losses | {rates[4]: 2 - 0.001}).best == {LR: 3e-3}
+
+
+def test_values_that_are_lists_are_words():
+    values = {2.0: [0.9, 0.95], 1.9: [0.9, 0.99]}
+    tried = Tried({}, [attempt({"betas": value}, loss) for loss, value in values.items()])
+    assert tried.best == {"betas": [0.9, 0.99]}
 
 
 def test_a_lucky_run_does_not_choose_the_best_point():
@@ -66,14 +83,14 @@ def test_a_lucky_run_does_not_choose_the_best_point():
 def test_an_edge_is_the_first_or_last_value_that_was_tried():
     assert tried_at({2e-3: 1.0, 1e-3: 2.0, 4e-3: 3.0}).edge([LR]) == []
     assert tried_at({2e-3: 1.0, 1e-3: 0.9, 4e-3: 3.0}).edge([LR]) == [LR]
-    assert tried_at({1e-3: (1, inf)}).edge([LR, DECAY]) == [LR, DECAY]
+    assert tried_at({1e-3: None}).edge([LR, DECAY]) == [LR, DECAY]
 
 
 def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_key_at_a_time():
     tuning = Tuning({LR: RATES, DECAY: [0.1, 0.4], INIT: ["a", "b"]}, [100])
     points = [{LR: r, DECAY: d, INIT: i} for r in RATES for d in (0.1, 0.4) for i in "ab"]
     best = {LR: 2e-3, DECAY: 0.4, INIT: "b"}
-    tried = Tried({}, [(point, Score(0, float(point != best))) for point in points])
+    tried = Tried({}, [attempt(point, float(point != best)) for point in points])
     found = refinement(tuning, tried, everything)
     half = float(f"{2e-3 / sqrt(2):.4g}"), float(f"{2e-3 * sqrt(2):.4g}")
     assert found == [
@@ -88,7 +105,7 @@ def test_a_second_refinement_halves_the_step_again():
     for expected in (2e-3 / sqrt(2), 2e-3 * sqrt(2)), (2e-3 / 2**0.25, 2e-3 * 2**0.25):
         points = refinement(tuning, tried, everything)
         assert [point[LR] for point in points] == pytest.approx(expected, rel=1e-3)
-        tried.scores += [(point, Score(0, 2.5)) for point in points]
+        tried.attempts += [attempt(point, 2.5) for point in points]
 
 
 def test_whole_numbers_stay_whole_and_a_value_is_never_tried_twice():
@@ -103,7 +120,7 @@ def test_whole_numbers_stay_whole_and_a_value_is_never_tried_twice():
 
 def test_a_variant_that_failed_everywhere_gets_as_many_points_below_the_lowest():
     tuning = Tuning({LR: RATES}, [100])
-    tried = tried_at(dict.fromkeys(RATES, (1, inf)))
+    tried = tried_at(dict.fromkeys(RATES))
     assert refinement(tuning, tried, everything) == [{LR: 5e-4}, {LR: 2.5e-4}]
     assert widen({LR: RATES}, [tried]) == {LR: [5e-4, *RATES]}
 
@@ -159,7 +176,7 @@ def test_a_coordinate_search_tries_the_first_key_then_each_other_key_at_the_best
     for points in coordinate_search(tuning, tried, everything):
         rounds.append(points)
         best = {LR: 4e-3, INIT: "b", WARMUP: 10}
-        tried.scores += [(p, Score(0, sum(p[key] != best[key] for key in best))) for p in points]
+        tried.attempts += [attempt(p, sum(p[key] != best[key] for key in best)) for p in points]
     assert rounds == [
         [{LR: rate, INIT: "a", WARMUP: 20} for rate in RATES],
         [{LR: 4e-3, INIT: "b", WARMUP: 20}],
@@ -190,7 +207,7 @@ def test_every_variant_gets_the_same_number_of_points_whatever_its_losses(grid, 
         return random.Random(f"{seed} {point}").random()
 
     def failing(point):
-        return inf
+        return None
 
     counts = {len(search(tuning, loss).points) for loss in (bumpy, failing)}
     assert counts == {tuning.budget}
@@ -202,7 +219,7 @@ def test_the_same_losses_lead_to_the_same_points():
     def loss(point):
         return sum(exp(-float(len(str(value)))) for value in point.values()) + point[LR]
 
-    assert search(tuning, loss).scores == search(tuning, loss).scores
+    assert search(tuning, loss) == search(tuning, loss)
 
 
 def test_an_interaction_of_two_keys_can_be_missed():

@@ -18,7 +18,7 @@ from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned, r
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.tuning import Tuner, score
+from transformer_norms.sweep.tuning import Tuner, trained_losses
 
 LR, WARMUP, INIT = "optimizer.lr", "schedule.warmup", "init"
 RATES = [1e-3, 2e-3, 4e-3]
@@ -109,12 +109,11 @@ def summary(loss, status="finished", unigram=UNIGRAM):
     return Summary(status=status, identity="0" * 16, data=data, val_loss=loss, initial_loss=5.5)
 
 
-def test_a_score_is_the_mean_of_the_runs_that_trained_and_the_number_of_those_that_did_not():
-    assert score([summary(2.0), summary(2.5)], 0.005) == (0, 2.25)
-    assert score([summary(2.0), summary(2.5, "diverged")], 0.005) == (1, 2.0)
-    assert score([summary(3.296), summary(2.5)], 0.005) == (1, 2.5)  # no better than the unigram
-    assert score([summary(3.31), summary(None, "diverged")], 0.005) == (2, float("inf"))
-    assert score([summary(3.31, unigram=None)], 0.005) == (0, 3.31)  # a run that knows no unigram
+def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
+    runs = {0: summary(2.0), 1: summary(2.5, "diverged"), 2: summary(3.296), 3: summary(3.294)}
+    assert trained_losses(runs, 0.005) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
+    assert trained_losses({0: summary(None, "diverged")}, 0.005) == {}
+    assert trained_losses({0: summary(9.0, unigram=None)}, 0.005) == {0: 9.0}  # an old record
 
 
 def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best():

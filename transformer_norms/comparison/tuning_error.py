@@ -10,6 +10,7 @@ The b are fitted by least squares to the trials near the chosen point, b3 with t
 loss at the chosen one. It is a part of the interval of every difference.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,13 @@ class Trial:
     point: Mapping[str, Any]
     seed: int
     loss: float
+
+
+def trial_of(values: Mapping[str, Any], seed: int, loss: float) -> Trial:
+    """A trial at tuned values, of which a list or a group of keys counts as a word."""
+    plain = (int, float, str)
+    point = {k: v if isinstance(v, plain) else json.dumps(v) for k, v in values.items()}
+    return Trial(point, seed, loss)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ same losses always lead to the same points, and a sweep that was stopped finds i
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from math import isfinite
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
-from transformer_norms.comparison.tuning_error import Trial, choose_point
+from transformer_norms.comparison.tuning_error import choose_point, trial_of
 from transformer_norms.run.sweep_record import Values
 from transformer_norms.sweep.grid import Tuning, has_steps, product
 
@@ -18,41 +18,50 @@ Allowed = Callable[[Values], bool]  # whether the config of a point can be compo
 _OUTWARD = 8  # steps beyond the last value that are looked at, where nothing is left within
 
 
-class Score(NamedTuple):
-    """How the runs of a point ended: the number of runs that failed, and the mean validation loss
-    of the others in nats per token, infinity if there is none.
+@dataclass(frozen=True)
+class Attempt:
+    """A point that was tried: the validation losses of the runs that trained, by seed, and the
+    number of runs that failed."""
 
-    The smaller score is the better one. A point where a run failed stands behind every point where
-    none failed: a failed run has no loss, and a mean without it would be over easier seeds.
-    """
+    point: Values
+    losses: Mapping[int, float]
+    failed: int = 0
 
-    failed: int
-    loss: float
+    @property
+    def rank(self) -> tuple[int, float]:
+        return self.failed, fmean(self.losses.values())
 
 
 @dataclass
 class Tried:
-    """The points that one variant has tried, in order, each with its score. `trials` are the runs
-    of the points where none failed. `waits`: some of its runs have not ended."""
+    """The points that one variant has tried, in order. `waits`: some of its runs have not ended."""
 
     variant: Values
-    scores: list[tuple[Values, Score]] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     waits: bool = False
 
     @property
     def points(self) -> list[Values]:
-        return [point for point, _ in self.scores]
+        return [attempt.point for attempt in self.attempts]
 
     @property
     def best(self) -> Values | None:
-        """The best point, by the curve through the losses of all trials, so that no lucky run
-        chooses (comparison/tuning_error.py). If runs failed at every point, the point with the best
-        score, the first of equals; None if every run failed."""
-        if self.trials:
-            return dict(choose_point(self.trials))
-        trained = [(score, point) for point, score in self.scores if isfinite(score.loss)]
-        return min(trained, key=lambda pair: pair[0])[1] if trained else None
+        """The best point; None if every run failed.
+
+        A point where a run failed stands behind every point where none failed: a failed run has no
+        loss, and a mean without it would be over easier seeds. Among such points, the fewest
+        failures and then the lowest mean count. Where none failed, a fitted curve chooses.
+        """
+        whole = [attempt for attempt in self.attempts if attempt.losses and not attempt.failed]
+        if not whole:
+            trained = [attempt for attempt in self.attempts if attempt.losses]
+            return min(trained, key=lambda attempt: attempt.rank).point if trained else None
+        trials = {
+            number: [trial_of(one.point, seed, loss) for seed, loss in one.losses.items()]
+            for number, one in enumerate(whole)
+        }
+        chosen = choose_point([trial for group in trials.values() for trial in group])
+        return next(whole[n].point for n, group in trials.items() if group[0].point == chosen)
 
     def values(self, key: str) -> list[Any]:
         """The values of a key with steps that were tried, in order of size."""
@@ -93,8 +102,8 @@ def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
 
 
 def coordinate_search(tuning: Tuning, tried: Tried, allowed: Allowed) -> Iterator[list[Values]]:
-    """Yields the points to try next, `tuning.budget` in all. The caller tries them and adds their
-    scores to `tried` before it asks for more.
+    """Yields the points to try next, `tuning.budget` in all. The caller tries them and adds them to
+    `tried` before it asks for more.
 
     The values of the first key come first, with the other keys at their middle values; then the
     values of each other key, with the rest at the best so far. Then keys with steps are refined in
@@ -111,12 +120,12 @@ def coordinate_search(tuning: Tuning, tried: Tried, allowed: Allowed) -> Iterato
     while not exhausted:
         exhausted = True
         for key in tuning.stepped:
-            left = tuning.budget - len(tried.scores)
+            left = tuning.budget - len(tried.attempts)
             around = _points_around(tuning, tried, key, allowed)
             if points := list(islice(around, min(left, 2))):
                 exhausted = False
                 yield points
-    left = tuning.budget - len(tried.scores)
+    left = tuning.budget - len(tried.attempts)
     rest = (p for p in product(tuning.grid) if p not in tried.points and allowed(p))
     yield list(islice(rest, left))
 

@@ -2,17 +2,14 @@
 points. search.py says which points, and this file reads from the run folders how they ended.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from math import inf
-from statistics import fmean
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from transformer_norms.comparison.tuning_error import Trial
 from transformer_norms.run.failure import failure
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import Tuned, Values
 from transformer_norms.sweep.grid import Tuning, distinct, product
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.search import Score, Tried, coordinate_search, refinement, widen
+from transformer_norms.sweep.search import Attempt, Tried, coordinate_search, refinement, widen
 
 Pair = tuple[Values, Values]  # a variant, and a point that it tries
 
@@ -79,26 +76,22 @@ class Tuner:
         return lambda point: self.allowed(tried.variant, point)
 
     def read(self, jobs: Sequence[Job]) -> None:
-        """Reads the scores of all points that these jobs have tried."""
+        """Reads how the points that these jobs have tried ended."""
         for tried in self.tried:
             trials = [job for job in jobs if job.run.variant == tried.variant]
             tried.waits = not all(job.ended for job in trials)
-            if tried.waits:
-                continue
-            tried.scores, tried.trials = [], []
-            for point in distinct([job.run.tuned for job in trials]):
-                self._read_point(tried, point, [job for job in trials if job.run.tuned == point])
+            if not tried.waits:
+                points = distinct([job.run.tuned for job in trials])
+                tried.attempts = [
+                    self._attempt(point, [job for job in trials if job.run.tuned == point])
+                    for point in points
+                ]
 
-    def _read_point(self, tried: Tried, point: Values, jobs: Sequence[Job]) -> None:
-        runs = [(job.run.seed, summary) for job in jobs if (summary := read_summary(job.folder))]
-        scored = score([summary for _, summary in runs], self.effect)
-        tried.scores.append((point, scored))
-        if not scored.failed:
-            tried.trials += [
-                Trial(point, seed, summary.val_loss)
-                for seed, summary in runs
-                if summary.val_loss is not None
-            ]
+    def _attempt(self, point: Values, jobs: Sequence[Job]) -> Attempt:
+        summaries = {job.run.seed: read_summary(job.folder) for job in jobs}
+        ended = {seed: summary for seed, summary in summaries.items() if summary}
+        losses = trained_losses(ended, self.effect)
+        return Attempt(point, losses, len(ended) - len(losses))
 
     def choices(self) -> list[Tuned]:
         """The best points of the variants whose trials have all ended."""
@@ -109,12 +102,11 @@ class Tuner:
         ]
 
 
-def score(summaries: Sequence[Summary], effect: float) -> Score:
-    """The score of a point from its ended runs, one for each tuning seed. A run failed if it
-    diverged or is no better than the unigram."""
-    losses = [
-        summary.val_loss
-        for summary in summaries
+def trained_losses(summaries: Mapping[int, Summary], effect: float) -> dict[int, float]:
+    """The validation losses, by seed, of the runs that trained: they did not diverge, and they are
+    better than the unigram."""
+    return {
+        seed: summary.val_loss
+        for seed, summary in summaries.items()
         if summary.val_loss is not None and failure(summary, "val_loss", effect=effect) is None
-    ]
-    return Score(len(summaries) - len(losses), fmean(losses) if losses else inf)
+    }
