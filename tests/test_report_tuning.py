@@ -10,6 +10,7 @@ from run_folders import (
     PRE,
     by_name,
     config_of,
+    edit,
     make_record,
     make_run,
     planned,
@@ -21,6 +22,11 @@ from run_folders import (
 )
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.report.answer import answer
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+
+STUDY = [Path("study")]
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +60,56 @@ def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
     audit = text()
     assert "SHARED: seeds of tuning and of results: 0" in audit
     assert "pre: 1 of its tuning runs are missing" in audit
+
+
+def test_the_budget_and_the_failed_points_of_each_variant_are_named():
+    runs, unigram = [], {"ngrams": {"val": [3.3]}}
+    losses = {1e-3: (2.5, 2.4), 1e-2: (2.3, 3.4), 1e-1: (None, None)}
+    for placement in ("pre", "post"):
+        for rate, by_seed in losses.items():
+            for seed, loss in zip((100, 101), by_seed, strict=True):
+                config = config_of([f"placement={placement}"], seed, optimizer__lr=rate)
+                tried = {"optimizer.lr": rate}
+                runs.append(planned(config, {"placement": placement}, "tune", tried))
+                folder = make_run("study", config, loss, status="finished" if loss else "diverged")
+                data = json.loads((folder / "summary.json").read_text())["data"]
+                edit(folder, data=data | unigram)
+    grid = {"tune": {"optimizer.lr": sorted(losses)}, "tune_seeds": [100, 101]}
+    make_record("study", runs, **grid)
+    audit = text().partition("## Tuning")[2]
+    assert "every variant was tried at 3 points x 2 seeds" in audit
+    assert "- pre: trials failed at optimizer.lr=0.01 (1 of 2), optimizer.lr=0.1 (2 of 2)" in audit
+    assert by_name(audit, "pre")["0.01"] == f"{(2.3 + 3.4) / 2:.4f} (failed)"
+    assert by_name(audit, "pre")["0.1"] == "5.5000 (diverged)"
+
+
+def test_points_around_each_variants_own_best_stand_in_one_column():
+    path = tuning_study()
+    record = json.loads(path.read_text())
+    for placement, rate in (("pre", 7e-3), ("post", 7e-4)):
+        config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+        run = planned(config, {"placement": placement}, "tune", {"optimizer.lr": rate})
+        record["runs"].append(asdict(run))
+        make_run("study", config, 2.25)
+    path.write_text(json.dumps(record))
+    audit = text().partition("## Tuning")[2]
+    assert by_name(audit, "pre")["around its best"] == "0.007: 2.2500"
+    assert by_name(audit, "post")["around its best"] == "0.0007: 2.2500"
+    assert "0.007" not in by_name(audit, "pre")
+    # The grid that all share makes the sensitivity; the fifth rate is not in it.
+    sensitivity = (2.5 + 2.3 + 2.6 + 5.0) / 4 - 2.3
+    assert float(by_name(audit, "pre")["sensitivity"]) == pytest.approx(sensitivity, abs=1e-4)
+
+
+def test_without_a_test_part_the_report_says_that_the_rates_were_chosen_on_the_results_data():
+    tuning_study()
+    said = "The tuned values (optimizer.lr) were chosen on the data of the results"
+    assert said in text()
+    assert any(note.startswith(said) for note in answer(findings(read_study(STUDY))).notes)
+    for run in Path("study").glob("*-s?-*"):
+        edit(run, test_loss=json.loads((run / "summary.json").read_text())["val_loss"])
+    assert said not in text()
+    assert not any(said in note for note in answer(findings(read_study(STUDY))).notes)
 
 
 def verdict_on(variant, table):

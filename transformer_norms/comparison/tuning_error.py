@@ -39,11 +39,10 @@ class Trial:
     loss: float
 
 
-def trial_of(values: Mapping[str, Any], seed: int, loss: float) -> Trial:
-    """A trial at tuned values, of which a list or a group of keys counts as a word."""
+def plain_point(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tuned values, of which a list or a group of keys counts as a word."""
     plain = (int, float, str)
-    point = {k: v if isinstance(v, plain) else json.dumps(v) for k, v in values.items()}
-    return Trial(point, seed, loss)
+    return {k: v if isinstance(v, plain) else json.dumps(v) for k, v in values.items()}
 
 
 @dataclass(frozen=True)

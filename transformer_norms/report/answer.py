@@ -13,7 +13,7 @@ from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
-from transformer_norms.report.tuning_audit import caveats
+from transformer_norms.report.tuning_audit import caveats, same_data_note
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,8 @@ def _notes(findings: Findings, groups: list[Group]) -> list[str]:
         notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
     if len(findings.compared) > 1:
         notes.append("Each variant is compared with its baseline, and not with the others.")
+    if note := same_data_note(findings.study, findings.loss):
+        notes.append(note)
     return notes
 
 

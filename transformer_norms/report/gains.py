@@ -6,7 +6,12 @@ from pathlib import Path
 
 from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.tuning_error import Trial, possible_gain, trial_noise
+from transformer_norms.comparison.tuning_error import (
+    Trial,
+    plain_point,
+    possible_gain,
+    trial_noise,
+)
 from transformer_norms.report.regime import TUNED_ON, trial_failures
 from transformer_norms.report.study import Study, Variant
 
@@ -17,7 +22,7 @@ def tuning_gains(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, fl
     the results over seeds stands for it, which is larger."""
     failures = trial_failures(study)
     tuned = {
-        variant.name: (_trained(variant, failures), variant.tuned.best)
+        variant.name: (_trained(variant, failures), plain_point(variant.tuned.best))
         for variant in study.variants
         if variant.tuned and variant.tuned.best
     }
@@ -29,7 +34,7 @@ def tuning_gains(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, fl
 def _trained(variant: Variant, failures: Mapping[Path, str]) -> list[Trial]:
     """The tuning runs of a variant that trained."""
     return [
-        Trial(trial.tuned, trial.seed, trial.run.final_loss(TUNED_ON))
+        Trial(plain_point(trial.tuned), trial.seed, trial.run.final_loss(TUNED_ON))
         for trial in variant.trials
         if trial.run and trial.ended and trial.folder not in failures
     ]

@@ -1,37 +1,37 @@
 """The audit of a study's tuning: whether every variant had the same chance, and what it cost to
 miss its best value."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log10, nan
+from math import inf, log10, nan
+from pathlib import Path
 from statistics import fmean
 
+from transformer_norms.comparison.sentences import plural
+from transformer_norms.report.regime import TUNED_ON, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 from transformer_norms.report.table import number
+from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import Table
 
-_CHOSEN_ON = "val_loss"  # so that a test split stays unseen until the end
+_NAMED = 6  # failed points in one line
 
 
 @dataclass(frozen=True)
 class Audit:
     """The tuning of one variant. `losses`: value of the rate -> mean validation loss in nats per
-    token, in which a diverged run counts as its initial loss. `curve`: the losses at the rates at
-    which a run finished. `diverged`: the rates at which a run diverged."""
+    token, in which a diverged run counts as its initial loss. `failed`: the rates at which a run
+    failed, each with the reasons. `failed_points`: each such point in words,
+    with the share of its runs that failed."""
 
     variant: Variant
     points: int
+    seeds: int
     missing: int
     losses: Mapping[float, float]
-    curve: Mapping[float, float]
-    diverged: frozenset[float]
+    failed: Mapping[float, Sequence[str]]
+    failed_points: Sequence[str]
     sensitivity: float | None
-
-    @property
-    def best(self) -> Mapping[str, object]:
-        """The chosen values; none if nothing was chosen, or if every value diverged."""
-        return (self.variant.tuned.best if self.variant.tuned else None) or {}
 
 
 def audits(study: Study) -> list[Audit]:
@@ -39,22 +39,30 @@ def audits(study: Study) -> list[Audit]:
     key = study.rate
     if key is None:
         return []
-    return [_audit(variant, key, study.tune[key]) for variant in study.variants if variant.trials]
+    failures = trial_failures(study)
+    return [
+        _audit(variant, key, study.tune[key], failures)
+        for variant in study.variants
+        if variant.trials
+    ]
 
 
-def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
+def _audit(
+    variant: Variant, key: str, rates: Sequence[float], failures: Mapping[Path, str]
+) -> Audit:
     """If a rate was tried together with several values of other keys, the best of them counts. The
     sensitivity is over all `rates`, so that those of two variants can be compared."""
     losses: dict[float, float] = {}
-    statuses: dict[float, list[str]] = {}
-    points = _points(variant)
+    failed: dict[float, list[str]] = {}
+    points = tuning_points(variant)
     for trials in points:
         runs, rate = ended_runs(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        loss = fmean(run.final_loss(_CHOSEN_ON) for run in runs)
+        loss = fmean(run.final_loss(TUNED_ON) for run in runs)
         if loss <= losses.get(rate, loss):
-            losses[rate], statuses[rate] = loss, [run.summary.status for run in runs]
+            losses[rate] = loss
+            failed[rate] = [failures[run.folder] for run in runs if run.folder in failures]
     losses = dict(sorted(losses.items()))
     ended = ended_runs(variant.trials)
     initial = [run.summary.initial_loss for run in ended]
@@ -63,20 +71,21 @@ def _audit(variant: Variant, key: str, rates: Sequence[float]) -> Audit:
     return Audit(
         variant,
         len(points),
+        len({trial.seed for trial in variant.trials}),
         len(variant.trials) - len(ended),
         losses,
-        {r: loss for r, loss in losses.items() if "finished" in statuses[r] and isfinite(loss)},
-        frozenset(rate for rate, states in statuses.items() if "diverged" in states),
+        {rate: reasons for rate, reasons in failed.items() if reasons},
+        [text for trials in points if (text := _failed_point(trials, failures))],
         sensitivity({r: losses[r] for r in rates}, fmean(known)) if comparable else None,
     )
 
 
-def _points(variant: Variant) -> list[list[StudyRun]]:
-    """The trials at each point of the grid."""
-    points: dict[str, list[StudyRun]] = {}
-    for trial in variant.trials:
-        points.setdefault(json.dumps(trial.tuned, sort_keys=True), []).append(trial)
-    return list(points.values())
+def _failed_point(trials: Sequence[StudyRun], failures: Mapping[Path, str]) -> str:
+    """`optimizer.lr=0.01 (1 of 2)`; empty if every run of the point trained."""
+    ended = ended_runs(trials)
+    count = sum(run.folder in failures for run in ended)
+    point = " ".join(f"{key}={value_text(value)}" for key, value in trials[0].tuned.items())
+    return f"{point} ({count} of {len(ended)})" if count else ""
 
 
 def sensitivity(losses: Mapping[float, float], initial: float) -> float:
@@ -105,7 +114,7 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
         for side in (variant, baseline)
         if side.tuned and side.tuned.edge
     ]
-    points, baseline_points = len(_points(variant)), len(_points(baseline))
+    points, baseline_points = len(tuning_points(variant)), len(tuning_points(baseline))
     if points != baseline_points:
         lines.append(
             f"{variant.name} was tuned at {points} points and {baseline.name} at {baseline_points}"
@@ -115,8 +124,20 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
     return lines
 
 
-def audit_lines(study: Study) -> list[str]:
-    """Explains the table of the audit, and names the faults of the tuning."""
+def same_data_note(study: Study, loss: str) -> str:
+    """A sentence if the data that chose the tuned values are those of the results, because the
+    split has no test part; empty if they are not. `loss` is the one that counts."""
+    if loss != TUNED_ON or not any(variant.trials for variant in study.variants):
+        return ""
+    return (
+        f"The tuned values ({', '.join(study.tune)}) were chosen on the data of the results, "
+        "validation, though on other seeds: the split has no test part (data.test_fraction)."
+    )
+
+
+def audit_lines(study: Study, loss: str) -> list[str]:
+    """Explains the table of the audit, and names the faults of the tuning. `loss` is the one that
+    counts in the results."""
     rows, key = audits(study), study.rate
     if not rows or key is None:
         return []
@@ -125,13 +146,9 @@ def audit_lines(study: Study) -> list[str]:
     lines = [
         f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
-        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each"
+        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each",
+        _budget_line(rows),
     ]
-    points = sorted({audit.points for audit in rows})
-    if len(points) == 1:
-        lines.append(f"every variant was tried at {points[0]} points")
-    else:
-        lines.append(f"UNEQUAL: variants were tried at {points[0]} to {points[-1]} points")
     for audit in rows:
         lines += _faults(audit)
     if all(audit.variant.tuned and not audit.variant.tuned.edge for audit in rows):
@@ -139,17 +156,38 @@ def audit_lines(study: Study) -> list[str]:
     seeds = sorted({trial.seed for audit in rows for trial in audit.variant.trials})
     lines.append(f"seeds of tuning: {', '.join(map(str, seeds))}")
     if shared := shared_seeds(study.variants):
-        return [*lines, f"SHARED: seeds of tuning and of results: {shared}"]
-    return [*lines, "tuning and results have different seeds"]
+        lines.append(f"SHARED: seeds of tuning and of results: {shared}")
+    else:
+        lines.append("tuning and results have different seeds")
+    note = same_data_note(study, loss)
+    return [*lines, note] if note else lines
+
+
+def _budget_line(rows: Sequence[Audit]) -> str:
+    """The number of points and of seeds that every variant had, or that they were not equal."""
+    points, seeds = sorted({row.points for row in rows}), sorted({row.seeds for row in rows})
+    if len(points) == len(seeds) == 1:
+        return (
+            f"every variant was tried at {plural(points[0], 'point')} x {plural(seeds[0], 'seed')}"
+        )
+    texts = [
+        f"{values[0]} to {values[-1]} {thing}"
+        for thing, values in {"points": points, "seeds": seeds}.items()
+        if len(values) > 1
+    ]
+    return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
 
 
 def _faults(audit: Audit) -> list[str]:
     name, tuned = audit.variant.name, audit.variant.tuned
     lines = [f"{name}: {audit.missing} of its tuning runs are missing"] if audit.missing else []
+    if points := audit.failed_points:
+        more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
+        lines.append(f"{name}: trials failed at {', '.join(points[:_NAMED])}{more}")
     if tuned and tuned.edge:
         edge = ", ".join(tuned.edge)
         if tuned.best is None:
-            lines.append(f"{name}: EDGE: it diverged at every {edge} that was tried")
+            lines.append(f"{name}: EDGE: it failed at every {edge} that was tried")
         else:
             lines.append(f"{name}: EDGE: its best {edge} is the last that was tried")
     return lines
@@ -166,12 +204,22 @@ def audit_table(study: Study) -> Table:
         f"best {key}": [_best_text(audit, key) for audit in rows],
         "sensitivity": [number(audit.sensitivity) for audit in rows],
     }
-    for rate in sorted({rate for audit in rows for rate in audit.losses}):
-        columns[f"{rate:g}"] = [
-            number(audit.losses.get(rate)) + " (diverged)" * (rate in audit.diverged)
-            for audit in rows
-        ]
-    return columns
+    common = sorted({rate for audit in rows for rate in audit.losses if rate in study.tune[key]})
+    for rate in common:
+        columns[f"{rate:g}"] = [_loss_text(audit, rate) for audit in rows]
+    around = [
+        ", ".join(
+            f"{rate:g}: {_loss_text(audit, rate)}" for rate in audit.losses if rate not in common
+        )
+        for audit in rows
+    ]
+    return columns | ({"around its best": around} if any(around) else {})
+
+
+def _loss_text(audit: Audit, rate: float) -> str:
+    reasons = audit.failed.get(rate, [])
+    mark = " (diverged)" if "diverged" in reasons else " (failed)" if reasons else ""
+    return number(audit.losses.get(rate)) + mark
 
 
 def _best_text(audit: Audit, key: str) -> str:

@@ -186,7 +186,7 @@ def _table_md(findings: Findings) -> str:
         ],
         "## Tuning": [
             straight_markdown_table(rows_of(audit_table(study))),
-            markdown_list(audit_lines(study)),
+            markdown_list(audit_lines(study, findings.loss)),
         ],
         "## Starts": [markdown_list(tables.start_notes(findings))],
         "## Noise": [markdown_list(tables.noise_notes(findings))],

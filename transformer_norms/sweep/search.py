@@ -10,7 +10,7 @@ from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
-from transformer_norms.comparison.tuning_error import choose_point, trial_of
+from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
 from transformer_norms.run.sweep_record import Values
 from transformer_norms.sweep.grid import Tuning, has_steps, product
 
@@ -56,12 +56,13 @@ class Tried:
         if not whole:
             trained = [attempt for attempt in self.attempts if attempt.losses]
             return min(trained, key=lambda attempt: attempt.rank).point if trained else None
-        trials = {
-            number: [trial_of(one.point, seed, loss) for seed, loss in one.losses.items()]
-            for number, one in enumerate(whole)
-        }
-        chosen = choose_point([trial for group in trials.values() for trial in group])
-        return next(whole[n].point for n, group in trials.items() if group[0].point == chosen)
+        trials = [
+            Trial(plain_point(attempt.point), seed, loss)
+            for attempt in whole
+            for seed, loss in attempt.losses.items()
+        ]
+        chosen = choose_point(trials)
+        return next(one.point for one in whole if plain_point(one.point) == chosen)
 
     def values(self, key: str) -> list[Any]:
         """The values of a key with steps that were tried, in order of size."""

@@ -64,7 +64,7 @@ def _content(findings: Findings) -> dict[str, Any]:
         "maps": maps(findings),
         "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
         "audit": audit_table(study),
-        "audit_lines": audit_lines(study),
+        "audit_lines": audit_lines(study, findings.loss),
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "how": tables.method_note(findings),
         "regime": tables.regime_notes(findings),
