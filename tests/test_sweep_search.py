@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.comparison.tuning_error import Trial
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.search import Attempt, Tried, coordinate_search, refinement, widen
 
@@ -54,30 +53,19 @@ def test_the_best_point_has_the_lowest_loss_of_those_where_no_run_failed():
     assert tried_at({1e-3: [None, None], 2e-3: [None, None]}).best is None
 
 
-def test_a_lucky_trial_beside_the_bottom_of_the_curve_is_not_the_best():
+def test_a_lucky_run_does_not_choose_the_best_point():
+    """The curve through all trials near it does. The losses are those of a valley at 3e-3."""
     rates = [3e-3 * 3 ** (steps / 4) for steps in (-4, -2, -1, 0, 1, 2, 4)]
-    losses = {rate: 2 + log(rate / 3e-3) ** 2 / 10 for rate in rates}
-    assert tried_at(losses | {rates[4]: 2 - 0.001}).best == {LR: 3e-3}
+    valley = {rate: 2 + 0.1 * log(rate / 3e-3) ** 2 for rate in rates}
+    lucky = {rate: [loss, loss - 0.02 * (rate == rates[4])] for rate, loss in valley.items()}
+    assert min(lucky, key=lambda rate: sum(lucky[rate])) == rates[4]
+    assert tried_at(lucky).best == {LR: 3e-3}
 
 
 def test_values_that_are_lists_are_words():
     values = {2.0: [0.9, 0.95], 1.9: [0.9, 0.99]}
     tried = Tried({}, [attempt({"betas": value}, loss) for loss, value in values.items()])
     assert tried.best == {"betas": [0.9, 0.99]}
-
-
-def test_a_lucky_run_does_not_choose_the_best_point():
-    """The curve through all trials does. The losses are those of a valley at 3e-3."""
-    rates = [1e-3, 1.7e-3, 2.3e-3, 3e-3, 4e-3, 5.2e-3, 6.8e-3, 9e-3]
-    valley = {rate: 2 + 0.1 * log(rate / 3e-3) ** 2 for rate in rates}
-    trials = [
-        Trial({LR: rate}, seed, valley[rate] - 0.12 * (rate == 5.2e-3 and seed == 101))
-        for rate in rates
-        for seed in (100, 101, 102)
-    ]
-    means = {r: sum(t.loss for t in trials if t.point == {LR: r}) / 3 for r in rates}
-    assert tried_at(means).best == {LR: 5.2e-3}
-    assert replace(tried_at(means), trials=trials).best[LR] in (3e-3, 4e-3)
 
 
 def test_an_edge_is_the_first_or_last_value_that_was_tried():
