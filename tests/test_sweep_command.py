@@ -29,7 +29,7 @@ MINE = """
 question: Which norm?
 baseline: {norm: rmsnorm}
 vary: {norm: [rmsnorm, layernorm]}
-tune: {optimizer.lr: [1e-3, 2e-3], seed: [9]}
+tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}
 seeds: [0, 1]
 fixed: {trainer.steps: 240}
 """
