@@ -22,7 +22,7 @@ from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.table import regime_notes, summary_lines
+from transformer_norms.report.table import regime_notes, summary_lines, table
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.failure import bigram_horizons, failure, horizon, ngram_losses
 from transformer_norms.run.summary import Data, Summary
@@ -156,6 +156,22 @@ def test_another_baseline_that_trained_bears_its_own_claim_behind_the_one_that_f
     )
 
 
+def test_failures_that_chance_does_not_explain_stand_before_what_no_variant_shows(tmp_path):
+    five = {seed: 2.3 + seed / 100 for seed in range(5)}
+    near = {seed: loss + 0.01 * (-1) ** seed for seed, loss in five.items()}
+    found = judged(tmp_path, {"pre": five, "peri": near, "post": dict.fromkeys(five, 3.0)})
+    assert answer(found).lead == (
+        "post failed to train in 5 of 5 runs (48 to 100 %; 5 no better than the bigram), pre in 0 "
+        "of 5 (at most 45 %); Fisher's p 0.008. peri is not shown to be better than pre with 5 "
+        "seeds."
+    )
+
+
+def test_a_variant_that_trained_is_not_said_to_have_failed_with_its_baseline(tmp_path):
+    found = judged(tmp_path, {"pre": {**PRE, 1: None, 2: None}, "post": PRE})
+    assert table(found)["verdict"] == ["baseline", "baseline failed"]
+
+
 def test_where_every_run_fails_there_is_no_mean_and_the_lead_says_so(tmp_path):
     every = dict.fromkeys(PRE, 3.3)
     found = judged(tmp_path, {"pre": every, "post": every, "peri": every})
@@ -179,10 +195,9 @@ def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_pat
     # 2.11 is better than the third and no better than the fourth, 2.1
     assert regime_notes(found) == [
         "n-grams counted on the training tokens: unigram 3.300, bigram 2.500, 3-gram 2.200, 4-gram "
-        "2.100, 5-gram 2.150 nats; the best that a mean has passed: bigram by pre; 3-gram by post"
+        "2.100, 5-gram 2.150 nats; the best that a mean has passed: 3-gram by post; bigram by pre"
     ]
-    table = text(tmp_path / "new")
-    assert regime_notes(found)[0] in table
+    assert regime_notes(found)[0] in text(tmp_path / "new")
     by_run = {(row["variant"], row["seed"]): row for row in rows(tmp_path / "new")}
     assert [by_run["post", str(s)]["passed"] for s in PRE] == ["3-gram"] * 3
     assert {row["outcome"] for row in by_run.values()} == {"trained"}

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from scipy import special
 
-from transformer_norms.comparison.statistics import LEVEL, deviation
+from transformer_norms.comparison.statistics import FEWEST, LEVEL, deviation, half_interval
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,11 @@ class Outcomes:
     def sd(self) -> float | None:
         """The standard deviation over the runs that trained; None below two."""
         return deviation(list(self.losses.values())) if len(self.losses) > 1 else None
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of Student's 95 % interval of the mean; None below FEWEST runs."""
+        return half_interval(list(self.losses.values())) if len(self.losses) >= FEWEST else None
 
     @property
     def median(self) -> float | None:

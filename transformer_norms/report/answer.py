@@ -108,7 +108,7 @@ def _difference_text(findings: Findings, variant: Variant) -> str:
 
 
 def _lead(findings: Findings, groups: list[Group]) -> str:
-    """The widest claim, behind what limits it: a baseline that failed."""
+    """The widest claim, behind what limits it: a baseline that failed, or a variant that did."""
     compared = findings.compared
     failed = _failed_baselines(findings)
     if groups and groups[0].verdict == "better":
@@ -128,7 +128,22 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
     seeds = sorted({len(findings.comparisons[v.name].seeds) for v in tested})
     fewest = "" if len(seeds) == 1 else f"{seeds[0]} to "
     claim = f"{claim} shown to be better than {baseline}"
-    return f"{failed}{claim} with {fewest}{plural(seeds[-1], 'seed')}."
+    return f"{failed}{_most_failing(findings)}{claim} with {fewest}{plural(seeds[-1], 'seed')}."
+
+
+def _most_failing(findings: Findings) -> str:
+    """The sentence on the variant that failed most clearly more often than its baseline, if chance
+    alone would make such failures in less than one of twenty studies."""
+    p = {
+        v.name: fisher
+        for v in findings.compared
+        if (fisher := findings.comparisons[v.name].fisher) is not None
+        and not findings.outcomes[findings.study.baseline_of(v).name].failed
+    }
+    name = min(p, key=p.__getitem__, default=None)
+    if name is None or p[name] >= LEVEL:
+        return ""
+    return f"{sentence(findings, findings.study.variant(name))}. "
 
 
 def _failed_baselines(findings: Findings) -> str:

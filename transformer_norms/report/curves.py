@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.figures import (
     FONT,
@@ -139,11 +138,10 @@ def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float
 
 def _draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
     """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
-    interval. The right edge has a cross with the number of failed runs, and a triangle for losses
-    outside."""
+    interval, from three seeds on. The right edge has a cross with the number of failed runs, and a
+    triangle for losses outside."""
     outcomes = [findings.outcomes[variant.name] for variant in variants]
-    trained = [list(outcome.losses.values()) for outcome in outcomes]
-    axes.set_xlim(*_loss_span(trained))
+    axes.set_xlim(*_loss_span(outcomes))
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.ticklabel_format(axis="x", useOffset=False)
     for row, variant in enumerate(variants):
@@ -165,8 +163,7 @@ def _draw_row(axes: Any, row: int, colour: str, outcome: Outcomes) -> None:
     if any(loss > axes.get_xlim()[1] for loss in losses):
         axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
     if losses:
-        half = half_interval(losses)
-        axes.errorbar(np.mean(losses), row + 0.14, xerr=half, fmt="|", color=colour,
+        axes.errorbar(np.mean(losses), row + 0.14, xerr=outcome.half, fmt="|", color=colour,
                       capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
     if outcome.failed:
         axes.plot([1], [row + 0.14], "x", color=colour, markersize=5, **at_edge)
@@ -196,17 +193,16 @@ def _draw_vertical_ngrams(axes: Any, ngrams: Sequence[float]) -> None:
         )  # fmt: skip
 
 
-def _loss_span(trained: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The range that shows all dots and the intervals of three seeds or more. It leaves out what
-    lies so far above the median that the other dots would fall together."""
-    ends = [loss for losses in trained for loss in losses]
+def _loss_span(outcomes: Sequence[Outcomes]) -> tuple[float, float]:
+    """The range that shows all dots and intervals. It leaves out what lies so far above the median
+    that the other dots would fall together."""
+    ends = [loss for outcome in outcomes for loss in outcome.losses.values()]
     if not ends:
         return 0.0, 1.0
     far = min(ends) + _FAR * (float(np.median(ends)) - min(ends))
-    for losses in trained:
-        if len(losses) > 2:
-            half = half_interval(losses) or 0
-            ends += [float(np.mean(losses)) - half, float(np.mean(losses)) + half]
+    for outcome in outcomes:
+        if outcome.mean is not None and outcome.half is not None:
+            ends += [outcome.mean - outcome.half, outcome.mean + outcome.half]
     near = [end for end in ends if end <= far] if far > min(ends) else ends
     room = 0.06 * (max(near) - min(near)) or 0.01
     return min(near) - room, max(near) + 2 * room

@@ -62,7 +62,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "missing": str(len(outcomes.missing)),
         "loss": number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}"),
         "median": number(outcomes.median),
-        "verdict": findings.verdict(variant),
+        "verdict": _verdict_words(findings, variant),
     }
     if comparison is None:
         return row
@@ -75,6 +75,13 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "correlation": number(comparison.correlation, digits=2),
         "detectable": number(comparison.detectable),
     }
+
+
+def _verdict_words(findings: Findings, variant: Variant) -> str:
+    """The verdict; `baseline failed` if it was not the variant's own runs that failed."""
+    verdict = findings.verdict(variant)
+    trained = variant.results and not findings.outcomes[variant.name].failed
+    return "baseline failed" if verdict == "failed" and trained else verdict
 
 
 def _probability(value: float | None) -> str:
@@ -165,12 +172,15 @@ def regime_notes(findings: Findings) -> list[str]:
 
 
 def _regime_note(lines: Sequence[float], passing: Mapping[str, Sequence[str]]) -> str:
+    """Names the variants but for those of the most frequent n-gram."""
     listed = ", ".join(f"{ngram_name(k)} {loss:.3f}" for k, loss in enumerate(lines, 1))
     note = f"n-grams counted on the training tokens: {listed} nats; the best that a mean has passed"
     if len(passing) == 1:
         return f"{note}: {next(iter(passing))}"
-    by = (f"{ngram} by {', '.join(names)}" for ngram, names in passing.items())
-    return f"{note}: {'; '.join(by)}"
+    usual = max(passing, key=lambda ngram: len(passing[ngram]))
+    by = [f"{ngram} by {', '.join(names)}" for ngram, names in passing.items() if ngram != usual]
+    rest = "every other" if len(passing[usual]) > 1 else passing[usual][0]
+    return f"{note}: {'; '.join(by)}; {usual} by {rest}"
 
 
 def noise_notes(findings: Findings) -> list[str]:

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.rates import rate_lines
@@ -75,7 +74,7 @@ def _finals(findings: Findings, variant: Variant) -> dict[str, Any]:
         "losses": losses,
         "texts": [escape_label(f"seed {seed}: {folders[seed]}") for seed in outcomes.losses],
         "mean": outcomes.mean,
-        "half": half_interval(losses),
+        "half": outcomes.half,
         "failed": len(outcomes.failed),
         "ended": outcomes.ended,
     }
@@ -213,8 +212,7 @@ def _axis_lines(findings: Findings, axis: str) -> list[dict[str, Any]]:
         if not finite(variant.values.get(axis)):
             continue
         outcomes = findings.outcomes[variant.name]
-        half = half_interval(list(outcomes.losses.values()))
-        point = _point(place, variant.values[axis], outcomes) | {"half": half}
+        point = _point(place, variant.values[axis], outcomes) | {"half": outcomes.half}
         lines.setdefault(label_on(variant, rest), []).append(point)
     return [
         {
