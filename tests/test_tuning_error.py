@@ -93,6 +93,24 @@ def test_fewer_than_three_values_are_compared_as_they_are():
     assert possible_gain(trials, {"init": "mup"}, Spread(1e-8, 10)) == 0
 
 
+def test_beyond_a_number_that_has_one_neighbour_a_convex_loss_falls_as_far_as_it_fell():
+    """The trials on the other side failed. The true curve is convex, so its lowest loss within one
+    step is above the secant's; with as good as no noise the bound is the secant's fall."""
+    for best in (0.003, 0.004, 0.005):
+        trials = trials_of(parabola(best), [0.003 / STEP**4, 0.003 / STEP, 0.003])
+        gain = possible_gain(trials, {RATE: 0.003}, Spread(1e-16, 10))
+        own, left = (
+            next(t.loss for t in trials if t.point[RATE] == r) for r in (0.003, 0.003 / STEP)
+        )
+        assert gain == pytest.approx(max(0.0, left - own), abs=1e-6)
+        assert gain >= own - (parabola(best)(np.log(best)) + 0.01 * 100)
+
+
+def test_a_point_alone_tells_nothing_of_its_neighbours():
+    trials = trials_of(parabola(0.003), [0.003])
+    assert possible_gain(trials, {RATE: 0.003}, Spread(1e-4, 10)) is None
+
+
 def test_keys_add_up_and_noise_is_pooled():
     points = [{RATE: r, "schedule.warmup": w} for r in (1e-3, 2e-3, 4e-3) for w in (50, 100, 200)]
     draw = np.random.default_rng(4)
