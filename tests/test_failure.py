@@ -22,6 +22,7 @@ from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.page import runs_table
 from transformer_norms.report.table import regime_notes, summary_lines, table
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.failure import bigram_horizons, failure, horizon, ngram_losses
@@ -207,6 +208,9 @@ def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_pat
 
 def test_each_run_has_its_outcome_and_its_reason(tmp_path):
     judged(tmp_path, {"pre": PRE, "post": {**STUCK, 2: None}})
+    statuses = [row[3] for row in runs_table(findings(read_study([tmp_path])))[1]]
+    assert statuses.count("finished, no better than the bigram (2.500)") == 2
+    assert statuses.count("finished") == 3
     text(tmp_path)
     said = {
         int(row["seed"]): (row["outcome"], row["failure"], row["passed"])

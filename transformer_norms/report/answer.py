@@ -97,7 +97,7 @@ def _difference_text(findings: Findings, variant: Variant) -> str:
         if (failure := findings.outcomes[variant.name].failure).count:
             return f"in {failure}"
         baseline = findings.study.baseline_of(variant).name
-        return f"(not itself; {baseline} in {findings.outcomes[baseline].failure})"
+        return f"trained; its baseline {baseline} failed in {findings.outcomes[baseline].failure}"
     if comparison.difference is None or comparison.verdict == "identical":
         return ""
     if comparison.low is None:

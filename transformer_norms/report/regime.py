@@ -31,6 +31,11 @@ def trial_failures(study: Study) -> dict[Path, str]:
     return _failures(trials, points, TUNED_ON, study.effect)
 
 
+def all_failures(study: Study, loss: str) -> dict[Path, str]:
+    """Returns why runs failed, tuning runs and results alike, by folder."""
+    return trial_failures(study) | result_failures(study, loss)
+
+
 def _failures(
     runs: Iterable[SavedRun], baselines: Sequence[Sequence[SavedRun]], loss: str, effect: float
 ) -> dict[Path, str]:

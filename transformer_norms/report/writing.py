@@ -15,7 +15,7 @@ from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import noise_beside, read_study
 from transformer_norms.report.page import render_page
 from transformer_norms.report.rates import draw_rates
-from transformer_norms.report.regime import TUNED_ON, result_failures, trial_failures
+from transformer_norms.report.regime import TUNED_ON, all_failures
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.failure import best_ngram
@@ -105,7 +105,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
 def _results_csv(findings: Findings) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
     study = findings.study
-    failures = trial_failures(study) | result_failures(study, findings.loss)
+    failures = all_failures(study, findings.loss)
     rows = [
         _results_row(study, member) | _outcome(member, findings.loss, failures)
         for member in study.runs

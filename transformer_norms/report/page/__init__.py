@@ -20,6 +20,7 @@ from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.page.charts import chart_data
 from transformer_norms.report.page.differences import HEIGHT, WIDTH, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
+from transformer_norms.report.regime import all_failures
 from transformer_norms.report.study import Rows, Study, StudyRun
 from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
@@ -73,7 +74,7 @@ def _content(findings: Findings) -> dict[str, Any]:
         "warnings": tables.run_warnings(study),
         "left_out": tables.left_out_notes(study),
         "origin": tables.origin_notes(study),
-        "runs": runs_table(study),
+        "runs": runs_table(findings),
         "setup": shared_settings(study),
         "probe_every": _probe_every(study),
         "unusual": tables.unusual_runs(findings),
@@ -149,13 +150,14 @@ _HEADINGS = "run stage seed".split()
 _MORE = "status step validation test config commit data batches threads device torch".split()
 
 
-def runs_table(study: Study) -> tuple[Sequence[str], list[list[str]]]:
+def runs_table(findings: Findings) -> tuple[Sequence[str], list[list[str]]]:
     """Headings, and a row for each run of the study. Hashes are cut to 12 digits."""
+    study, failures = findings.study, all_failures(findings.study, findings.loss)
     headings = [*_HEADINGS, *study.tune, *_MORE]
-    return headings, [_row(study, member) for member in study.runs]
+    return headings, [_row(study, member, failures) for member in study.runs]
 
 
-def _row(study: Study, member: StudyRun) -> list[str]:
+def _row(study: Study, member: StudyRun, failures: Mapping[Path, str]) -> list[str]:
     tuned = [str(member.tuned.get(key, "")) for key in study.tune]
     start = [member.folder.name, member.stage, str(member.seed), *tuned]
     if member.run is None:
@@ -164,7 +166,7 @@ def _row(study: Study, member: StudyRun) -> list[str]:
     commit = (summary.commit or "unknown")[:12] + (", changed" if summary.dirty else "")
     return [
         *start,
-        f"diverged: {summary.diverged}" if summary.diverged else member.status,
+        _ending(member, failures),
         str(summary.step),
         number(summary.val_loss),
         number(summary.test_loss),
@@ -176,6 +178,14 @@ def _row(study: Study, member: StudyRun) -> list[str]:
         summary.device or "",
         summary.versions.get("torch", ""),
     ]
+
+
+def _ending(member: StudyRun, failures: Mapping[Path, str]) -> str:
+    """`finished`, `diverged: the loss is nan`, `finished, no better than the bigram (2.482)`"""
+    if member.run and member.run.summary.diverged:
+        return f"diverged: {member.run.summary.diverged}"
+    reason = failures.get(member.folder) if member.status == "finished" else None
+    return f"{member.status}, {reason}" if reason else member.status
 
 
 _NODES = (
