@@ -35,7 +35,7 @@ BUDGETS = {
     ),
     "report": (
         55,
-        "answer browser experiments moderation noise null_study page report sequence statistics "
+        "answer browser error_rates experiments moderation noise null_study page report sequence statistics "
         "tuning_error verdict watching",
     ),
     "tracking": (25, "tracking"),
