@@ -8,6 +8,7 @@ losses are drawn. They follow what was measured in the studies here:
     loss = curve(ln rate) + deviation (sqrt(0.45) level of the seed + sqrt(0.55) noise of the run)
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
