@@ -20,6 +20,7 @@ from statistics import fmean
 
 import widths
 from claims import claims_table, contradictions
+from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
@@ -84,8 +85,11 @@ def pack(study: Path) -> None:
 def regenerate() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for archive in sorted(HERE.glob(f"*/{RUNS}")):
-            found[archive.parent.name] = _write_study(archive, Path(folder))
+        archives = sorted(HERE.glob(f"*/{RUNS}"))
+        for archive in archives:  # all before the first report: noise counts beside the others
+            _unpack(archive, Path(folder))
+        for archive in archives:
+            found[archive.parent.name] = _write_study(archive.parent, Path(folder))
     for study, findings in found.items():
         text = "\n\n".join(_blocks(findings, contradictions(study, found)))
         _fill(HERE / study / "README.md", text)
@@ -94,15 +98,14 @@ def regenerate() -> None:
     _invariances(HERE / "invariances")
     _starts(HERE / "starts")
     _widths(HERE / "width", found)
+    _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
     subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
     _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
 
 
-def _write_study(archive: Path, folder: Path) -> Findings:
-    """Writes the report of the runs in `archive` and puts it beside the archive."""
-    study, home = archive.parent.name, archive.parent
-    _unpack(archive, folder)
-    path, findings = write_report([folder / study], folder / f"{study}-report")
+def _write_study(home: Path, folder: Path) -> Findings:
+    """Writes the report of the runs in `folder` and puts it into the study's home."""
+    path, findings = write_report([folder / home.name], folder / f"{home.name}-report")
     for name in (*FILES, "report.html"):
         if (path.parent / name).exists():
             shutil.copyfile(path.parent / name, home / name)

@@ -80,7 +80,7 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     loss = _loss_that_counts(study)
     outcomes = result_outcomes(study, loss)
     gains = tuning_gains(study, outcomes)
-    asked = _asked(study, outcomes, gains)
+    asked = asked_comparisons(study, outcomes, gains)
     rules = Rules(study.effect, _usual_variance(study, asked, noise), study.looks)
     comparisons = compare(asked, rules)
     compared = [v for v in study.variants if v.name in comparisons]
@@ -104,7 +104,7 @@ def _loss_that_counts(study: Study) -> str:
     return "test_loss" if tested else "val_loss"
 
 
-def _asked(
+def asked_comparisons(
     study: Study, outcomes: Mapping[str, Outcomes], gains: Mapping[str, float]
 ) -> dict[str, Sides]:
     """The comparisons that a study asks for: of variants with their baselines by the variants'
@@ -134,7 +134,7 @@ def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | Non
     if own or noise is None:
         return own
     loss = _loss_that_counts(noise)
-    beside = _asked(noise, result_outcomes(noise, loss), {})
+    beside = asked_comparisons(noise, result_outcomes(noise, loss), {})
     return usual_variance(beside.values(), f"{noise.home.name} beside this study", fewest=1)
 
 
