@@ -61,5 +61,4 @@ def _reason(findings: Findings, name: str, before: str) -> str:
 
 def _verdict(findings: Findings, name: str, gains: Mapping[str, float], rules: Rules) -> str:
     asked = asked_comparisons(findings.study, findings.outcomes, gains)
-    comparison: Comparison = compare(asked, rules)[name]
-    return comparison.verdict
+    return compare(asked, rules)[name].verdict
