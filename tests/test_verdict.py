@@ -7,7 +7,7 @@ from losses import BASE, NOISE, outcomes, sentence_of
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import comparison_sentence
-from transformer_norms.comparison.verdict import Comparison
+from transformer_norms.comparison.verdict import Comparison, Rules, compare, pair
 
 
 def test_the_words_are_those_of_their_numbers():
@@ -23,6 +23,30 @@ def test_the_words_are_those_of_their_numbers():
         "sandwich is not distinguishable from pre with 3 seeds "
         "(they would find a true difference of 0.1 nine times in ten): difference 0.010 nats, "
         "95 % interval -0.056 to 0.076, p 0.58 after Holm"
+    )
+
+
+def test_what_tuning_may_have_missed_is_said_where_it_is_most_of_the_interval():
+    base = outcomes([3.00, 3.02, 2.99, 3.01])
+    ours = outcomes([loss + 0.02 + n for loss, n in zip(base.losses.values(), NOISE, strict=False)])
+
+    def said(*gains):
+        c = compare({"it": pair(ours, base, gains)}, Rules())["it"]
+        return comparison_sentence("sandwich", "pre", c, ours, base)
+
+    assert said(0.03, 0.012).endswith(
+        "; tuning may have missed 0.03 nats of sandwich and 0.012 of pre"
+    )
+    assert said(0.0002, 0.0).startswith("sandwich is worse than pre by 0.020")
+
+
+def test_a_sequence_of_few_seeds_has_no_interval_yet():
+    base, ours = outcomes([3.00, 3.02, 2.99]), outcomes([3.03, 3.04, 3.02])
+    c = compare({"it": pair(ours, base)}, Rules(looks=2))["it"]
+    assert (c.low, c.high, c.detectable) == (None, None, None)
+    assert comparison_sentence("sandwich", "pre", c, ours, base) == (
+        "sandwich is not distinguishable from pre with 3 seeds: difference 0.0267 nats, "
+        f"no interval yet, p {c.p_holm:.2f} after Holm"
     )
 
 

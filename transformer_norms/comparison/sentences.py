@@ -55,18 +55,31 @@ def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
 
 def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
-    assert c.detectable is not None
     difference, interval = difference_and_interval(c)
     if c.p_holm < LEVEL:
         return (
             f"{variant} differs from {baseline} by {difference} nats "
             f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
         )
-    return (
-        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')} "
-        f"(they would find a true difference of {_two_digit_text(c.detectable)} nine times in "
-        f"ten): difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
+    found = (
+        ""
+        if c.detectable is None
+        else f" (they would find a true difference of {_two_digit_text(c.detectable)} nine times "
+        "in ten)"
     )
+    return (
+        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')}"
+        f"{found}: difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
+        f"{_tuning_note(variant, baseline, c)}"
+    )
+
+
+def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
+    """What tuning may have missed, where that is most of the interval."""
+    if c.low is None or c.high is None or 2 * sum(c.gains) < c.high - c.low:
+        return ""
+    gain, baseline_gain = map(_two_digit_text, c.gains)
+    return f"; tuning may have missed {gain} nats of {variant} and {baseline_gain} of {baseline}"
 
 
 def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
@@ -107,8 +120,8 @@ def _missing_note(name: str, outcomes: Outcomes) -> str:
 def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
     """The difference, times `sign`, and its interval, to two digits of its half-width."""
     assert c.difference is not None
-    assert c.low is not None
-    assert c.high is not None
+    if c.low is None or c.high is None:
+        return f"{sign * c.difference:z.4f}", "no interval yet"
     decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
     low, high = sorted((sign * c.low, sign * c.high))
     difference, low_text, high_text = (

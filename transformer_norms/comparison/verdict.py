@@ -225,27 +225,28 @@ def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
     assert c.sd is not None
     below, above = c.gains
     low, high = confidence_sequence(c.differences, LEVEL, prior)
+    bounded = math.isfinite(low) and math.isfinite(high)
     too_high = always_valid_p(c.differences, (c.effect - above, math.inf), prior)
     too_low = always_valid_p(c.differences, (-math.inf, below - c.effect), prior)
     return replace(
         c,
         spread=moderate(Spread(c.sd**2, len(c.seeds) - 1), prior),
-        low=low - below,
-        high=high + above,
+        low=low - below if bounded else None,
+        high=high + above if bounded else None,
         p=always_valid_p(c.differences, (-above, below), prior),
         p_equivalent=max(too_high, too_low),
     )
 
 
-def _detectable(c: Comparison, rules: Rules, compared: int) -> float:
+def _detectable(c: Comparison, rules: Rules, compared: int) -> float | None:
     """The smallest true difference that as many seeds find nine times in ten, on the side on which
-    tuning may have missed more. Infinity if a sequence of so few seeds finds none."""
+    tuning may have missed more. None if a sequence of so few seeds finds none."""
     assert c.spread is not None
     gain = max(c.gains)
     if rules.looks < 2:
         return detectable_difference(c.spread, len(c.seeds), compared, c.effect, gain)
-    level = LEVEL / compared
-    return max(c.effect, gain + detectable_in_sequence(c.differences, level, _prior_of(c, rules)))
+    found = detectable_in_sequence(c.differences, LEVEL / compared, _prior_of(c, rules))
+    return max(c.effect, gain + found) if math.isfinite(found) else None
 
 
 def _failure_p(sides: Sides) -> float | None:
@@ -271,8 +272,8 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
     if c.p_holm is None or c.p_equivalent is None:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"
     assert c.difference is not None
-    assert c.low is not None
-    assert c.high is not None
+    if c.low is None or c.high is None:
+        return "not distinguishable"  # a sequence of so few seeds has no bounds yet
     if c.p_holm < LEVEL and abs(c.difference) >= c.effect:
         return "better" if c.difference < 0 else "worse"
     if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
