@@ -31,7 +31,7 @@ BUDGETS = {
     "data": (25, "checkpoint data files progress tokenizers"),
     "sweep": (
         150,
-        "benchmarks command extension readme rooms run_folder sample shape_checker sweep",
+        "benchmarks command extension judge readme rooms run_folder sample shape_checker sweep",
     ),
     "report": (
         55,

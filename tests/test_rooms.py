@@ -28,6 +28,7 @@ tracking
 sweep
 hf
 analysis
+judge
 commands     cli sample demo readme __init__ */__main__ analysis/command analysis/coordinate_check \
              analysis/init_gradients analysis/invariances analysis/norm_removal
 """

@@ -1,0 +1,1 @@
+"""Judges a series of proposed changes under one error rate. decision.py is read first."""

@@ -1,0 +1,195 @@
+"""Decides whether a change makes training better, by pairs of runs of one seed.
+
+Trains BASELINE and CANDIDATE with seeds 0, 1, 2, ... until the differences of
+their losses decide, or the budget is spent. One error rate of 5 % covers all
+proposals of a ledger.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from functools import partial
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.cli import Parser, print_line, run_command
+from transformer_norms.errors import ConfigError
+from transformer_norms.judge.ledger import (
+    FIRST,
+    MOST_PAIRS,
+    Party,
+    Proposal,
+    add_pair,
+    enter_proposal,
+    read_ledger,
+)
+from transformer_norms.judge.pairs import train_pair
+from transformer_norms.judge.parties import read_parties
+from transformer_norms.progress import clock, say
+from transformer_norms.run.sweep_record import EFFECT
+from transformer_norms.training.stopping import PREEMPTED
+
+CODES = {"better": 0, "not better": 6, "undecided": 7}
+_EPILOG = """
+BASELINE and CANDIDATE are each one of:
+  overrides     python -m transformer_norms.judge placement=pre placement=peri
+                python -m transformer_norms.judge "" "norm=layernorm norm.eps=1e-6"
+  a run folder  python -m transformer_norms.judge runs/main/RUN norm=layernorm
+  a checkout    python -m transformer_norms.judge ../before . --with "model=tiny"
+
+Several overrides are one quoted text; "" is the default. A CANDIDATE of overrides
+changes a BASELINE that is a run folder or a checkout. A checkout is a folder with
+transformer_norms/; its own code trains. --with gives both sides sizes and steps.
+
+better      the candidate's loss is lower by --effect, the interval below zero
+not better  it cannot be better by --effect, or it failed to train
+undecided   the budget is spent, or more pairs would hardly show it
+
+The chance that a ledger ever holds a false "better" is at most 5 %, however many
+proposals it holds, and whenever you look. Proposals share their seeds, so a
+baseline is trained once; a program that learns from the answers needs --fresh.
+The same command goes on with an undecided proposal and shows a decided one.
+
+The last line on stdout is JSON. Exit codes: 0 better, 6 not better, 7 undecided,
+2 wrong input, 75 stopped (the same command goes on), 1 an unexpected error.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m transformer_norms.judge", description=__doc__, epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("baseline", metavar="BASELINE", help="what is there")
+    parser.add_argument("candidate", metavar="CANDIDATE", help="what may be better")
+    parser.add_argument(
+        "--with", dest="common", default="", metavar="OVERRIDES",
+        help="overrides for both, one text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--effect", type=_number, default=EFFECT, metavar="NATS",
+        help="smallest gain worth keeping (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=_count, default=20, metavar="PAIRS", help="at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=_number, metavar="M", help="begin no pair that would end later"
+    )
+    parser.add_argument(
+        "--workers", type=int, choices=(1, 2), default=1,
+        help="2 trains the two runs of a pair at once",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fresh", action="store_true",
+        help="seeds that no other proposal has: for proposals chosen by earlier answers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ledger", type=Path, default=Path("runs/judge.json"), metavar="FILE",
+        help="the series of proposals (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--proposals", type=_count, metavar="N",
+        help=f"how many share half of the 5 %% of a new ledger (default: {FIRST})",
+    )  # fmt: skip
+    return run_command(partial(_judge_or_stop, parser, arguments))
+
+
+def _judge_or_stop(parser: Parser, arguments: Sequence[str] | None) -> int:
+    try:
+        return _judge(parser.parse_args(arguments))
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on")
+        return PREEMPTED
+
+
+def _judge(typed: argparse.Namespace) -> int:
+    if typed.most > MOST_PAIRS:
+        raise ConfigError(f"--most {typed.most}: a proposal has at most {MOST_PAIRS} pairs")
+    read_ledger(typed.ledger)  # a wrong file is answered first
+    parties = read_parties(typed.baseline, typed.candidate, typed.common)
+    proposal = enter_proposal(typed.ledger, *parties, typed.effect, typed.fresh, typed.proposals)
+    names = (words or "the default" for words in (typed.candidate, typed.baseline))
+    say(
+        f"proposal {proposal.number} of {typed.ledger}, level {proposal.level:.3g}: "
+        f"{' against '.join(names)}; {len(proposal.pairs)} of at most {typed.most} pairs are there"
+    )
+    proposal, reason = _train_pairs(proposal, parties, typed)
+    decision = proposal.weigh(typed.most)
+    answer = {
+        "decision": decision.word,
+        "difference": decision.difference,
+        "low": decision.low,
+        "high": decision.high,
+        "level": proposal.level,
+        "pairs": len(proposal.pairs),
+        "runs": [run for pair in proposal.pairs for run in pair.runs],
+        "proposal": proposal.number,
+        "ledger": str(typed.ledger),
+        "reason": reason or decision.reason,
+    }
+    say(f"{decision.word}: {answer['reason']}")
+    print_line(json.dumps(answer, allow_nan=False))
+    return CODES[decision.word]
+
+
+def _train_pairs(
+    proposal: Proposal, parties: Sequence[Party], typed: argparse.Namespace
+) -> tuple[Proposal, str]:
+    """Trains pairs until they decide, and enters each. Returns the proposal, and why it ended if
+    that is not what the pairs say."""
+    began, longest = time.monotonic(), 0.0
+    while not proposal.weigh(typed.most).over:
+        start = time.monotonic()
+        if typed.minutes is not None and start - began + longest > 60 * typed.minutes:
+            return proposal, f"the {typed.minutes:g} minutes are spent"
+        pair = train_pair(parties, proposal.next_seed, typed.workers)
+        proposal = add_pair(typed.ledger, proposal.number, pair, typed.most)
+        longest = max(longest, time.monotonic() - start)
+        _say_pair(proposal, typed.most, longest)
+    return proposal, ""
+
+
+def _say_pair(proposal: Proposal, most: int, longest: float) -> None:
+    """Says what the last pair gave, what all give, and how long it can take yet."""
+    pair, decision = proposal.pairs[-1], proposal.weigh(most)
+    if decision.difference is None:
+        say(f"pair {len(proposal.pairs)}, seed {pair.seed}: {decision.reason}")
+        return
+    low, high = ("?" if end is None else f"{end:+.4f}" for end in (decision.low, decision.high))
+    left = (most - len(proposal.pairs)) * longest
+    say(
+        f"pair {len(proposal.pairs)}, seed {pair.seed}: {pair.difference:+.4f} in {pair.loss}; "
+        f"mean {decision.difference:+.4f}, interval {low} to {high}: {decision.word}"
+        + ("" if decision.over else f"; at most {clock(left)} left")
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 is wanted")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not 0 <= number < inf:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 is wanted")
+    return number
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # its children are stopped as by Ctrl-C
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""From what is typed as BASELINE and CANDIDATE to two parties that can be trained.
+
+    a run folder      its whole config, without its seed
+    overrides         "placement=pre norm=rmsnorm optimizer.lr=2e-3" in one text; "" is the default
+    a checkout        a folder with transformer_norms/: its code runs, with its defaults
+
+Overrides as CANDIDATE are changes of a BASELINE that is a run folder or a checkout.
+"""
+
+import hashlib
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.config.overrides import as_typed, parse
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import sha256
+from transformer_norms.judge.child import Answer, Child
+from transformer_norms.judge.ledger import Party
+
+OWN = Path(__file__).parents[2]  # where the package of this process lies
+_NOT_TYPED = {
+    "seed": "the judge trains seeds 0, 1, 2, ...",
+    "study": "the judge names the folder of runs by their code",
+    "again": "a finished run is used again",
+    "continue_from": "a run that goes on from another has no seeds of its own",
+}
+# Two losses are compared only if these are the same.
+_SHARED = (
+    "trainer.steps", "trainer.batch_size", "trainer.precision", "model.context", "data.val_tokens",
+)  # fmt: skip
+# Prints where the package is, the identity of the run of seed 0, and the values of _SHARED.
+_DESCRIBE = f"""
+import json, sys
+import transformer_norms
+try:
+    from transformer_norms.run.plan import Plan
+    config = transformer_norms.compose(sys.argv[1:])
+    identity = Plan(config).hash
+    shared = {{}}
+    for key in {_SHARED!r}:
+        group, name = key.split(".")
+        shared[key] = getattr(getattr(config, group), name)
+    print(json.dumps([transformer_norms.__file__, identity, shared]))
+except Exception as error:
+    sys.exit(" ".join(f"{{type(error).__name__}}: {{error}}".split()))
+"""
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """Words that were typed, and what they say: which folder's code runs, with which arguments."""
+
+    words: str
+    root: Path
+    arguments: list[str]
+
+
+def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Party]:
+    """Returns the two parties. `common` are overrides for both.
+
+    Raises ConfigError if one cannot be trained, if their losses could not be compared, or if they
+    are the same. Writes nothing.
+    """
+    first = _read(baseline, _Typed("", OWN, []))
+    second = _read(candidate, first if Path(baseline).is_dir() else _Typed("", OWN, []))
+    shared = _overrides(common)
+    both = [replace(typed, arguments=[*typed.arguments, *shared]) for typed in (first, second)]
+    codes = [code_hash(typed.root, typed.arguments) for typed in both]
+    children = [
+        Child(typed.root, _DESCRIBE, [*typed.arguments, "seed=0", f"study={study_of(code)}"])
+        for typed, code in zip(both, codes, strict=True)
+    ]
+    facts = [_facts(*of) for of in zip(both, [child.wait() for child in children], strict=True)]
+    parties = [
+        Party(
+            typed=typed.words,
+            root=str(typed.root),
+            arguments=typed.arguments,
+            code=code,
+            commit=_commit(typed.root),
+            identity=_digest(code, identity),
+        )
+        for typed, code, (identity, _) in zip(both, codes, facts, strict=True)
+    ]
+    for key in _SHARED:
+        values = [settings[key] for _, settings in facts]
+        if values[0] != values[1]:
+            raise ConfigError(
+                f"{key}: {values[0]} of the baseline and {values[1]} of the candidate; their "
+                f"losses are no pair (--with {key}=VALUE sets both)"
+            )
+    if parties[0].identity == parties[1].identity:
+        raise ConfigError(f"{candidate!r}: is the same run as {baseline!r}; nothing to judge")
+    return parties[0], parties[1]
+
+
+def _read(words: str, base: _Typed) -> _Typed:
+    """Reads a folder, or overrides that change `base`."""
+    folder = Path(words)
+    if words and folder.is_dir():
+        if (folder / "config.yaml").is_file():
+            return _Typed(words, OWN, [as_typed("config", str(folder / "config.yaml"))])
+        if (folder / "transformer_norms" / "__init__.py").is_file():
+            return _Typed(words, folder.resolve(), [])
+        raise ConfigError(
+            f"{words}: is neither a run folder (with config.yaml) nor a checkout (with "
+            "transformer_norms/)"
+        )
+    if words and "=" not in words:
+        raise ConfigError(f"{words}: there is no such folder, and it is no KEY=VALUE")
+    return _Typed(words, base.root, [*base.arguments, *_overrides(words)])
+
+
+def _overrides(text: str) -> list[str]:
+    """Returns KEY=VALUEs of one text: shell's quotes hold one together that has blanks."""
+    try:
+        overrides = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r}: cannot be read: {str(error).lower()}") from None
+    for pair in parse(overrides):
+        if pair.key in _NOT_TYPED:
+            raise ConfigError(f"{pair}: goes with no judge; {_NOT_TYPED[pair.key]}")
+    return overrides
+
+
+def _facts(typed: _Typed, answer: Answer) -> tuple[str, dict[str, Any]]:
+    """Returns the identity of the run and the values of _SHARED, as the code of `root` has them."""
+    if answer.code:
+        kind, _, message = answer.err.partition(": ")
+        known = kind in ("ConfigError", "InputError")
+        raise ConfigError(message if known else f"{typed.words}: cannot be read: {answer.err}")
+    file, identity, shared = json.loads(answer.out)
+    if not Path(file).is_relative_to(typed.root):
+        raise ConfigError(f"{typed.words}: Python imports {file}, and not the code of that folder")
+    return identity, shared
+
+
+def code_hash(root: Path, arguments: Sequence[str]) -> str:
+    """Returns the hash of all code and configs that a training may use: those of the checkout in
+    `root`, and of the folder that plugins= names. The path of a checkout is no part of it: a copy
+    of the same code finds the same runs."""
+    named = [pair.word for pair in parse(arguments) if pair.key == "plugins"]
+    plugins = [Path(word) for word in named if word != "none"]
+    parts = [root / name for name in ("transformer_norms", "configs", "hydra_plugins")]
+    return _digest(*map(_content, (*parts, *plugins)))
+
+
+def _content(folder: Path) -> dict[str, str]:
+    """Returns the hash of each file in a folder, by its path, without what Python compiled."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return {
+        file.relative_to(folder).as_posix(): sha256(file)
+        for file in files
+        if "__pycache__" not in file.parts and file.suffix not in (".pyc", ".so")
+    }
+
+
+def study_of(code: str) -> str:
+    """Returns the study of the runs of one code: other code never finds them."""
+    return f"judge-{code[:8]}"
+
+
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _commit(root: Path) -> str | None:
+    """Returns the commit of a clone, or None outside of git. `code` tells changed files apart."""
+    with suppress(OSError):
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True
+        )
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None
