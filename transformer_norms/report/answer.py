@@ -183,7 +183,10 @@ def _notes(findings: Findings, groups: list[Group]) -> list[str]:
     if "better" not in verdicts and (note := _lowest_mean(findings)):
         notes.append(note)
     if "not distinguishable" in verdicts and not all(clear):
-        notes.append("Not distinguishable is no finding of equality: more seeds might tell.")
+        remedy = ", or a finer tuning with more seeds," if findings.gains else ""
+        notes.append(
+            f"Not distinguishable is no finding of equality: more seeds{remedy} might tell."
+        )
     if len(findings.compared) > 1:
         notes.append("Each variant is compared with its baseline, and not with the others.")
     if note := same_data_note(findings.study, findings.loss):
