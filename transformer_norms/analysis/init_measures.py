@@ -165,7 +165,7 @@ def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
         values = {**question.fixed, **variant}
         whole: list[str] = [key for key in ("preset", "placement") if key in values] or ["init"]
         named = variant or {key: values[key] for key in whole}
-        for number, seed in product(numbers, question.seeds):
+        for number, seed in product(numbers, question.first_seeds):
             yield label(named), {**values, axis: number, "seed": seed}
 
 

@@ -64,6 +64,18 @@ def detectable_in_sequence(
     return _half_width(differences, level, prior) + below
 
 
+def half_width_at(spread: Spread, count: int, level: float) -> float:
+    """Half the width of the confidence sequence at `count` seeds: the distance u from the mean at
+    which M_n reaches 1 / `level`. `spread` is the moderated variance B / (d0 + n - 1), with
+    d0 + n - 1 degrees of freedom."""
+    growth = 1 + count * EFFECT_VARIANCE
+    needed = (math.sqrt(growth) / level) ** (2 / (spread.freedom + 1))
+    if needed >= growth:
+        return math.inf
+    base = spread.freedom * spread.variance
+    return math.sqrt(base * (needed - 1) / (count * (1 - needed / growth)))
+
+
 def _prefixes(differences: Sequence[float]) -> Iterator[Sequence[float]]:
     """The differences of the first two seeds, of the first three, and so on."""
     return (differences[:count] for count in range(2, len(differences) + 1))
@@ -83,13 +95,10 @@ def _log_martingale(differences: Sequence[float], mu: float, prior: Prior | None
 
 
 def _half_width(differences: Sequence[float], level: float, prior: Prior | None) -> float:
-    """The distance from the mean at which M_n reaches 1 / level: M_n(mean + u) solved for u."""
+    """Half the width of the confidence sequence after these differences."""
     count, weight, base = _base(differences, prior)
-    growth = 1 + count * EFFECT_VARIANCE
-    needed = (math.sqrt(growth) / level) ** (2 / (weight + count))
-    if needed >= growth:
-        return math.inf
-    return math.sqrt(base * (needed - 1) / (count * (1 - needed / growth)))
+    freedom = weight + count - 1
+    return half_width_at(Spread(base / freedom, freedom), count, level)
 
 
 def _base(differences: Sequence[float], prior: Prior | None) -> tuple[int, float, float]:

@@ -81,7 +81,8 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     outcomes = result_outcomes(study, loss)
     gains = tuning_gains(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
-    rules = Rules(study.effect, _usual_variance(study, asked, noise), study.looks)
+    looks = max(2, study.looks) if study.sequential else 1
+    rules = Rules(study.effect, _usual_variance(study, asked, noise), looks)
     comparisons = compare(asked, rules)
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(

@@ -19,6 +19,7 @@ from transformer_norms.run.sweep_record import (
     Tuned,
     Values,
     baseline_of,
+    count_looks,
     label,
     names_of,
     read_record,
@@ -141,6 +142,9 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
             members.setdefault(key, member)
     runs = list(members.values())
     tuned = [choice for sweep in records for choice in sweep.tuned]
+    # Sweeps record a look when results are complete. A report of an unfinished sweep, as --watch
+    # writes it, is none: whoever adds seeds because of it has to add them to the sweep.
+    looks = [look for sweep in records for look in sweep.looks]
     return Study(
         sources.home,
         record.axes,
@@ -149,6 +153,8 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
         record.effect,
         " ".join(dict.fromkeys(sweep.question for sweep in records)),
         record.tune,
+        looks=count_looks(looks),
+        until_decided=any(sweep.most is not None for sweep in records),
     )
 
 

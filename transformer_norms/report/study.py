@@ -75,7 +75,8 @@ class Study:
     """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
     for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
-    `looks`: how often results were complete; from 2 on, seeds were added after a look."""
+    `looks`: how often results were looked at, each time with more seeds. `until_decided`: whether
+    the plan was to add seeds after a look."""
 
     home: Path
     axes: list[str]
@@ -87,6 +88,7 @@ class Study:
     contrasts: list[Contrast] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     looks: int = 1
+    until_decided: bool = False
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
@@ -99,6 +101,12 @@ class Study:
     def results(self) -> list[SavedRun]:
         """The runs that have a result, of all variants."""
         return [run for variant in self.variants for run in variant.ended]
+
+    @property
+    def sequential(self) -> bool:
+        """Whether tests have to hold at every look. They have to from the first look on, if seeds
+        would have been added after it."""
+        return self.looks > 1 or self.until_decided
 
     @property
     def rate(self) -> str | None:

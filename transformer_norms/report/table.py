@@ -134,11 +134,12 @@ def method_note(findings: Findings) -> str:
 
 def _interval_note(findings: Findings) -> str:
     """Which test gives intervals and p, and where its variances come from."""
-    prior, looks = findings.rules.prior, findings.rules.looks
-    if looks > 1:
+    study, prior = findings.study, findings.rules.prior
+    if study.sequential:
+        more = "with more seeds at each" if study.looks > 1 else "after which seeds could be added"
         test = (
-            f"The seeds were looked at {looks} times, so interval and p are those that hold at "
-            "every look (Wang & Ramdas 2024)"
+            f"{plural(study.looks, 'look')}, {more}: interval and p are those that hold at every "
+            "look (Wang & Ramdas 2024)"
         )
     else:
         test = "Interval (95 %, each for itself) and p are those of the paired t test"

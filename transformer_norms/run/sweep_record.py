@@ -64,12 +64,31 @@ class Tuned:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class Seen:
+    """The seeds of a variant whose results had ended at a look."""
+
+    variant: Values
+    seeds: list[int]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Look:
+    """What was seen when results were looked at, and what was decided: the verdict, or `hopeless`,
+    of each comparison by its name, without those that were left open."""
+
+    seen: list[Seen]
+    decided: dict[str, str]
+
+
+@dataclass(frozen=True, config=_STRICT)
 class SweepRecord:
     """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
 
     `tune` has the values of each tuned key that all variants tried, extensions included. `refine`
     is the number of refinements of each variant's best, and `trials` the budget of a coordinate
-    search; in a record without it, every point of the grid was tried.
+    search; in a record without it, every point of the grid was tried. `most` is the largest number
+    of seeds of a variant where seeds are added until it is decided. `looks` are kept whatever is
+    typed next.
     """
 
     name: FolderName
@@ -85,6 +104,8 @@ class SweepRecord:
     contrasts: list[str] = field(default_factory=list)
     refine: Annotated[int, Field(ge=0)] = 0
     trials: Annotated[int, Field(ge=1)] | None = None
+    most: Annotated[int, Field(ge=1)] | None = None
+    looks: list[Look] = field(default_factory=list)
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:
@@ -163,8 +184,31 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         seeds=_union(before.seeds, now.seeds),
         contrasts=_union(before.contrasts, now.contrasts),
         runs=_union(before.runs, now.runs),
+        most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
+        looks=add_looks(before.looks, now.looks),
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
     )
+
+
+def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
+    """Returns the looks before, and those of `now` that saw other seeds than each of them."""
+    looks = list(before)
+    for look in now:
+        if look.seen not in [one.seen for one in looks]:
+            looks.append(look)
+    return looks
+
+
+def count_looks(looks: Sequence[Look]) -> int:
+    """How often results were looked at: the number of different sets of seeds of one variant, of
+    the variant that has most. A variant that is added later does not make a second look of the
+    first one at others. A record without looks, which is older than they are, counts as one."""
+    sets: dict[str, set[tuple[int, ...]]] = {}
+    for look in looks:
+        for seen in look.seen:
+            key = json.dumps(seen.variant, sort_keys=True)
+            sets.setdefault(key, set()).add(tuple(seen.seeds))
+    return max(map(len, sets.values()), default=1)
 
 
 def _union(before: list[Item], now: list[Item]) -> list[Item]:

@@ -1,23 +1,29 @@
 """Runs what is missing of a sweep, stage by stage, through whichever launcher was chosen.
 
 question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
-them, tuning.py searches for each variant's best point, and ending.py reports and answers.
+them, tuning.py searches for each variant's best point, looks.py says which variants need more
+seeds, and ending.py reports and answers.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
 from transformer_norms.config.compose import check_hydra_keys
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.locks import wait_for_lock
+from transformer_norms.report.findings import Findings
 from transformer_norms.run.sweep_record import (
+    Look,
     SweepRecord,
     Tuned,
     Values,
+    add_looks,
     label,
     merge_records,
     path_of,
@@ -32,7 +38,8 @@ from transformer_norms.sweep.launching import (
     make_batches,
     record_failure,
 )
-from transformer_norms.sweep.planning import Job, Jobs, Stage, count
+from transformer_norms.sweep.looks import SeedPlan, complete, read_findings, take_look
+from transformer_norms.sweep.planning import Job, Jobs, count
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
@@ -64,7 +71,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
         sweep.run(first)
         code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
         code = end_sweep(
-            path_of(jobs.study, jobs.request.name),
+            sweep.path,
             _distinct(sweep.jobs), sweep.failed, code, sweep.board.say,
         )  # fmt: skip
         if any(row.began for row in sweep.board.rows):
@@ -82,6 +89,9 @@ class Sweep:
         self.request, self.question = planner.request, planner.request.question
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
+        self.looks: list[Look] = []
+        self.found: Findings | None = None  # what the newest results say
+        self.path = path_of(planner.study, planner.request.name)
         self.tuner: Tuner | None = None
         self.failed: dict[Path, str] = {}
         self.tracebacks: set[str] = set()  # that were printed
@@ -94,16 +104,28 @@ class Sweep:
         with self.stopping, Board(self.request.name, self.follow) as self.board:
             for line in self.planner.introduction(first):
                 self.board.say(line)
-            question = self.question
-            if question.tune is None:
-                self._run_stage(first)
-                return
-            self.tuner = Tuner(
-                question.tune, question.variants, question.effect, self._allows, self.board.say
-            )
-            self._tune(self.tuner)
-            if not (self.stopped or self.refused):
-                self._run_results()
+            self._keep_earlier_look()
+            best = self._run_first_seeds(first)
+            if self.question.until_decided:
+                self._add_seeds(best)
+            else:
+                self._look_if_complete()
+
+    def _run_first_seeds(self, first: list[Job]) -> list[Pair]:
+        """Tunes, if something is tuned, and runs the first seeds of the results. Returns each
+        variant with the point of its results."""
+        question = self.question
+        if question.tune is None:
+            self._run_stage(first)
+            return [(variant, {}) for variant in question.variants]
+        self.tuner = Tuner(
+            question.tune, question.variants, question.effect, self._allows, self.board.say
+        )
+        self._tune(self.tuner)
+        best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
+        if self._goes_on:
+            self._run_made(partial(self.planner.make_all, "result", best))
+        return best
 
     def _run_stage(self, jobs: list[Job]) -> None:
         """Runs the jobs that have not ended, and waits for those that other commands run."""
@@ -161,8 +183,8 @@ class Sweep:
     def _tune(self, tuner: Tuner) -> None:
         """Runs the rounds of the search and chooses each variant's best point."""
         for pairs in tuner.rounds():
-            self._run_points("tune", pairs)
-            if self.stopped or self.refused:
+            self._run_made(partial(self.planner.make_all, "tune", pairs))
+            if not self._goes_on:
                 return
             tuner.read(self.jobs)
         self.tuned = tuner.choices()
@@ -183,23 +205,77 @@ class Sweep:
             self.board.say(f"not tried: {refusal}")
         return not refusal
 
-    def _run_results(self) -> None:
-        """Runs stage 2: each variant at its best, on seeds that the tuning has not seen."""
-        best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
-        self._run_points("result", best)
+    @property
+    def _goes_on(self) -> bool:
+        return not (self.stopped or self.refused)
 
-    def _run_points(self, stage: Stage, pairs: Sequence[Pair]) -> None:
+    def _run_made(self, make: Callable[[], list[Job]]) -> None:
         try:
-            jobs = self.planner.make_all(stage, pairs)
+            jobs = make()
         except ConfigError as error:  # other code began one of these runs, for example
             self.board.say(str(error))
             self.refused = True
         else:
             self._run_stage(jobs)
 
+    # ------------------------------------------------------------------- looks at the results
+
+    def _add_seeds(self, best: Sequence[Pair]) -> None:
+        """Adds seeds until each comparison is decided, and says what came of it."""
+        self._read_findings()
+        if self.found is None:
+            return
+        plan = SeedPlan.of(self.question, best, self.found.study)
+
+        def look(counts: Counts) -> Results | None:
+            self._run_made(lambda: self._further_results(plan.runs(counts)))
+            self._read_findings()
+            return plan.results(self.found) if self.found else None
+
+        most, workers = self.question.most_seeds, getattr(self.launcher, "workers", 1)
+        lines: list[str] = []
+        for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
+            assert self.found is not None
+            self._keep_look(take_look(self.found, decisions))
+            lines = plan.lines(counts, decisions, self.found)
+        if self._goes_on:
+            for line in lines:
+                self.board.say(line)
+
+    def _further_results(self, runs: Sequence[tuple[Values, Values, int]]) -> list[Job]:
+        """The jobs of these results that this command has not run yet."""
+        begun = [job.run for job in self.jobs]
+        jobs = [self.planner.make("result", *run) for run in runs]
+        return [job for job in jobs if job.run not in begun]
+
+    def _read_findings(self) -> None:
+        """Reads what there is to look at: nothing if the sweep was stopped, or if runs must not be
+        compared, for which the report gives the reason."""
+        self.found = None
+        if self._goes_on:
+            with suppress(ConfigError):
+                self.found = read_findings(self.path)
+
+    def _look_if_complete(self) -> None:
+        """Counts the look at results of a list of seeds, once all have ended."""
+        self._read_findings()
+        if self.found and complete(self.found):
+            self._keep_look(take_look(self.found))
+
+    def _keep_look(self, look: Look) -> None:
+        self.looks = add_looks(self.looks, [look])
+        self._record()
+
+    def _keep_earlier_look(self) -> None:
+        """Counts the look that a person had at complete results, if their record is older than
+        the record of looks."""
+        if self.request.named and self.path.is_file() and not read_record(self.path).looks:
+            self._read_findings()
+            if self.found and complete(self.found):
+                self.looks = [take_look(self.found)]
+
     def _record(self) -> None:
-        """Writes sweep-NAME.json. A named sweep's planned runs stay planned whatever is typed next,
-        so that none is lost. A bare `-m` cannot be typed by name: its record is the newest one."""
+        """Writes sweep-NAME.json."""
         tuning, grid = self.question.tune, self.tuner.grid if self.tuner else {}
         record = SweepRecord(
             name=self.request.name,
@@ -210,19 +286,34 @@ class Sweep:
             tune_seeds=self.question.tune_seeds,
             refine=tuning.refine if tuning and tuning.trials is None else 0,
             trials=tuning.trials if tuning else None,
-            seeds=self.question.seeds,
+            seeds=self.question.first_seeds,
+            most=self.question.most_seeds if self.question.until_decided else None,
+            looks=self.looks,
             effect=self.question.effect,
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=self.question.contrasts,
         )
         study = self.planner.study
-        path = path_of(study, record.name)
         study.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(study):  # one command at a time reads and writes the record
-            if self.request.named and path.is_file():
-                record = merge_records(read_record(path), record)
+            if self.path.is_file():
+                record = self._with_earlier(read_record(self.path), record)
             record.write(study)
+
+    def _with_earlier(self, before: SweepRecord, now: SweepRecord) -> SweepRecord:
+        """The record with what stays of the one before. A named sweep's planned runs stay planned
+        whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name: its
+        record is the newest one, unless the same command adds seeds until it is decided. The looks
+        at any of its runs stay."""
+        first, first_before = (
+            [run for run in record.runs if run.seed in now.seeds] for record in (now, before)
+        )
+        same_plan = now.most is not None and now.most == before.most and first == first_before
+        if self.request.named or same_plan:
+            return merge_records(before, now)
+        known = any(run in before.runs for run in now.runs)
+        return replace(now, looks=add_looks(before.looks, now.looks)) if known else now
 
 
 def _distinct(jobs: list[Job]) -> list[Job]:

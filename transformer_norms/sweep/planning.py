@@ -65,7 +65,7 @@ class Jobs:
         question = self.request.question
         points, variants = question.points, question.variants
         budget = question.tune.budget if question.tune else 1
-        tuning, results = budget * len(question.tune_seeds), len(question.seeds)
+        tuning, results = budget * len(question.tune_seeds), question.most_seeds
         if len(variants) * max(tuning, results) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
         changes = question.tune.single_changes if question.tune else []
@@ -73,7 +73,7 @@ class Jobs:
         pairs = [(variant, point) for variant in variants for point in points]
         if question.tune is None:
             return self.make_all("result", pairs)
-        for seed in question.seeds:
+        for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
         for variant, point in itertools.product(variants, changes):
             self.make("tune", variant, point, question.tune.seed[0])
@@ -83,12 +83,12 @@ class Jobs:
         """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
         variants.
 
-        The seeds are those of the stage.
+        The seeds are those of the stage, of results the first ones.
         """
         question = self.request.question
         return [
             self.make(stage, variant, point, seed)
-            for seed in (question.tune_seeds if stage == "tune" else question.seeds)
+            for seed in (question.tune_seeds if stage == "tune" else question.first_seeds)
             for variant, point in pairs
         ]
 
@@ -125,12 +125,15 @@ class Jobs:
         sizes += f", {ended} there already" if ended else ""
         if tuning := question.tune:
             sizes += " to begin with"
-            results = count(len(question.seeds), "other seed")
+            results = question.until_decided or count(question.most_seeds, "other seed")
             lines += [
                 f"tuning of {count(len(question.variants), 'variant')}: {tuning.description} x "
                 f"{count(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
                 f"best, {results}"
             ]
+        elif question.until_decided:
+            lines += [str(question.until_decided)]
+            sizes += " to begin with"
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]

@@ -18,9 +18,9 @@ from transformer_norms.config.overrides import as_typed, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Number, Seed
+from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
-from transformer_norms.run.sweep_record import EFFECT, Values, names_of
+from transformer_norms.run.sweep_record import EFFECT, Values, baseline_of, names_of
 from transformer_norms.sweep.grid import (
     MOST_RUNS,
     Grid,
@@ -29,16 +29,22 @@ from transformer_norms.sweep.grid import (
     product,
     read_tuning,
 )
+from transformer_norms.sweep.seeds import (
+    Seeds,
+    UntilDecided,
+    read_typed_seeds,
+    seed_order,
+    typed_seeds,
+)
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
-Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Question:
     """The content of a sweep's file. Stage 1 tunes each variant on seeds of its own. Stage 2 runs
-    each variant at its best point on `seeds`. Without `tune` there is one stage.
+    each variant at its best point on `seeds`, a list or a plan. Without `tune` there is one stage.
 
     `vary` is a grid. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
@@ -75,6 +81,29 @@ class Question:
         return list(self.tune.seed) if self.tune else []
 
     @property
+    def until_decided(self) -> UntilDecided | None:
+        """The plan that adds seeds; None if the seeds are a list."""
+        return self.seeds if isinstance(self.seeds, UntilDecided) else None
+
+    @property
+    def first_seeds(self) -> list[int]:
+        """The seeds of every variant's results."""
+        if isinstance(self.seeds, UntilDecided):
+            return seed_order(self.seeds.first, self.tune_seeds)
+        return self.seeds
+
+    @property
+    def most_seeds(self) -> int:
+        return self.seeds.most if isinstance(self.seeds, UntilDecided) else len(self.seeds)
+
+    @property
+    def compared(self) -> int:
+        """The number of comparisons: of variants with their baselines, and contrasts."""
+        baselines = [baseline_of(one, self.baseline, self.variants) for one in self.variants]
+        pairs = zip(self.variants, baselines, strict=True)
+        return sum(base not in (None, one) for one, base in pairs) + len(self.contrasts)
+
+    @property
     def axes(self) -> list[str]:
         return list(dict.fromkeys([*self.vary, *(key for one in self.together for key in one)]))
 
@@ -101,10 +130,10 @@ def read_request(arguments: Iterable[str]) -> Request:
         if key.split(".")[0] in Question.__dataclass_fields__:
             raise ConfigError(
                 f"{text}: {key} stands in a sweep's file; typed beside it is KEY=VALUE or KEY=A,B "
-                "of a run, seed=0,1,2 too (report: --effect)"
+                "of a run, seed=0,1,2 or seed=3..20 too (report: --effect)"
             )
         if key == "seed":
-            values = [check("", {"seed": value}, _seed)["seed"] for value in values]
+            values = read_typed_seeds(text, values)
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
@@ -174,10 +203,6 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
     return key, [parse([f"{key}={value}"])[0].value for value in values]
 
 
-def _seed(seed: Seed) -> None:
-    """Has the signature that a typed seed is checked against."""
-
-
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
     """The question of `-m` without a file: each axis's first value is the baseline."""
     vary = {key: distinct(values) for key, values in typed.items() if key != "seed"}
@@ -186,7 +211,7 @@ def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
         question="",
         baseline={key: values[0] for key, values in vary.items()},
         vary=vary,
-        seeds=distinct(typed.get("seed", [0])),
+        seeds=typed_seeds(typed.get("seed", [0])),
         fixed=fixed,
     )
 
@@ -203,7 +228,7 @@ def _replace_typed(
     for key, values in typed.items():
         values = distinct(values)
         if key == "seed":
-            seeds = values
+            seeds = typed_seeds(values)
         elif key in tune and len(values) > 1:
             tune[key] = values
         elif key in vary or len(values) > 1:
@@ -257,7 +282,7 @@ def check_question(where: str, question: Question) -> None:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
     if question.tune:
         _check_tuning(f"{where}: tune", question.tune)
-    if both := sorted(set(question.tune_seeds) & set(question.seeds)):
+    if both := sorted(set(question.tune_seeds) & set(question.first_seeds)):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"
         )

@@ -1,0 +1,148 @@
+"""Seeds until it is decided: what is decided, when, and how often it is wrong."""
+
+import numpy as np
+import pytest
+from losses import EFFECT, outcomes
+from scipy import stats
+
+from transformer_norms.comparison.deciding import (
+    HOPELESS,
+    Results,
+    decide,
+    is_hopeless,
+    looks_until_decided,
+)
+from transformer_norms.comparison.moderation import ENOUGH
+from transformer_norms.comparison.sequence import EFFECT_VARIANCE
+from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
+
+FIRST, MOST = 3, 20
+SD = 0.01
+
+
+def course(losses, *, failed=None, contrasts=None, effect=EFFECT, at_once=1, most=MOST):
+    """The counts and decisions of each look at made-up losses: variant -> a loss for each seed,
+    the baseline first. `failed`: variant -> its seeds that diverge."""
+    failed, contrasts = failed or {}, contrasts or {}
+    baseline, *others = losses
+
+    def look(counts):
+        sides = {
+            name: outcomes(losses[name][:count], failed.get(name, set()) & set(range(count)))
+            for name, count in counts.items()
+        }
+        pairs = {name: pair(sides[name], sides[baseline]) for name in others}
+        sums = {
+            text: [Side(c, sides[name]) for name, c in terms.items()]
+            for text, terms in contrasts.items()
+        }
+        rules = Rules(effect, usual_variance(pairs.values(), "here", fewest=ENOUGH), looks=2)
+        members = {name: [name, baseline] for name in others}
+        members |= {text: list(terms) for text, terms in contrasts.items()}
+        return Results(compare({**sums, **pairs}, rules), rules, members)
+
+    return list(looks_until_decided(look, dict.fromkeys(losses, FIRST), most, at_once))
+
+
+def study(seed, shifts, sd=SD, most=MOST):
+    """Losses of a baseline and of variants that lie above it by `shifts`, with paired noise."""
+    draw = np.random.default_rng(seed)
+    common = draw.normal(size=most)
+    return {
+        name: (3 + shift + sd * (common + draw.normal(size=most)) / 2**0.5).tolist()
+        for name, shift in {"pre": 0.0, **shifts}.items()
+    }
+
+
+def test_variants_stop_as_soon_as_each_is_decided_and_the_baseline_goes_on_with_the_last():
+    losses = study(1, {"far": -0.2, "near": -0.035, "equal": 0.0, "lost": 0.0})
+    looks = course(losses, failed={"lost": {2}})
+    counts, decisions = looks[-1]
+    assert decisions["far"] == "better"
+    assert decisions["near"] == "better"
+    assert decisions["lost"] == "failed"
+    assert decisions["equal"] == HOPELESS
+    assert counts["far"] == counts["lost"] == FIRST < counts["near"] <= MOST
+    assert counts["pre"] == max(counts.values())
+    for (before, _), (after, _) in zip(looks, looks[1:], strict=False):
+        assert {after[name] - before[name] for name in after} == {0, 1}
+
+
+def test_equal_variants_are_equivalent_where_the_bound_is_far_above_the_noise():
+    _, decisions = course(study(2, {"equal": 0.0, "same": 0.0}), effect=20 * SD)[-1]
+    assert decisions == {"equal": "equivalent", "same": "equivalent"}
+
+
+def test_a_contrast_keeps_its_variants_running():
+    losses = study(3, {"a": -1.0, "b": -1.035})
+    alone, _ = course(losses)[-1]
+    counts, decisions = course(losses, contrasts={"b - a": {"b": 1.0, "a": -1.0}})[-1]
+    assert alone["a"] == alone["b"] == FIRST + 1 < counts["a"] == counts["b"]
+    assert counts["pre"] == FIRST + 1
+    assert decisions["b - a"] == "better"
+
+
+def test_workers_are_kept_busy_and_no_variant_gets_more_than_the_most():
+    losses = study(4, {"near": -0.03})
+    steps = [counts["pre"] for counts, _ in course(losses, at_once=7)]
+    assert steps == list(range(FIRST, steps[-1] + 1, 4))  # two variants, seven workers
+    assert max(c["pre"] for c, _ in course(losses, at_once=64)) <= MOST
+
+
+def test_looks_at_the_same_results_lead_to_the_same_decisions():
+    losses = study(5, {"far": 0.2, "near": 0.03, "equal": 0.0})
+    assert course(losses) == course(losses)
+
+
+def test_a_study_that_would_not_allow_looks_is_a_mistake():
+    sides = pair(outcomes([3.0, 3.1, 3.2]), outcomes([3.0, 3.2, 3.1]))
+    with pytest.raises(AssertionError, match="after a look"):
+        decide(compare({"v": sides}, Rules(EFFECT)), Rules(EFFECT), MOST)
+
+
+def half_width(freedom, variance, count, level):
+    """Where M_n(mean + u), written out, falls to 1 / level: found by bisection."""
+    base, growth = freedom * variance, 1 + count * EFFECT_VARIANCE
+
+    def evidence(u):
+        ratio = (base + count * u**2) / (base + count * u**2 / growth)
+        return ratio ** ((freedom + 1) / 2) / growth**0.5
+
+    low, high = 0.0, 100.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if evidence(middle) < 1 / level else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("mean", np.linspace(-0.05, 0.05, 21))
+@pytest.mark.parametrize("effect", [0.0, 0.005, 0.03])
+def test_hopeless_is_a_mean_that_could_go_nowhere_in_its_80_percent_interval(mean, effect):
+    noise = [0.010, -0.012, 0.004, -0.007, 0.005]
+    noise = [value - sum(noise) / 5 for value in noise]
+    ours = [3 + mean + value for value in noise]
+    c = compare({"v": pair(outcomes(ours), outcomes([3.0] * 5))}, Rules(effect, None, 2))["v"]
+    reach = stats.t.isf(0.1, 4) * np.std(noise, ddof=1) / 5**0.5
+    half = half_width(MOST - 1, np.var(noise, ddof=1), MOST, 0.05)
+    means = np.linspace(mean - reach, mean + reach, 2001)
+    named = (abs(means) > half) & (abs(means) >= effect)
+    equivalent = abs(means) + half < effect
+    assert is_hopeless(c, MOST, 0.05, 0.05) == (not (named | equivalent).any())
+
+
+def false_share(studies, variants, effect):
+    wrong = 0
+    for seed in range(studies):
+        losses = study(seed, {f"v{k}": 0.0 for k in range(variants)})
+        _, decisions = course(losses, effect=effect)[-1]
+        wrong += any(decision in ("better", "worse") for decision in decisions.values())
+    return wrong / studies
+
+
+@pytest.mark.nightly
+def test_of_300_studies_of_seven_equal_variants_at_most_5_percent_name_a_difference():
+    assert false_share(300, 7, effect=0.0) <= 0.05
+
+
+def test_a_few_studies_of_equal_variants_name_hardly_a_difference():
+    assert false_share(20, 3, effect=0.0) <= 0.15

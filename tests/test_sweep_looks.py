@@ -1,0 +1,260 @@
+"""Seeds until it is decided, as a sweep runs them: which runs, which looks, which words."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from run_folders import skip_pictures
+
+from transformer_norms.config.compose import compose, default_axes
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.run import run as running
+from transformer_norms.run.summary import Data, Summary
+from transformer_norms.run.sweep_record import Look, Seen, count_looks, read_record
+from transformer_norms.sweep import drive
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.launching import run_job
+
+SHORT = ["model=tiny", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
+SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.3, "dyt": 0.3, "scalenorm": 0.0, "derf": math.inf}
+PLAN = "{first: 3, until: decided, most: 8}"
+SD = 0.01
+NAMED = f"""question: Which?
+baseline: {{norm: rmsnorm}}
+vary: {{norm: [rmsnorm, layernorm, dyt, scalenorm, derf]}}
+seeds: {PLAN}
+"""
+
+
+_axes = cache(default_axes)
+_compose = cache(lambda overrides: compose(list(overrides)))
+
+
+def composed(overrides):
+    """compose(), once for each config: all tests have the same ones."""
+    return _compose(tuple(overrides))
+
+
+class Killed(BaseException):
+    pass
+
+
+class Trainings:
+    """Runs that train at once: their losses are made up. `left` runs may still begin."""
+
+    def __init__(self):
+        self.runs, self.left, self.broken = [], math.inf, set()
+
+    def train(self, run, *_):
+        config = run.config
+        norm, seed = config.choices["norm"], config.seed
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        if norm in self.broken:
+            raise RuntimeError("out of memory")
+        self.runs.append((norm, seed))
+        run.folder.mkdir(parents=True)
+        (run.folder / "config.yaml").write_text(to_yaml(config))
+        (run.folder / "metrics.jsonl").write_text("")
+        loss = self.loss(norm, seed)
+        trained = math.isfinite(loss)
+        summary = Summary(
+            status="finished" if trained else "diverged", step=4, steps=4, tokens=64, seconds=90.0,
+            val_loss=loss if trained else None, choices=dict(config.choices),
+            identity=run.plan.hash, data=Data(identity=run.plan.data_identity, fingerprint="f"),
+            batch_chain=f"seed {seed}", weights_only=True,
+        )  # fmt: skip
+        summary.write(run.folder)
+        return summary
+
+    def loss(self, norm, seed):
+        common, own = np.random.default_rng([seed, *norm.encode()]).normal(size=2)
+        return 3 + SHIFTS[norm] + SD * own if norm != "rmsnorm" or common else 3.0
+
+    @property
+    def seeds(self):
+        return {norm: {s for n, s in self.runs if n == norm} for norm in SHIFTS}
+
+
+class BasicLauncher:
+    def launch(self, job_overrides, initial_job_idx):
+        return [
+            JobReturn(_return_value=run_job(overrides), status=JobStatus.COMPLETED)
+            for overrides in job_overrides
+        ]
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skip_pictures(monkeypatch)
+    for module in ("sweep.planning", "sweep.launching"):
+        monkeypatch.setattr(f"transformer_norms.{module}.compose", composed)
+    monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
+    made = Trainings()
+    monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
+    return made
+
+
+def write_sweep(text=NAMED):
+    folder = Path("mine/configs/sweep")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.yaml").write_text(text)
+    return ["sweep=mine", "plugins=mine"]
+
+
+def sweep(capsys, *arguments, launcher=None):
+    plan_sweep.cache_clear()
+    code = 0
+    try:
+        drive.run_sweep([*SHORT, *arguments], launcher or BasicLauncher())
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    return json.loads(out.splitlines()[-1]), code, err
+
+
+def record(study="mine", name="mine"):
+    return read_record(Path("runs", study, f"sweep-{name}.json"))
+
+
+def state():
+    return {str(f): f.read_bytes() for f in sorted(Path("runs").rglob("*")) if f.is_file()}
+
+
+def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
+    answer, code, err = sweep(capsys, *write_sweep())
+    assert code == 0, err
+    assert Counter(trainings.runs).most_common(1)[0][1] == 1
+    seeds = trainings.seeds
+    assert seeds["layernorm"] == seeds["dyt"] == seeds["derf"] == {0, 1, 2}
+    assert "3 to 8 seeds each, until decided" in err
+    assert "15 runs in runs/mine to begin with" in err
+    assert "layernorm: better after 3 seeds" in err
+    assert "dyt: worse after 3 seeds" in err
+    assert "derf: failed after 3 seeds" in err
+    assert f"rmsnorm: {len(seeds['rmsnorm'])} seeds\n" in err
+    assert "scalenorm: hopeless after" in err
+    runs = sum(map(len, seeds.values()))
+    assert answer["runs"] == runs
+    assert f"{runs} runs for results; fixed plans take 40 with 8 seeds, and " in err
+    looks = record().looks
+    assert [len(look.seen[0].seeds) for look in looks] == list(range(3, 3 + len(looks)))
+    assert looks[0].decided | {"scalenorm": ""} == {
+        "layernorm": "better", "dyt": "worse", "derf": "failed", "scalenorm": "",
+    }  # fmt: skip
+    assert looks[-1].decided["scalenorm"] == "hopeless"
+    table = Path("runs/mine/table.md").read_text()
+    look = "1 look, after which" if len(looks) == 1 else f"{len(looks)} looks, with more"
+    assert look in table
+    assert "hold at every look (Wang" in table
+
+
+def test_the_same_command_again_runs_nothing_and_rewrites_nothing(capsys, trainings):
+    for arguments in (write_sweep(), ["norm=rmsnorm,scalenorm,dyt", "seed=3..8"]):
+        first = sweep(capsys, *arguments)[:2]
+        before, runs = state(), len(trainings.runs)
+        assert sweep(capsys, *arguments)[:2] == first
+        assert (state(), len(trainings.runs)) == (before, runs)
+
+
+@pytest.mark.parametrize("kills", [2, 9, pytest.param(None, marks=pytest.mark.nightly)])
+def test_a_sweep_that_is_killed_goes_on_to_the_same_decisions(capsys, trainings, kills):
+    named = write_sweep(NAMED.replace(", dyt, scalenorm, derf", ", scalenorm"))
+    sweep(capsys, *named)
+    calm, runs = record(), list(trainings.runs)
+    assert len(calm.looks) > 1
+    for left in range(len(runs)) if kills is None else [kills]:
+        shutil.rmtree("runs")
+        trainings.runs.clear()
+        trainings.left = left
+        with pytest.raises(Killed):
+            sweep(capsys, *named)
+        trainings.left = math.inf
+        sweep(capsys, *named)
+        assert sorted(trainings.runs) == sorted(runs)
+        assert record() == calm
+
+
+def test_a_pool_is_kept_busy(capsys, trainings):
+    launcher = BasicLauncher()
+    launcher.workers = 4
+    sweep(capsys, *write_sweep(), launcher=launcher)
+    assert len(trainings.seeds["scalenorm"]) in (3, 5, 7, 8)  # two variants, four workers
+
+
+def test_seeds_of_tuning_are_left_out_of_those_that_are_added(capsys, trainings):
+    tune = "tune: {optimizer.lr: [1e-3, 2e-3], seed: [1, 3], refine: 0}\n"
+    text = NAMED.replace("scalenorm, derf", "scalenorm").replace("{first: 3", "{first: 4")
+    sweep(capsys, *write_sweep(text + tune))
+    results = {run.seed for run in record().runs if run.stage == "result"}
+    assert results >= {0, 2, 4, 5}
+    assert not results & {1, 3}
+
+
+def test_a_variant_whose_runs_break_waits_and_the_others_go_on(capsys, trainings):
+    trainings.broken = {"dyt"}
+    _, code, _ = sweep(capsys, *write_sweep())
+    assert code == 1
+    assert (trainings.seeds["dyt"], trainings.seeds["layernorm"] >= {0, 1, 2}) == (set(), True)
+    trainings.broken = set()
+    _, code, err = sweep(capsys, *write_sweep())
+    assert code == 0
+    assert "dyt: worse after 3 seeds" in err
+
+
+LISTED = NAMED.replace(PLAN, "[0, 1, 2]")
+
+
+def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, trainings):
+    named = write_sweep(LISTED)
+    sweep(capsys, *named)
+    assert [len(look.seen[0].seeds) for look in record().looks] == [3]
+    assert record().looks[0].decided["layernorm"] == "better"
+    assert "look" not in Path("runs/mine/table.md").read_text()
+    sweep(capsys, *named)
+    assert len(record().looks) == 1
+    sweep(capsys, *named, "seed=0,1,2,3,4")
+    assert [len(look.seen[0].seeds) for look in record().looks] == [3, 5]
+    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
+    sweep(capsys, *named)
+    assert len(record().looks) == 2
+
+
+def test_results_of_which_some_are_missing_are_no_look(capsys, trainings):
+    trainings.broken = {"dyt"}
+    sweep(capsys, *write_sweep(LISTED))
+    assert record().looks == []
+
+
+def test_a_record_that_is_older_than_looks_counts_as_the_first_one(capsys, trainings):
+    named = write_sweep(LISTED)
+    sweep(capsys, *named)
+    file = Path("runs/mine/sweep-mine.json")
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items()
+                                if k not in ("looks", "most")}))  # fmt: skip
+    sweep(capsys, *named, "seed=0,1,2,3")
+    assert [len(look.seen[0].seeds) for look in record().looks] == [3, 4]
+
+
+def test_a_bare_sweep_with_more_seeds_is_a_second_look(capsys, trainings):
+    sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2")
+    sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2,3")
+    assert count_looks(record("main", "main").looks) == 2
+    sweep(capsys, "norm=layernorm,derf", "seed=0,1,2")
+    assert count_looks(record("main", "main").looks) == 1
+
+
+def test_a_variant_that_is_added_later_makes_no_second_look_at_the_others():
+    first = Look([Seen({"norm": "a"}, [0, 1, 2]), Seen({"norm": "b"}, [0, 1, 2])], {})
+    later = Look([*first.seen, Seen({"norm": "c"}, [0, 1, 2])], {})
+    more = Look([Seen({"norm": "a"}, [0, 1, 2, 3])], {})
+    assert [count_looks(looks) for looks in ([], [first], [first, later])] == [1, 1, 1]
+    assert count_looks([first, later, more]) == 2

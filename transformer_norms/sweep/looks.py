@@ -1,0 +1,116 @@
+"""Looks at a sweep's results, which are read as the report reads them, and adds seeds until each
+comparison is decided."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, Results, verdicts
+from transformer_norms.comparison.power import (
+    difference_in_sequence,
+    fewest_seeds,
+    noise_of,
+    smallest_difference,
+)
+from transformer_norms.comparison.sentences import plural
+from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.gathering import noise_beside, read_study
+from transformer_norms.report.study import Study
+from transformer_norms.run.sweep_record import Look, Seen, Values
+from transformer_norms.sweep.question import Question
+from transformer_norms.sweep.seeds import seed_order
+
+Pair = tuple[Values, Values]  # a variant, and the point of its results
+
+
+def read_findings(record: Path) -> Findings:
+    """The findings of a sweep's record. Raises ConfigError if its runs must not be compared."""
+    study = read_study([record])
+    return findings(study, noise_beside(study))
+
+
+def complete(found: Findings) -> bool:
+    """Whether every planned result has ended. What a person sees before that is no look."""
+    return bool(found.study.results) and not any(o.missing for o in found.outcomes.values())
+
+
+def take_look(found: Findings, decisions: Decisions | None = None) -> Look:
+    """The look that findings are; by default the verdicts are what was decided."""
+    if decisions is None:
+        decisions = verdicts({**found.comparisons, **found.contrasts})
+    seeds = {v.name: sorted(run.seed for run in v.ended) for v in found.study.variants}
+    return Look(
+        seen=[Seen(v.values, seeds[v.name]) for v in found.study.variants if seeds[v.name]],
+        decided={name: decision for name, decision in decisions.items() if decision},
+    )
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """The results of variants at their best points, by the names that the study gives the variants.
+    Each variant has the first seeds of `order`, as many as its count says."""
+
+    question: Question
+    best: Mapping[str, Pair]
+    order: Sequence[int]
+    begun: Counts  # how many are planned already
+
+    @classmethod
+    def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
+        """The plan that goes on with the results that the study's record has planned."""
+        named = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
+        planned = {v.name: {member.seed for member in v.results} for v in study.variants}
+        every = sorted({seed for name in named for seed in planned[name]})
+        length = max(question.most_seeds, len(every))
+        order = seed_order(length, question.tune_seeds, every)
+        begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
+        return cls(question, named, order, begun)
+
+    def runs(self, counts: Counts) -> list[tuple[Values, Values, int]]:
+        """The variant, point and seed of each result, seed by seed."""
+        return [
+            (*self.best[name], seed)
+            for place, seed in enumerate(self.order)
+            for name, count in counts.items()
+            if place < count
+        ]
+
+    def results(self, found: Findings) -> Results:
+        """The results as decisions are made from them. A comparison gets no more seeds if one of
+        its runs is missing, or if a variant of it is no longer asked about."""
+        sides = {v.name: [v.name, v.baseline or v.name] for v in found.compared}
+        sides |= {c.text: list(c.coefficients) for c in found.study.contrasts}
+        ready = {name for name in self.best if not found.outcomes[name].missing}
+        comparisons = {**found.comparisons, **found.contrasts}
+        members = {name: sides[name] for name in comparisons if ready.issuperset(sides[name])}
+        return Results(comparisons, found.rules, members)
+
+    def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
+        """How many seeds each variant took and why, and what fixed plans would have cost."""
+        lines = [self._line(name, plural(counts[name], "seed"), decisions) for name in counts]
+        lines += [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
+        return [*lines, self._cost(counts, found)]
+
+    def _line(self, name: str, seeds: str, decisions: Decisions) -> str:
+        if name not in decisions:
+            return f"{name}: {seeds}"  # a baseline
+        decision = decisions[name] or "undecided"
+        why = f", as {self.question.most_seeds} would hardly decide it" * (decision == HOPELESS)
+        return f"{name}: {decision} after {seeds}{why}"
+
+    def _cost(self, counts: Counts, found: Findings) -> str:
+        question, variants, most = self.question, len(counts), self.question.most_seeds
+        cost = f"{plural(sum(counts.values()), 'run')} for results; fixed plans take "
+        cost += f"{most * variants} with {most} seeds"
+        noise = noise_of(found.comparisons.values(), found.rules)
+        if noise is None:
+            return cost
+        goal = difference_in_sequence(noise, most, question.compared, question.effect)
+        fixed = fewest_seeds(
+            lambda n: smallest_difference(noise, n, question.compared, question.effect), goal
+        )
+        assert fixed is not None, "a fixed plan finds no less than one with looks"
+        return (
+            f"{cost}, and {fixed * variants} with {fixed}, which find the same {goal:.2g} nats "
+            "nine times in ten"
+        )

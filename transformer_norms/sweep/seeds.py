@@ -1,0 +1,76 @@
+"""The seeds of a question: a list, or a plan that adds seeds until each comparison is decided."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic.dataclasses import dataclass
+
+from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.config.validation import check
+from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Integer, Seed
+from transformer_norms.sweep.grid import distinct
+
+MOST_SEEDS = 1000
+_TYPED = re.compile(r"(\d{1,9})\.\.(\d{1,9})")  # 3..20
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class UntilDecided:
+    """Every variant gets `first` seeds. Then the variants of undecided comparisons get more, up to
+    `most`."""
+
+    first: Annotated[Integer, Field(ge=FEWEST, le=MOST_SEEDS)]
+    most: Annotated[Integer, Field(ge=FEWEST, le=MOST_SEEDS)]
+    until: Literal["decided"]
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.most} seeds each, until decided"
+
+
+def read_seeds(seeds: Any) -> Any:
+    """Returns the `seeds` of a file: a list as it is, a group of keys as the plan."""
+    if not isinstance(seeds, Mapping):
+        return seeds
+    plan = UntilDecided(**check("", dict(seeds), UntilDecided))
+    if plan.most < plan.first:
+        raise ConfigError(f"most: {plan.most} is below first: {plan.first}")
+    return plan
+
+
+Seeds = Annotated[
+    Annotated[list[Seed], Field(min_length=1), Tag("list")] | Annotated[UntilDecided, Tag("plan")],
+    Discriminator(lambda seeds: "plan" if isinstance(seeds, UntilDecided) else "list"),
+    BeforeValidator(read_seeds),
+]
+
+
+def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
+    """Returns the values of `text`, a typed seed=0,1,2 or seed=3..20: seeds, or one plan."""
+    if len(values) == 1 and isinstance(values[0], str) and (ends := _TYPED.fullmatch(values[0])):
+        first, most = map(int, ends.groups())
+        try:
+            return [read_seeds({"first": first, "most": most, "until": "decided"})]
+        except ConfigError as error:
+            raise ConfigError(f"{text}: {error}") from None
+    return [check("", {"seed": value}, _seed)["seed"] for value in values]
+
+
+def typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:
+    """Returns typed seeds as a question has them."""
+    return values[0] if isinstance(values[0], UntilDecided) else distinct(values)
+
+
+def seed_order(count: int, left_out: Sequence[int], planned: Sequence[int] = ()) -> list[int]:
+    """Returns the first `count` seeds in the order in which they are added: those that were
+    `planned` before, in order of size, and the numbers after them, without those of tuning."""
+    after = itertools.count(max(planned, default=-1) + 1)
+    more = (seed for seed in after if seed not in left_out)
+    return list(itertools.islice(itertools.chain(sorted(planned), more), count))
+
+
+def _seed(seed: Seed) -> None:
+    """Has the signature that a typed seed is checked against."""
