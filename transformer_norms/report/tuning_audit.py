@@ -1,6 +1,7 @@
 """The audit of a study's tuning: whether every variant had the same chance, and what it cost to
 miss its best value."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log10, nan
@@ -51,8 +52,10 @@ def _audit(
     variant: Variant, key: str, rates: Sequence[float], failures: Mapping[Path, str]
 ) -> Audit:
     """If a rate was tried together with several values of other keys, the best of them counts. The
-    sensitivity is over all `rates`, so that those of two variants can be compared."""
+    sensitivity is over all `rates`, so that those of two variants can be compared, and over the
+    values of other keys that were tried at each rate."""
     losses: dict[float, float] = {}
+    curves: dict[str, dict[float, float]] = {}  # values of the other keys -> rate -> loss
     failed: dict[float, list[str]] = {}
     points = tuning_points(variant)
     for trials in points:
@@ -60,6 +63,8 @@ def _audit(
         if not runs or not finite(rate):
             continue
         loss = fmean(run.final_loss(TUNED_ON) for run in runs)
+        beside = {name: value for name, value in trials[0].tuned.items() if name != key}
+        curves.setdefault(json.dumps(beside, sort_keys=True), {})[rate] = loss
         if loss <= losses.get(rate, loss):
             losses[rate] = loss
             failed[rate] = [failures[run.folder] for run in runs if run.folder in failures]
@@ -67,7 +72,8 @@ def _audit(
     ended = ended_runs(variant.trials)
     initial = [run.summary.initial_loss for run in ended]
     known = [loss for loss in initial if loss is not None]
-    comparable = len(rates) > 1 and known and losses.keys() >= set(rates)
+    whole = [curve for curve in curves.values() if curve.keys() >= set(rates)]
+    lowest = {rate: min(curve[rate] for curve in whole) for rate in rates} if whole else {}
     return Audit(
         variant,
         len(points),
@@ -76,7 +82,7 @@ def _audit(
         losses,
         {rate: reasons for rate, reasons in failed.items() if reasons},
         [text for trials in points if (text := _failed_point(trials, failures))],
-        sensitivity({r: losses[r] for r in rates}, fmean(known)) if comparable else None,
+        sensitivity(lowest, fmean(known)) if len(lowest) > 1 and known else None,
     )
 
 
