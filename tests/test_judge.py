@@ -33,6 +33,7 @@ from transformer_norms.judge.ledger import (
     level_of,
     read_ledger,
 )
+from transformer_norms.judge.simulation import run_proposal, simulate_series, skewed, summarize
 
 ROOT = Path(__file__).parents[1]
 LEVEL, EFFECT, MOST = 0.05 / 40, 0.005, 20
@@ -109,38 +110,79 @@ def test_what_differences_decide(differences, word, over):
     assert (decision.word, decision.over) == (word, over)
 
 
-def simulated(draw, gain, sd, level=LEVEL, most=MOST):
-    """The decision of one proposal, and how many pairs it took."""
-    differences = []
-    while True:
-        differences.append(draw.normal(-gain, sd))
-        decision = decide(differences, level, EFFECT, most)
-        if decision.over:
-            return decision.word, len(differences)
+def student_calls_better(differences, looks, level):
+    """Whether Student's one-sided test finds a gain worth naming at any look: one row each."""
+    means = np.stack([differences[:, :n].mean(1) for n in looks])
+    errors = np.stack([differences[:, :n].std(1, ddof=1) / math.sqrt(n) for n in looks])
+    quantiles = stats.t.ppf(level, np.asarray(looks) - 1)[:, None]
+    return ((means / errors < quantiles) & (means <= -EFFECT)).any(0)
 
 
 def test_a_candidate_that_is_no_better_is_called_better_no_more_often_than_the_level():
     """Looked at after every pair. Student's test with the same looks finds several times as many:
     the check can fail."""
-    draw, level, series = np.random.default_rng(0), 0.05, 600
-    words = [simulated(draw, 0.0, 0.02, level, most=12)[0] for _ in range(series)]
-    looks = np.arange(3, 13)
-    x = draw.normal(0, 0.02, (series, 12))
-    means = np.stack([x[:, :n].mean(1) for n in looks])
-    errors = np.stack([x[:, :n].std(1, ddof=1) / math.sqrt(n) for n in looks])
-    quantiles = stats.t.ppf(level, looks - 1)[:, None]
-    student = ((means / errors < quantiles) & (means <= -EFFECT)).any(0)
-    allowed = stats.binom.ppf(0.999, series, level)
-    assert words.count("better") <= allowed < student.sum()
+    level, differences = 0.05, np.random.default_rng(0).normal(0, 0.02, (600, 12))
+    words = [run_proposal(row, level, EFFECT)[0] for row in differences.tolist()]
+    allowed = stats.binom.ppf(0.999, 600, level)
+    assert words.count("better") <= allowed
+    assert student_calls_better(differences, range(3, 13), level).sum() > allowed
 
 
 def test_a_gain_is_found_in_half_the_pairs_and_a_hopeless_candidate_costs_less():
     draw = np.random.default_rng(1)
-    found = [simulated(draw, 0.02, 0.01) for _ in range(100)]
-    null = [simulated(draw, 0.0, 0.01) for _ in range(100)]
-    assert sum(word == "better" for word, _ in found) >= 95
-    assert np.mean([pairs for _, pairs in found]) < 12
-    assert np.mean([pairs for _, pairs in null]) < 9
+    found, null = (
+        summarize([simulate_series(draw, 20, gain=gain, fresh=True) for _ in range(4)])
+        for gain in (0.02, 0.0)
+    )
+    assert found["better"] >= 0.95
+    assert found["pairs"] < 12
+    assert null["pairs"] < 9
+    assert found["saved"] == pytest.approx(1 - found["pairs"] / 20)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sd": 0.003},
+        {"sd": 0.01},
+        {"sd": 0.01, "effect": 0.0, "most": 40},
+        {"sd": 0.02, "noise": skewed},
+        {"sd": 0.02, "likeness": 0.9, "fresh": True},
+    ],
+    ids=str,
+)
+def test_of_series_of_100_null_proposals_at_most_5_percent_hold_a_false_better(settings):
+    """Student's test of each proposal at 5 %, with the same looks, finds more: it can fail."""
+    draw = np.random.default_rng(2)
+    null = summarize([simulate_series(draw, **settings) for _ in range(200)])
+    assert null["any better"] <= 0.05
+    assert null["saved"] > 0.5
+    differences = draw.normal(0, settings["sd"], (40, 100, 20))
+    false = [student_calls_better(one, range(3, 21), 0.05).any() for one in differences]
+    assert np.mean(false) > 0.05
+
+
+@pytest.mark.nightly
+def test_candidates_made_from_a_lucky_one_need_seeds_of_their_own():
+    """With shared seeds the luck of one candidate is inherited: what --fresh is for."""
+    draw = np.random.default_rng(3)
+    alike = [simulate_series(draw, sd=0.02, likeness=0.9) for _ in range(200)]
+    assert summarize(alike)["any better"] > 0.05
+
+
+@pytest.mark.nightly
+def test_gains_are_found_with_half_the_runs():
+    draw = np.random.default_rng(4)
+    found = [
+        summarize([simulate_series(draw, gain=gain) for _ in range(20)])
+        for gain in (0.01, 0.02, 0.03, 0.05)
+    ]
+    for numbers, least in zip(found, (0.15, 0.97, 0.99, 0.99), strict=True):
+        assert numbers["better"] > least
+    saved = [numbers["saved"] for numbers in found]
+    assert saved == sorted(saved)
+    assert saved[1] > 0.3
 
 
 # -------------------------------------------------------------------------------------- the ledger
@@ -365,7 +407,8 @@ def test_a_run_that_another_process_trains_is_waited_for(run_here, monkeypatch):
     ChildHere.answers = [Answer(75, "", "runs/x is being trained by process 7 on here")] * 2
     code, answer, err = run_here("", "norm=layernorm", "--with", COMMON, "--most", "1")
     assert (code, answer["pairs"]) == (7, 1)
-    assert err.count("is being trained by process 7 on here; waiting") == 2
+    assert err.count("is being trained by process 7 on here; waiting") == 1
+    assert len(ChildHere.trained) == 2 + 2
 
 
 def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):

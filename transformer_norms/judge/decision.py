@@ -55,14 +55,14 @@ def decide(differences: Sequence[float], level: float, effect: float, most: int)
     nothing. It is over without a decision after `most` pairs, or when it is hopeless.
     """
     count = len(differences)
-    if count < FEWEST:
-        return Decision(over=count >= most, reason=f"{FEWEST} pairs are the fewest")
+    if not count:
+        return Decision(reason="no pair was trained")
     mean, low, high = interval(differences, level)
     word, reason = _word(differences, mean, low, high, effect)
     over = word != "undecided"
     if not over and count >= most:
-        over, reason = True, f"not decided after {most} pairs"
-    elif not over and is_hopeless(differences, level, effect, most):
+        over, reason = True, f"{reason} than --most {most}"
+    elif count >= FEWEST and not over and is_hopeless(differences, level, effect, most):
         over, reason = True, f"hopeless: {most} pairs would hardly show that it is better"
     return Decision(word, mean, _finite(low), _finite(high), over, reason)
 
@@ -71,6 +71,8 @@ def _word(
     differences: Sequence[float], mean: float, low: float, high: float, effect: float
 ) -> tuple[Word, str]:
     """Returns what an interval decides, and why. Differences without a spread measure no noise."""
+    if len(differences) < FEWEST:
+        return "undecided", "more pairs are needed"
     if max(differences) - min(differences) <= _ROUNDING:
         if abs(mean) <= _ROUNDING:
             return "not better", "its losses are those of the baseline"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint, StorageError
-from transformer_norms.judge.child import Child
+from transformer_norms.judge.child import Answer, Child
 from transformer_norms.judge.ledger import Pair, Party
 from transformer_norms.judge.parties import code_hash, study_of
 from transformer_norms.progress import say
@@ -73,8 +73,9 @@ class _Training:
         """Waits for the run, begun now unless it was, and returns its folder. A run that another
         process trains is waited for."""
         answer = (self.child or self.start()).wait()
-        while answer.code == PREEMPTED and not answer.out:
+        if _is_busy(answer):
             say(f"{self.name}: {answer.err}; waiting")
+        while _is_busy(answer):
             time.sleep(_BUSY_FOR)
             answer = self.start().wait()
         if answer.code == PREEMPTED:
@@ -82,6 +83,11 @@ class _Training:
         if answer.code not in _ENDED:
             raise _ERRORS.get(answer.code, TrainingError)(f"{self.name}: {answer.err}")
         return Path(json.loads(answer.out)["run"])
+
+
+def _is_busy(answer: Answer) -> bool:
+    """Whether another process trains the run: the command says so, and gives no JSON line."""
+    return answer.code == PREEMPTED and not answer.out
 
 
 def read_pair(seed: int, baseline: Path, candidate: Path) -> Pair:
