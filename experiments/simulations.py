@@ -9,7 +9,7 @@ losses are drawn. They follow what was measured in the studies here:
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log, sqrt
@@ -21,7 +21,7 @@ import numpy as np
 
 from transformer_norms.comparison.moderation import ENOUGH
 from transformer_norms.comparison.outcomes import Outcomes, Share
-from transformer_norms.comparison.tuning_error import Trial, possible_gain, trial_noise
+from transformer_norms.comparison.tuning_error import Trial, possible_gains
 from transformer_norms.comparison.verdict import Comparison, Rules, compare, pair, usual_variance
 from transformer_norms.sweep.grid import Tuning, product
 from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
@@ -141,7 +141,7 @@ def judge(study: Study, seeds: int, looks: Sequence[int] = ()) -> dict[str, Comp
     results = [
         study.outcomes(variant, rate, range(seeds)) for variant, (rate, _) in enumerate(tuned)
     ]
-    gains = _gains(tuned) if study.plan.today else [0.0] * len(tuned)
+    gains = _gains(tuned, results) if study.plan.today else dict.fromkeys(range(len(tuned)), 0.0)
     named: dict[str, Comparison] = {}
     for look, count in enumerate(looks or [seeds], start=1):
         comparisons = _compare(study, [_first(one, count) for one in results], gains, look, looks)
@@ -150,7 +150,7 @@ def judge(study: Study, seeds: int, looks: Sequence[int] = ()) -> dict[str, Comp
 
 
 def _compare(
-    study: Study, results: Sequence[Outcomes], gains: Sequence[float], look: int, looks: object
+    study: Study, results: Sequence[Outcomes], gains: Mapping[int, float], look: int, looks: object
 ) -> dict[str, Comparison]:
     baseline, *others = results
     pairs = {
@@ -164,9 +164,11 @@ def _compare(
     return compare(pairs, Rules(prior=prior, looks=max(2, look) if looks else 1))
 
 
-def _gains(tuned: Sequence[tuple[float, Tried]]) -> list[float]:
-    chosen = [
-        (
+def _gains(
+    tuned: Sequence[tuple[float, Tried]], results: Sequence[Outcomes]
+) -> Mapping[int, float]:
+    trials = {
+        variant: (
             [
                 Trial(attempt.point, seed, loss)
                 for attempt in tried.attempts
@@ -174,10 +176,9 @@ def _gains(tuned: Sequence[tuple[float, Tried]]) -> list[float]:
             ],
             {RATE: rate},
         )
-        for rate, tried in tuned
-    ]
-    noise = trial_noise(chosen)
-    return [possible_gain(trials, point, noise) or 0.0 for trials, point in chosen]
+        for variant, (rate, tried) in enumerate(tuned)
+    }
+    return possible_gains(trials, [list(one.losses.values()) for one in results])
 
 
 def _first(outcomes: Outcomes, count: int) -> Outcomes:

@@ -13,6 +13,7 @@ from scipy import optimize, stats
 
 from transformer_norms.comparison.moderation import Prior, Spread
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
+from transformer_norms.comparison.sentences import comparison_sentence
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.statistics import (
     detectable_difference,
@@ -333,6 +334,17 @@ def test_a_difference_inside_what_tuning_may_have_missed_is_no_difference():
     assert c.p == 1.0
     assert c.verdict == "not distinguishable"
     assert c.detectable > 0.03
+
+
+def test_a_gain_without_a_bound_leaves_nothing_to_say():
+    x = [0.0201, 0.0199, 0.02, 0.0202]
+    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 4), gains=(math.inf, 0.001))
+    for looks in (1, 2):
+        c = compare({"v": sides}, Rules(EFFECT, None, looks))["v"]
+        assert (c.low, c.high, c.p, c.p_equivalent) == (None, None, 1.0, 1.0)
+        assert c.verdict == "not distinguishable"
+        said = comparison_sentence("v", "pre", c, sides[0].outcomes, sides[1].outcomes)
+        assert said.endswith("; what tuning missed of v is not known")
 
 
 def test_after_a_second_look_the_interval_is_the_confidence_sequence():

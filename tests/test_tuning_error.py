@@ -9,6 +9,7 @@ from transformer_norms.comparison.tuning_error import (
     choose_point,
     fit_curve,
     possible_gain,
+    possible_gains,
     trial_noise,
 )
 
@@ -109,6 +110,17 @@ def test_beyond_a_number_that_has_one_neighbour_a_convex_loss_falls_as_far_as_it
 def test_a_point_alone_tells_nothing_of_its_neighbours():
     trials = trials_of(parabola(0.003), [0.003])
     assert possible_gain(trials, {RATE: 0.003}, Spread(1e-4, 10)) is None
+
+
+def test_the_scatter_of_the_results_stands_for_a_noise_that_no_trial_measures():
+    trials = trials_of(parabola(0.003), [1e-3, 3e-3, 9e-3], seeds=(100,))
+    tuned = {"pre": (trials, {RATE: 3e-3}), "alone": (trials[1:2], {RATE: 3e-3})}
+    results = [[2.0, 2.02, 1.99], [2.5, 2.51]]
+    squares = 2 * np.var(results[0], ddof=1) + np.var(results[1], ddof=1)
+    gains = possible_gains(tuned, results)
+    assert gains["pre"] == pytest.approx(possible_gain(*tuned["pre"], Spread(squares / 3, 3)))
+    assert gains["alone"] == np.inf
+    assert possible_gains(tuned, [[2.0]]) == {"pre": np.inf, "alone": np.inf}
 
 
 def test_keys_add_up_and_noise_is_pooled():

@@ -76,6 +76,9 @@ def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
     """What tuning may have missed, where that is most of the interval."""
+    unknown = [n for n, gain in zip((variant, baseline), c.gains, strict=True) if math.isinf(gain)]
+    if unknown:
+        return f"; what tuning missed of {' and '.join(unknown)} is not known"
     if c.low is None or c.high is None or 2 * sum(c.gains) < c.high - c.low:
         return ""
     gain, baseline_gain = map(_two_digit_text, c.gains)

@@ -14,14 +14,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy import ndarray
 from scipy import special
 
 from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.statistics import deviation
 
+Key = TypeVar("Key")
 NEAR = 0.85  # in x: three half steps of a factor of sqrt(3), where such a curve fits
 SKEW = 0.03  # nats: the largest b3 of the loss curves in experiments/
 NOISE = 0.01  # nats: the usual scatter of a trial there; it weighs SKEW against the trials
@@ -87,6 +89,26 @@ def trial_noise(variants: Sequence[tuple[Sequence[Trial], Mapping[str, Any]]]) -
     freedom = sum(curve.noise.freedom for curve in curves)
     squares = math.fsum(curve.noise.freedom * curve.noise.variance for curve in curves)
     return Spread(squares / freedom, freedom) if freedom else None
+
+
+def possible_gains(
+    tuned: Mapping[Key, tuple[Sequence[Trial], Mapping[str, Any]]],
+    results: Sequence[Sequence[float]],
+) -> dict[Key, float]:
+    """The gain of each variant, by its name: from its trials and its chosen point. `results` are
+    the losses of each variant's seeds. Their scatter, which is larger, stands for the noise of the
+    trials where too few trials repeat a point. Infinity where nothing bounds the gain."""
+    noise = trial_noise(list(tuned.values())) or _scatter(results)
+    gains = {name: possible_gain(*of_variant, noise) for name, of_variant in tuned.items()}
+    return {name: math.inf if gain is None else gain for name, gain in gains.items()}
+
+
+def _scatter(results: Sequence[Sequence[float]]) -> Spread | None:
+    """The variance of losses over seeds, pooled over variants."""
+    repeated = [losses for losses in results if len(losses) > 1]
+    freedom = sum(len(losses) - 1 for losses in repeated)
+    squares = math.fsum((len(losses) - 1) * deviation(losses) ** 2 for losses in repeated)
+    return Spread(squares / freedom, freedom) if squares else None
 
 
 def possible_gain(

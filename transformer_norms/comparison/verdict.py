@@ -210,14 +210,21 @@ def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
     mean, (below, above) = c.difference, c.gains
     error, freedom = spread.sd / math.sqrt(len(c.seeds)), spread.freedom
     half = half_width(error, freedom)
+    low, high = _ends(mean - half - below, mean + half + above)
     return replace(
         c,
         spread=spread,
-        low=mean - half - below,
-        high=mean + half + above,
+        low=low,
+        high=high,
         p=difference_p(max(mean - below, -mean - above, 0.0), error, freedom),
         p_equivalent=upper_p(c.effect - max(mean + above, below - mean), error, freedom),
     )
+
+
+def _ends(low: float, high: float) -> tuple[float | None, float | None]:
+    """The ends of an interval. None if one is infinite: a sequence of few seeds has no bounds yet,
+    and neither has a variant of which tuning tried one point alone."""
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
 
 
 def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
@@ -225,14 +232,14 @@ def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
     assert c.sd is not None
     below, above = c.gains
     low, high = confidence_sequence(c.differences, LEVEL, prior)
-    bounded = math.isfinite(low) and math.isfinite(high)
+    ends = _ends(low - below, high + above)
     too_high = always_valid_p(c.differences, (c.effect - above, math.inf), prior)
     too_low = always_valid_p(c.differences, (-math.inf, below - c.effect), prior)
     return replace(
         c,
         spread=moderate(Spread(c.sd**2, len(c.seeds) - 1), prior),
-        low=low - below if bounded else None,
-        high=high + above if bounded else None,
+        low=ends[0],
+        high=ends[1],
         p=always_valid_p(c.differences, (-above, below), prior),
         p_equivalent=max(too_high, too_low),
     )
@@ -240,9 +247,11 @@ def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
 
 def _detectable(c: Comparison, rules: Rules, compared: int) -> float | None:
     """The smallest true difference that as many seeds find nine times in ten, on the side on which
-    tuning may have missed more. None if a sequence of so few seeds finds none."""
+    tuning may have missed more. None if nothing can be found."""
     assert c.spread is not None
     gain = max(c.gains)
+    if math.isinf(gain):
+        return None
     if rules.looks < 2:
         return detectable_difference(c.spread, len(c.seeds), compared, c.effect, gain)
     found = detectable_in_sequence(c.differences, LEVEL / compared, _prior_of(c, rules))
@@ -273,7 +282,7 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"
     assert c.difference is not None
     if c.low is None or c.high is None:
-        return "not distinguishable"  # a sequence of so few seeds has no bounds yet
+        return "not distinguishable"
     if c.p_holm < LEVEL and abs(c.difference) >= c.effect:
         return "better" if c.difference < 0 else "worse"
     if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:

@@ -56,7 +56,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     row = {
         "variant": variant.name,
         "tuned": str((best or {}).get(findings.study.rate or "", "")),
-        "tuning_error": number(findings.gains.get(variant.name)),
+        "tuning_error": number(findings.gains.get(variant.name)).replace("failed", "unknown"),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),
