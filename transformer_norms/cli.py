@@ -25,6 +25,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.names import folder_of_configs
 
 MULTIRUN = ("-m", "--multirun")
+POWER = "--power"
 HYDRA_FLAGS = frozenset(
     "-h --help --hydra-help -c --cfg -i --info -sc --shell-completion --resolve -p --package "
     "--version".split()
@@ -76,12 +77,18 @@ def _run(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument.startswith("-")]
     if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
         return _run_hydra_flag(arguments)
-    if unknown := [flag for flag in flags if flag not in MULTIRUN]:
-        raise ConfigError(f"{unknown[0]}: there is no such flag; there are -m, --help, --cfg job")
+    if unknown := [flag for flag in flags if flag not in (*MULTIRUN, POWER)]:
+        raise ConfigError(
+            f"{unknown[0]}: there is no such flag; there are -m, --power, --help, --cfg job"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("WORLD_SIZE is above 1: a run is one process; there is no parallel= yet")
-    overrides = [argument for argument in arguments if argument not in MULTIRUN]
-    if flags or any(text.startswith("sweep=") and text != "sweep=none" for text in overrides):
+    overrides = [argument for argument in arguments if argument not in flags]
+    named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
+    many = named or any(flag in MULTIRUN for flag in flags)
+    if POWER in flags:
+        return _print_power(overrides, many)
+    if many:
         return _run_sweep(overrides)
     summary = _train(overrides)
     answer = {
@@ -108,6 +115,19 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
         return train(config, mirror.follow)
     finally:
         mirror.close()
+
+
+def _print_power(overrides: Sequence[str], many: bool) -> int:
+    """Prints what numbers of seeds of a sweep can find, and starts nothing."""
+    if not many:
+        raise ConfigError(
+            f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
+        )
+    from transformer_norms.sweep.power_table import power_table
+
+    for line in power_table([quote_equations(text) for text in overrides]):
+        print_line(line)
+    return 0
 
 
 def _run_sweep(overrides: Sequence[str]) -> int:

@@ -315,28 +315,32 @@ _SAME = (
 def noise_beside(study: Study) -> Study | None:
     """The study `noise` in the folder that holds the study, if its runs have the same data, size
     and horizon; None if there is no such study, or if it cannot be read."""
-    folder = study.home.resolve().parent / _NOISE
-    if folder == study.home.resolve() or not _has_runs(folder):
+    home = study.home.resolve()
+    if home.name == _NOISE or not study.results:
+        return None
+    return noise_in(home.parent, study.results[0].settings)
+
+
+def noise_in(folder: Path, settings: Mapping[str, Any]) -> Study | None:
+    """The study `noise` in a folder of studies, if its runs have the data, size and horizon of
+    these settings, which are those of a run (`SavedRun.settings`)."""
+    if not _has_runs(folder / _NOISE):
         return None
     try:
-        noise = read_study([folder])
+        noise = read_study([folder / _NOISE])
     except ConfigError:
         return None  # it has its own report, which says what is wrong with it
-    ours, theirs = study.results[:1], noise.results[:1]
-    return (
-        noise
-        if ours and theirs and _shared_setting(ours[0]) == _shared_setting(theirs[0])
-        else None
-    )
+    same = [_shared_settings(run.settings) for run in noise.results[:1]]
+    return noise if same == [_shared_settings(settings)] else None
 
 
 def _has_runs(folder: Path) -> bool:
     return any(folder.glob("*/summary.json"))
 
 
-def _shared_setting(run: SavedRun) -> dict[str, object]:
+def _shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
-        for key, value in run.settings.items()
+        for key, value in settings.items()
         if any(key == same or key.startswith(f"{same}.") for same in _SAME)
     }

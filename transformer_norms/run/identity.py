@@ -42,6 +42,16 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     return values
 
 
+def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns each dotted key that can change a run's result, without the seed, and without the
+    seed of the data where that follows from it."""
+    settings = flat(result_settings(config, data_identity))
+    del settings["seed"]
+    if chosen_value(plain(config)["chosen"], "data.seed") == "auto":
+        settings.pop("data.seed", None)
+    return settings
+
+
 def _respell(entry: Any) -> Any:
     """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
     is `x + f(x)`. A value of another kind, as in a damaged folder, stays as it is."""

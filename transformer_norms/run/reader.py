@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import saved
-from transformer_norms.config.tree import chosen_value, flat
+from transformer_norms.config.tree import chosen_value
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json
 from transformer_norms.kinds import value_at
@@ -56,13 +56,9 @@ class SavedRun:
     def settings(self) -> dict[str, Any]:
         """Each dotted key that can change the result, without the seeds."""
         try:
-            settings = flat(identity.result_settings(self.config, self.summary.data.identity))
+            return identity.settings_without_seeds(self.config, self.summary.data.identity)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
-        del settings["seed"]
-        if self.typed("data.seed") == "auto":
-            settings.pop("data.seed", None)
-        return settings
 
     @property
     def flops_per_token(self) -> float | None:

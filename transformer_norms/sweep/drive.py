@@ -40,6 +40,7 @@ from transformer_norms.sweep.launching import (
 )
 from transformer_norms.sweep.looks import SeedPlan, complete, read_findings, take_look
 from transformer_norms.sweep.planning import Job, Jobs, count
+from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
@@ -102,7 +103,8 @@ class Sweep:
         self.stopping = Stopping()
         self.stopping.patient = True
         with self.stopping, Board(self.request.name, self.follow) as self.board:
-            for line in self.planner.introduction(first):
+            known = read_known(self.planner, first[0])
+            for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)
             self._keep_earlier_look()
             best = self._run_first_seeds(first)

@@ -1,0 +1,112 @@
+"""--power, and the line of a sweep's introduction: what seeds can find in the known noise."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_folders import config_of, make_record, make_run, planned
+
+from transformer_norms.cli import main
+from transformer_norms.comparison.moderation import MOST_WEIGHT, Prior
+from transformer_norms.comparison.power import fewest_seeds, smallest_bound, smallest_difference
+from transformer_norms.sweep.power_table import Known, power_lines
+from transformer_norms.sweep.question import read_request
+
+TYPED = ["model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
+SWEEP = ["-m", "placement=pre,post", "seed=0,1,2", *TYPED]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def power(capsys, *arguments):
+    code = main([*arguments, "--power"])
+    out, err = capsys.readouterr()
+    return out.splitlines(), code, err
+
+
+def make_noise(steps=40):
+    """runs/noise: ten pairs, whose differences have a known deviation. Returns it."""
+    losses = np.random.default_rng(0).normal(3, 0.02, (2, 10))
+    runs = []
+    for placement, row in zip(("pre", "post"), losses, strict=True):
+        for seed, loss in enumerate(row):
+            config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
+            runs.append(planned(config, {"placement": placement}))
+            make_run("runs/noise", config, float(loss), seconds=60.0)
+    make_record("runs/noise", runs, "noise")
+    return float(np.std(losses[1] - losses[0], ddof=1))
+
+
+def row_of(lines, seeds):
+    return next(line.split() for line in lines if re.match(f"{seeds} ", line))
+
+
+def test_without_noise_sizes_are_in_its_deviation_and_nothing_is_started(capsys):
+    lines, code, _ = power(capsys, *SWEEP)
+    assert code == 0
+    assert not Path("runs").exists()
+    assert all(len(line) <= 80 for line in lines)
+    seeds, finds, unit, _, unit_too, runs, time = row_of(lines, 5)
+    assert (seeds, unit, unit_too, runs, time) == ("5", "sd", "sd", "10", "unknown")
+    assert float(finds) == round(smallest_difference(Prior(1.0, 0.0, ""), 5, 1, 0.0), 2)
+    assert [line.split()[0] for line in lines[1:7]] == ["3", "5", "8", "10", "15", "20"]
+
+
+def test_the_noise_beside_gives_nats_and_time(capsys):
+    sd = make_noise()
+    lines, _, _ = power(capsys, *SWEEP)
+    prior = Prior(sd**2, MOST_WEIGHT, "")
+    finds, bound = smallest_difference(prior, 3, 1, 0.005), smallest_bound(prior, 3, 1)
+    assert row_of(lines, 3) == ["3", f"{finds:.2g}", "nats", f"{bound:.2g}", "nats", "6", "6:00"]
+    needed = fewest_seeds(lambda n: smallest_bound(prior, n, 1), 0.005)
+    text = " ".join(lines)
+    assert f"standard deviation of {sd:.2g} nats (noise beside this study)" in text
+    assert f"equal variants are within 0.005 nats takes {needed} seeds" in text
+
+
+def test_noise_of_another_horizon_tells_nothing(capsys):
+    make_noise(steps=80)
+    lines, _, _ = power(capsys, *SWEEP)
+    assert "sd" in row_of(lines, 3)
+
+
+def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
+    lines, _, _ = power(capsys, *[text.replace("0,1,2", "3..12") for text in SWEEP])
+    assert row_of(lines, 12)[5] == "24"
+    assert "3 to 12 seeds find a true difference of" in " ".join(lines)
+
+
+def test_the_introduction_says_what_the_seeds_can_find():
+    question = read_request(SWEEP[1:]).question
+    (line,) = power_lines(question, Known(None, None))
+    assert line.startswith("3 seeds find a true difference of 3.92 sd nine times in ten")
+    calm = Known(Prior(1e-12, 4.0, "noise beside this study"), None)
+    (line,) = power_lines(question, calm)
+    assert line == (
+        "3 seeds find a true difference of 0.005 nats nine times in ten (noise beside this study); "
+        "they show that equal variants are within 0.005"
+    )
+    single = read_request(["placement=pre,post", *TYPED]).question
+    assert power_lines(single, calm) == ["1 seed and no verdict: 3 are the fewest"]
+    assert power_lines(read_request(["seed=0,1", *TYPED]).question, calm) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (TYPED, "--power: says what the seeds of a sweep can find; type sweep=NAME or -m"),
+        (["-m", *TYPED], "--power: this sweep compares nothing: it has one variant"),
+        (["sweep=placement"], "sweep=placement: there is no sweep 'placement'"),
+        (["sweep=placements", "seed=2..20"], "seed=2..20: first: 2 is not allowed; it should be"),
+        (["sweep=placements", "seed=9..4"], "seed=9..4: most: 4 is below first: 9"),
+    ],
+)
+def test_a_wrong_command_is_one_line(capsys, arguments, line):
+    out, code, err = power(capsys, *arguments)
+    assert (out, code) == ([], 2)
+    assert err.startswith(line)
+    assert err.count("\n") == 1

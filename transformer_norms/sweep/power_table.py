@@ -1,0 +1,184 @@
+"""What the seeds of a sweep can find, before it starts: the table of --power, and one line of the
+introduction."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import fmean
+from textwrap import wrap
+
+from transformer_norms.comparison.moderation import ENOUGH, MOST_WEIGHT, Prior
+from transformer_norms.comparison.power import (
+    MOST_SEEDS,
+    bound_in_sequence,
+    difference_in_sequence,
+    fewest_seeds,
+    noise_of,
+    smallest_bound,
+    smallest_difference,
+)
+from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import ConfigError
+from transformer_norms.progress import clock
+from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.gathering import noise_in
+from transformer_norms.run.identity import settings_without_seeds
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.run.sweep_record import path_of
+from transformer_norms.sweep.looks import read_findings
+from transformer_norms.sweep.planning import Job, Jobs
+from transformer_norms.sweep.question import Question, read_request
+from transformer_norms.text_tables import narrow_table
+
+_SEEDS = (3, 5, 8, 10, 15, 20)
+_WIDTH = 80  # columns
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier runs tell: the noise of the difference of two runs of one seed, and the seconds
+    that a run takes. None: no run tells it."""
+
+    noise: Prior | None
+    seconds: float | None
+
+    def of(self, question: Question) -> tuple[Prior, float]:
+        """The noise, and the smallest difference that is named. Where no noise is known, its
+        variance is 1 and any difference is named; a study of ENOUGH comparisons will have a usual
+        variance of its own."""
+        if self.noise:
+            return self.noise, question.effect
+        return Prior(1.0, MOST_WEIGHT if question.compared >= ENOUGH else 0.0, "no run"), 0.0
+
+    def size(self, value: float) -> str:
+        """`0.0213 nats`, or `1.36 sd`, deviations of the differences, where no noise is known."""
+        return f"{value:.2g} nats" if self.noise else f"{value:.2f} sd"
+
+
+def read_known(jobs: Jobs, job: Job) -> Known:
+    """What the sweep's own runs tell, and a study `noise` beside it, if its runs are like `job`."""
+    from transformer_norms.run.plan import Plan
+
+    plan = Plan(compose(job.overrides))
+    settings = settings_without_seeds(plan.config, plan.data_identity)
+    noises, runs = [], []
+    for found in _earlier_findings(jobs, settings):
+        noises.append(noise_of(found.comparisons.values(), found.rules))
+        runs += [member.run for member in found.study.runs if member.run and member.ended]
+    seconds = [_seconds(run) for run in runs if run.summary.steps == plan.config.trainer.steps]
+    known = [one for one in seconds if one is not None]
+    return Known(next(filter(None, noises), None), fmean(known) if known else None)
+
+
+def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
+    record = path_of(jobs.study, jobs.request.name)
+    with suppress(ConfigError):  # its report says what is wrong with it
+        if record.is_file():
+            yield read_findings(record)
+    with suppress(ConfigError):
+        if noise := noise_in(jobs.study.parent, settings):
+            yield findings(noise, noise)  # which has the prior that it would lend to this sweep
+
+
+def _seconds(run: SavedRun) -> float | None:
+    training, evaluation = run.summary.seconds, run.summary.evaluation_seconds
+    return None if training is None else training + (evaluation or 0.0)
+
+
+# ------------------------------------------------------------------------- a line before the sweep
+
+
+def power_lines(question: Question, known: Known) -> list[str]:
+    """What the question's seeds can find, and whether they reach its `effect` as a bound of
+    equivalence; nothing if nothing is compared."""
+    seeds, compared = question.most_seeds, question.compared
+    if not compared:
+        return []
+    if seeds < FEWEST:
+        return [f"{plural(seeds, 'seed')} and no verdict: {FEWEST} are the fewest"]
+    plan = question.until_decided
+    noise, effect = known.of(question)
+    difference = difference_in_sequence if plan else smallest_difference
+    least = known.size(difference(noise, seeds, compared, effect))
+    line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
+    line += f" seeds find a true difference of {least} nine times in ten"
+    if known.noise is None:
+        return [f"{line} (standard deviations of the pairs' differences; no run tells them yet)"]
+    return [f"{line} ({noise.origin}); {_reach(question, noise)}"]
+
+
+def _reach(question: Question, noise: Prior) -> str:
+    """Whether the question's seeds can show that equal variants differ by less than its effect."""
+    effect, compared = question.effect, question.compared
+    bound = bound_in_sequence if question.until_decided else smallest_bound
+    if bound(noise, question.most_seeds, compared) <= effect:
+        return f"they show that equal variants are within {effect:g}"
+    most = fewest_seeds(lambda n: bound(noise, n, compared), effect) if effect else None
+    needed = plural(most, "seed") if most else f"more than {MOST_SEEDS} seeds"
+    return f"to show that equal variants are within {effect:g} nats takes {needed}"
+
+
+# ----------------------------------------------------------------------------- the table of --power
+
+
+def power_table(arguments: Sequence[str]) -> list[str]:
+    """The lines of --power. Raises ConfigError if there is no such sweep."""
+    jobs = Jobs(read_request(t for t in arguments if not t.startswith(("hydra/", "hydra."))))
+    question = jobs.request.question
+    if not question.compared:
+        raise ConfigError("--power: this sweep compares nothing: it has one variant")
+    job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
+    known = read_known(jobs, job)
+    numbers = sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
+    rows = [_row(question, known, seeds) for seeds in numbers]
+    heading = ("seeds", "finds", "equal within", "runs", "time")
+    notes = [
+        "finds: the smallest true difference that is found nine times in ten, after Holm's "
+        f"correction for {plural(question.compared, 'comparison')}. equal within: the smallest "
+        "bound of equivalence that two equal variants are found within nine times in ten. runs, "
+        "time: of results, one after another" + _tuning(question, known),
+        _noise_text(known),
+        *(power_lines(question, known) if known.noise or question.until_decided else []),
+    ]
+    title = [f"{jobs.request.name}: {question.question}"] if question.question else []
+    lines = [line for note in notes for line in wrap(note, _WIDTH)]
+    titles = [line for text in title for line in wrap(text, _WIDTH)]
+    return [*titles, *narrow_table([heading, *rows]), *lines]
+
+
+def _row(question: Question, known: Known, seeds: int) -> tuple[str, ...]:
+    noise, effect = known.of(question)
+    runs = seeds * len(question.variants)
+    return (
+        f"{seeds}",
+        known.size(smallest_difference(noise, seeds, question.compared, effect)),
+        known.size(smallest_bound(noise, seeds, question.compared)),
+        f"{runs}",
+        _time(known, runs),
+    )
+
+
+def _time(known: Known, runs: int) -> str:
+    return "unknown" if known.seconds is None else clock(runs * known.seconds)
+
+
+def _tuning(question: Question, known: Known) -> str:
+    if question.tune is None:
+        return "."
+    runs = question.tune.budget * len(question.tune_seeds) * len(question.variants)
+    return f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)})."
+
+
+def _noise_text(known: Known) -> str:
+    if known.noise is None:
+        return (
+            "No run tells the noise yet: sd is the standard deviation of the difference of two "
+            "runs of one seed."
+        )
+    deviation = known.noise.variance**0.5
+    return (
+        f"The difference of two runs of one seed has a standard deviation of {deviation:.2g} nats "
+        f"({known.noise.origin})."
+    )
