@@ -85,7 +85,7 @@ class Harness:
     def __init__(self, tuning, trainer, allowed=lambda variant, point: True):
         self.trainer, self.jobs, self.lines = trainer, [], []
         variants = [{"norm": "rmsnorm"}, {"norm": "layernorm"}]
-        self.tuner = Tuner(tuning, variants, 0.005, allowed, self.lines.append)
+        self.tuner = Tuner(tuning, variants, variants[0], 0.005, allowed, self.lines.append)
 
     def run(self):
         """The rounds; a run whose folder is there is not trained again."""
@@ -114,6 +114,19 @@ def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
     assert trained_losses(runs, 0.005) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
     assert trained_losses({0: summary(None, "diverged")}, 0.005) == {}
     assert trained_losses({0: summary(9.0, unigram=None)}, 0.005) == {0: 9.0}  # an old record
+
+
+def test_where_the_baseline_passes_the_bigram_a_trial_has_to():
+    """rmsnorm, the baseline, ends at 2.0; layernorm at 2.6, between the bigram and the unigram."""
+    trainer = Trainer()
+    trainer.loss = lambda norm, tuned, seed: 2.0 if norm == "rmsnorm" else 2.6
+    trainer.facts = {
+        "data": Data(identity={}, fingerprint="", ngrams={"val": [UNIGRAM, 2.5]}), "source": {}
+    }  # fmt: skip
+    baseline, stuck = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner.tried
+    assert all(not attempt.failed for attempt in baseline.attempts)
+    assert all(attempt.failed for attempt in stuck.attempts)
+    assert stuck.best is None
 
 
 def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best():

@@ -121,8 +121,9 @@ class Sweep:
             self._run_stage(first)
             return [(variant, {}) for variant in question.variants]
         self.tuner = Tuner(
-            question.tune, question.variants, question.effect, self._allows, self.board.say
-        )
+            question.tune, question.variants, question.baseline, question.effect,
+            self._allows, self.board.say,
+        )  # fmt: skip
         self._tune(self.tuner)
         best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
         if self._goes_on:

@@ -2,9 +2,10 @@
 points. search.py says which points, and this file reads from the run folders how they ended.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from transformer_norms.run.failure import failure
+from transformer_norms.run.failure import Horizon, bigram_horizons, failure
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import Tuned, Values
 from transformer_norms.sweep.grid import Tuning, distinct, product
@@ -15,19 +16,22 @@ Pair = tuple[Values, Values]  # a variant, and a point that it tries
 
 
 class Tuner:
-    """The tuning of a study. `effect` is the smallest difference worth naming, `allowed` says
-    whether a variant's config can be composed at a point, and `say` prints a line. `grid` has the
-    values that all variants try."""
+    """The tuning of a study. `baseline` has the values of the variants that set the bar which a run
+    must pass, `effect` is the smallest difference worth naming, `allowed` says whether a variant's
+    config can be composed at a point, and `say` prints a line. `grid` has the values that all
+    variants try."""
 
     def __init__(
         self,
         tuning: Tuning,
         variants: Sequence[Values],
+        baseline: Values,
         effect: float,
         allowed: Callable[[Values, Values], bool],
         say: Callable[[str], None],
     ) -> None:
-        self.tuning, self.effect, self.allowed, self.say = tuning, effect, allowed, say
+        self.tuning, self.baseline, self.effect = tuning, baseline, effect
+        self.allowed, self.say = allowed, say
         self.grid = {key: list(values) for key, values in tuning.grid.items()}
         self.tried = [Tried(variant) for variant in variants]
 
@@ -77,20 +81,32 @@ class Tuner:
 
     def read(self, jobs: Sequence[Job]) -> None:
         """Reads how the points that these jobs have tried ended."""
+        bigrams = bigram_horizons(self._baseline_points(jobs), "val_loss", self.effect)
         for tried in self.tried:
             trials = [job for job in jobs if job.run.variant == tried.variant]
             tried.waits = not all(job.ended for job in trials)
             if not tried.waits:
                 points = distinct([job.run.tuned for job in trials])
                 tried.attempts = [
-                    self._attempt(point, [job for job in trials if job.run.tuned == point])
+                    self._attempt(point, [job for job in trials if job.run.tuned == point], bigrams)
                     for point in points
                 ]
 
-    def _attempt(self, point: Values, jobs: Sequence[Job]) -> Attempt:
+    def _baseline_points(self, jobs: Sequence[Job]) -> list[list[Summary]]:
+        """The ended runs of the baselines at each point. One point at which they pass the bigram is
+        enough for all runs to be held against it."""
+        points: dict[str, list[Summary]] = {}
+        for job in jobs:
+            summary = read_summary(job.folder)
+            if self.baseline.items() <= job.run.variant.items() and summary and summary.ended:
+                place = json.dumps([job.run.variant, job.run.tuned], sort_keys=True)
+                points.setdefault(place, []).append(summary)
+        return list(points.values())
+
+    def _attempt(self, point: Values, jobs: Sequence[Job], bigrams: Collection[Horizon]) -> Attempt:
         summaries = {job.run.seed: read_summary(job.folder) for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
-        losses = trained_losses(ended, self.effect)
+        losses = trained_losses(ended, self.effect, bigrams)
         return Attempt(point, losses, len(ended) - len(losses))
 
     def choices(self) -> list[Tuned]:
@@ -102,11 +118,13 @@ class Tuner:
         ]
 
 
-def trained_losses(summaries: Mapping[int, Summary], effect: float) -> dict[int, float]:
-    """The validation losses, by seed, of the runs that trained: they did not diverge, and they are
-    better than the unigram."""
+def trained_losses(
+    summaries: Mapping[int, Summary], effect: float, bigrams: Collection[Horizon] = ()
+) -> dict[int, float]:
+    """The validation losses, by seed, of the runs that trained (run/failure.py). `bigrams` are the
+    horizons at which a run has to pass the bigram."""
     return {
         seed: summary.val_loss
         for seed, summary in summaries.items()
-        if summary.val_loss is not None and failure(summary, "val_loss", effect=effect) is None
+        if summary.val_loss is not None and failure(summary, "val_loss", bigrams, effect) is None
     }
