@@ -38,25 +38,28 @@ CODES = {"better": 0, "not better": 6, "undecided": 7}
 _EPILOG = """
 BASELINE and CANDIDATE are each one of:
   overrides     python -m transformer_norms.judge placement=pre placement=peri
-                python -m transformer_norms.judge "" "norm=layernorm norm.eps=1e-6"
+                python -m transformer_norms.judge "" "norm=derf init=scaled"
   a run folder  python -m transformer_norms.judge runs/main/RUN norm=layernorm
-  a checkout    python -m transformer_norms.judge ../before . --with "model=tiny"
+  a checkout    python -m transformer_norms.judge ../before . --with model=tiny
 
-Several overrides are one quoted text; "" is the default. A CANDIDATE of overrides
-changes a BASELINE that is a run folder or a checkout. A checkout is a folder with
-transformer_norms/; its own code trains. --with gives both sides sizes and steps.
+Several overrides are one quoted text; "" is the default. A CANDIDATE of
+overrides changes a BASELINE that is a run folder or a checkout. A checkout is a
+folder with transformer_norms/; its own code trains. --with gives both sides the
+same sizes and steps.
 
-better      the candidate's loss is lower by --effect, the interval below zero
-not better  it cannot be better by --effect, or it failed to train
-undecided   the budget is spent, or more pairs would hardly show it
+better      its loss is lower by --effect, and the interval lies below zero
+not better  it is not better by --effect or more, or it failed to train
+undecided   the budget is spent, or more pairs would hardly show a gain
 
-The chance that a ledger ever holds a false "better" is at most 5 %, however many
-proposals it holds, and whenever you look. Proposals share their seeds, so a
-baseline is trained once; a program that learns from the answers needs --fresh.
-The same command goes on with an undecided proposal and shows a decided one.
+The chance that a ledger ever holds a false "better" is at most 5 %, however
+many proposals it holds, and whenever you look. Proposals share their seeds, so
+that a baseline is trained once. A program that makes its next proposal from the
+answers needs --fresh, or the chance is larger. The same command goes on with an
+undecided proposal, and shows a decided one.
 
-The last line on stdout is JSON. Exit codes: 0 better, 6 not better, 7 undecided,
-2 wrong input, 75 stopped (the same command goes on), 1 an unexpected error.
+The last line on stdout is JSON. Exit codes:
+0 better, 6 not better, 7 undecided, 75 stopped (the same command goes on),
+2 wrong input, 1 an unexpected error.
 """
 
 
