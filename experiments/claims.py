@@ -10,9 +10,10 @@ from pydantic import TypeAdapter
 
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
 from transformer_norms.comparison.sentences import difference_and_interval
-from transformer_norms.comparison.verdict import Comparison, Verdict
+from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.comparison.verdict import Comparison, Verdict, compare
 from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
@@ -95,8 +96,8 @@ def common_word(words: Iterable[Word]) -> Word:
 
 
 def word_of(says: Says, verdict: Verdict) -> Word:
-    """Whether a verdict shows what a claim says. A comparison in which a run failed supports no
-    claim of a difference in loss."""
+    """Whether a verdict shows what a claim says. A comparison in which a run failed says nothing of
+    losses, and nothing at all where both sides fail alike."""
     if verdict in ("failed", "too few seeds"):
         return "not askable here"
     if verdict in SEEN.get(says, (says,)):
@@ -118,16 +119,28 @@ class Judged:
             baseline = part.baseline or own or part.variant
             self.contrast = Contrast({part.variant: 1.0, baseline: -1.0}, f"{part}")
         if part.contrast or part.baseline not in (None, own):
-            asked = [*study.study.contrasts, self.contrast]
-            more = findings(replace(study.study, contrasts=asked)).contrasts
-            self.comparison: Comparison | None = more.get(self.contrast.text)
+            more = replace(study.study, contrasts=[*study.study.contrasts, self.contrast])
+            asked = asked_comparisons(more, study.outcomes, study.gains)
+            self.comparison: Comparison | None = compare(asked, study.rules).get(self.contrast.text)
         else:
             self.comparison = study.comparisons.get(part.variant)
 
     @property
     def word(self) -> Word:
         """The word of the part. A variant without results failed wherever it was tuned."""
-        return word_of(self.part.says, self.comparison.verdict if self.comparison else "failed")
+        if self.comparison is None:
+            return "not askable here"
+        return word_of(self.part.says, self._failing_side() or self.comparison.verdict)
+
+    def _failing_side(self) -> Verdict | None:
+        """`worse` of a variant that fails to train where its baseline trains, as Fisher's exact
+        test says it; `better` if it is the other way round. None if the test does not tell."""
+        assert self.comparison is not None
+        pair, fisher = self.contrast.pair, self.comparison.fisher
+        if pair is None or fisher is None or fisher >= LEVEL:
+            return None
+        own, base = (self.study.outcomes[name].failure for name in pair)
+        return "worse" if own.count * base.total > base.count * own.total else "better"
 
     @property
     def numbers(self) -> str:
@@ -142,7 +155,8 @@ class Judged:
                 for one in self.contrast.coefficients
                 if outcomes[one].failed
             ]
-            return f"{name}: failed to train, {' and '.join(lost)}"
+            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f}"
+            return f"{name}: failed to train, {' and '.join(lost)}{fisher}"
         if c.low is None or c.p_holm is None:
             return f"{name}: {c.verdict}"
         difference, interval = difference_and_interval(c)

@@ -17,6 +17,7 @@ import results
 import yaml
 from claims import Judged, Part
 from run_folders import config_of, make_record, make_run, make_study, planned
+from scipy import stats
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.verdict import Verdict
@@ -248,6 +249,23 @@ def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses(study_of):
     said = found(study, Part("worse", "out"))
     assert said.startswith("*not askable here*: out: failed to train, out in 2 of 5 (")
     assert "2 diverged" in said
+
+
+def test_a_side_that_fails_where_the_other_trains_is_worse_if_chance_does_not_explain_it(study_of):
+    """scipy's exact test of 5 of 5 against 0 of 5 is 0.008, of 2 of 5 against 0 of 5 is 0.44."""
+    assert (
+        stats.fisher_exact([[5, 0], [0, 5]]).pvalue
+        < 0.05
+        < stats.fisher_exact([[2, 3], [0, 5]]).pvalue
+    )
+    failing = study_of({"out": range(5)}, pre=losses(5), out=losses(5))
+    assert found(failing, Part("worse", "out")).startswith("*seen here*: out: failed to train")
+    assert found(failing, Part("better", "out")).startswith("*other sign here*")
+    base = study_of({"pre": range(5)}, name="base", pre=losses(5), out=losses(5))
+    assert found(base, Part("better", "out")).startswith("*seen here*")
+    assert "Fisher's p 0.008" in found(base, Part("better", "out"))
+    both = study_of({"pre": range(5), "out": range(5)}, name="both", pre=losses(5), out=losses(5))
+    assert found(both, Part("better", "out")).startswith("*not askable here*")
 
 
 def test_studies_with_other_signs_name_each_other(study_of):
