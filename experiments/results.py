@@ -90,9 +90,9 @@ def regenerate() -> None:
             _unpack(archive, Path(folder))
         for archive in archives:
             found[archive.parent.name] = _write_study(archive.parent, Path(folder))
-    for study, findings in found.items():
-        text = "\n\n".join(_blocks(findings, contradictions(study, found)))
-        _fill(HERE / study / "README.md", text)
+        for study, findings in found.items():  # their runs are still there
+            text = "\n\n".join(_blocks(findings, contradictions(study, found)))
+            _fill(HERE / study / "README.md", text)
     words = {"norm_removal": _removal(HERE / "norm_removal")}
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
