@@ -228,6 +228,17 @@ def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, traini
     assert len(record().looks) == 2
 
 
+def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
+    monkeypatch.setitem(SHIFTS, "scalenorm", -0.025)
+    named = write_sweep(LISTED.replace(", dyt, scalenorm, derf", ", dyt, scalenorm"))
+    sweep(capsys, *named, "seed=0,1,2,3,4", "study=once")
+    assert record("once").looks[0].decided["scalenorm"] == "better"
+    sweep(capsys, *named)
+    sweep(capsys, *named, "seed=0,1,2,3,4")
+    assert "scalenorm" not in record().looks[1].decided
+    assert "scalenorm is not distinguishable" in Path("runs/mine/table.md").read_text()
+
+
 def test_results_of_which_some_are_missing_are_no_look(capsys, trainings):
     trainings.broken = {"dyt"}
     sweep(capsys, *write_sweep(LISTED))

@@ -272,7 +272,10 @@ class Sweep:
     def _keep_earlier_look(self) -> None:
         """Counts the look that a person had at complete results, if their record is older than
         the record of looks."""
-        if self.request.named and self.path.is_file() and not read_record(self.path).looks:
+        if self.request.named and self.path.is_file():
+            before = read_record(self.path)
+            if before.looks or before.most:
+                return
             self._read_findings()
             if self.found and complete(self.found):
                 self.looks = [take_look(self.found)]

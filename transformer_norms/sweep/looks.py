@@ -2,7 +2,7 @@
 comparison is decided."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, Results, verdicts
@@ -16,7 +16,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import noise_beside, read_study
 from transformer_norms.report.study import Study
-from transformer_norms.run.sweep_record import Look, Seen, Values
+from transformer_norms.run.sweep_record import Look, Seen, Values, count_looks, read_record
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order
 
@@ -24,9 +24,16 @@ Pair = tuple[Values, Values]  # a variant, and the point of its results
 
 
 def read_findings(record: Path) -> Findings:
-    """The findings of a sweep's record. Raises ConfigError if its runs must not be compared."""
+    """The findings of a sweep's record, by the rules that hold if this look counts. Raises
+    ConfigError if its runs must not be compared."""
     study = read_study([record])
-    return findings(study, noise_beside(study))
+    looks = [*read_record(record).looks, Look(_seen(study), {})]
+    return findings(replace(study, looks=count_looks(looks)), noise_beside(study))
+
+
+def _seen(study: Study) -> list[Seen]:
+    seeds = [(v.values, sorted(run.seed for run in v.ended)) for v in study.variants]
+    return [Seen(values, ended) for values, ended in seeds if ended]
 
 
 def complete(found: Findings) -> bool:
@@ -38,11 +45,8 @@ def take_look(found: Findings, decisions: Decisions | None = None) -> Look:
     """The look that findings are; by default the verdicts are what was decided."""
     if decisions is None:
         decisions = verdicts({**found.comparisons, **found.contrasts})
-    seeds = {v.name: sorted(run.seed for run in v.ended) for v in found.study.variants}
-    return Look(
-        seen=[Seen(v.values, seeds[v.name]) for v in found.study.variants if seeds[v.name]],
-        decided={name: decision for name, decision in decisions.items() if decision},
-    )
+    decided = {name: decision for name, decision in decisions.items() if decision}
+    return Look(_seen(found.study), decided)
 
 
 @dataclass(frozen=True)
