@@ -35,8 +35,8 @@ BUDGETS = {
     ),
     "report": (
         55,
-        "answer browser error_rates experiments moderation noise null_study page report sequence "
-        "statistics tuning_error verdict watching",
+        "answer browser deciding error_rates experiments moderation noise null_study page power "
+        "report sequence statistics tuning_error verdict watching",
     ),
     "tracking": (25, "tracking"),
     "explain": (15, "explain"),

@@ -41,6 +41,10 @@ def composed(overrides):
     return _compose(tuple(overrides))
 
 
+FEW = NAMED.replace("layernorm, dyt, scalenorm, derf", "layernorm, scalenorm")
+LISTED = NAMED.replace("scalenorm, derf", "scalenorm").replace(PLAN, "[0, 1, 2]")
+
+
 class Killed(BaseException):
     pass
 
@@ -98,6 +102,7 @@ def trainings(tmp_path, monkeypatch):
     for module in ("sweep.planning", "sweep.launching"):
         monkeypatch.setattr(f"transformer_norms.{module}.compose", composed)
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
+    monkeypatch.setattr(drive, "check_hydra_keys", lambda keys: None)  # asks Hydra each time
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
     return made
@@ -158,16 +163,16 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
 
 
 def test_the_same_command_again_runs_nothing_and_rewrites_nothing(capsys, trainings):
-    for arguments in (write_sweep(), ["norm=rmsnorm,scalenorm,dyt", "seed=3..8"]):
+    for arguments in (write_sweep(FEW), ["norm=rmsnorm,scalenorm", "seed=3..5"]):
         first = sweep(capsys, *arguments)[:2]
         before, runs = state(), len(trainings.runs)
         assert sweep(capsys, *arguments)[:2] == first
         assert (state(), len(trainings.runs)) == (before, runs)
 
 
-@pytest.mark.parametrize("kills", [2, 9, pytest.param(None, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [10, pytest.param(None, marks=pytest.mark.nightly)])
 def test_a_sweep_that_is_killed_goes_on_to_the_same_decisions(capsys, trainings, kills):
-    named = write_sweep(NAMED.replace(", dyt, scalenorm, derf", ", scalenorm"))
+    named = write_sweep(FEW)
     sweep(capsys, *named)
     calm, runs = record(), list(trainings.runs)
     assert len(calm.looks) > 1
@@ -186,13 +191,13 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_decisions(capsys, trainings,
 def test_a_pool_is_kept_busy(capsys, trainings):
     launcher = BasicLauncher()
     launcher.workers = 4
-    sweep(capsys, *write_sweep(), launcher=launcher)
-    assert len(trainings.seeds["scalenorm"]) in (3, 5, 7, 8)  # two variants, four workers
+    sweep(capsys, *write_sweep(FEW), launcher=launcher)
+    assert len(trainings.seeds["layernorm"]) in (5, 7, 8)  # two variants, four workers
 
 
 def test_seeds_of_tuning_are_left_out_of_those_that_are_added(capsys, trainings):
-    tune = "tune: {optimizer.lr: [1e-3, 2e-3], seed: [1, 3], refine: 0}\n"
-    text = NAMED.replace("scalenorm, derf", "scalenorm").replace("{first: 3", "{first: 4")
+    tune = "tune: {optimizer.lr: [1e-3], seed: [1, 3]}\n"
+    text = FEW.replace("layernorm, ", "").replace("{first: 3", "{first: 4")
     sweep(capsys, *write_sweep(text + tune))
     results = {run.seed for run in record().runs if run.stage == "result"}
     assert results >= {0, 2, 4, 5}
@@ -208,9 +213,6 @@ def test_a_variant_whose_runs_break_waits_and_the_others_go_on(capsys, trainings
     _, code, err = sweep(capsys, *write_sweep())
     assert code == 0
     assert "dyt: worse after 3 seeds" in err
-
-
-LISTED = NAMED.replace(PLAN, "[0, 1, 2]")
 
 
 def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, trainings):
@@ -230,7 +232,7 @@ def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, traini
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
     monkeypatch.setitem(SHIFTS, "scalenorm", -0.025)
-    named = write_sweep(LISTED.replace(", dyt, scalenorm, derf", ", dyt, scalenorm"))
+    named = write_sweep(LISTED)
     sweep(capsys, *named, "seed=0,1,2,3,4", "study=once")
     assert record("once").looks[0].decided["scalenorm"] == "better"
     sweep(capsys, *named)
