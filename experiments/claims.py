@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
-from transformer_norms.comparison.verdict import Comparison, Verdict, compare
+from transformer_norms.comparison.verdict import Comparison, Verdict
 from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import Findings, asked_comparisons
+from transformer_norms.report.findings import Findings, compare_also
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
@@ -119,9 +119,7 @@ class Judged:
             baseline = part.baseline or own or part.variant
             self.contrast = Contrast({part.variant: 1.0, baseline: -1.0}, f"{part}")
         if part.contrast or part.baseline not in (None, own):
-            more = replace(study.study, contrasts=[*study.study.contrasts, self.contrast])
-            asked = asked_comparisons(more, study.outcomes, study.gains)
-            self.comparison: Comparison | None = compare(asked, study.rules).get(self.contrast.text)
+            self.comparison: Comparison | None = compare_also(study, self.contrast)
         else:
             self.comparison = study.comparisons.get(part.variant)
 

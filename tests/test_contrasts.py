@@ -4,21 +4,37 @@ import itertools
 import json
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from losses import EFFECT
-from run_folders import PRE, SANDWICH, edit, folder, make_study
+from run_folders import (
+    PRE,
+    SANDWICH,
+    config_of,
+    edit,
+    folder,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    skip_pictures,
+)
 from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.verdict import Rules, Side, compare
 from transformer_norms.errors import ConfigError
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.answer import answer, contrast_sentence, sentence
+from transformer_norms.report.fairness import contrast_differences, pairs_within
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.table import CONTRAST_NOTE, contrast_table
 from transformer_norms.run.sweep_record import merge_records, names_of, read_record
 
 
@@ -319,6 +335,120 @@ def test_variants_of_a_contrast_must_be_comparable_and_all_have_results(tmp_path
     asked = read_study([tmp_path / "other"])
     without = [replace(asked.variants[0], results=[]), *asked.variants[1:]]
     assert findings(replace(asked, variants=without)).contrasts == {}
+
+
+# ---------------------------------------------------------------------------------------- in words
+
+
+INTERACTION = "(post - pre) under gpt2 - (post - pre) under xavier"
+
+
+def crossed_study(folder, gains, seeds=5):
+    """pre and post at two inits; `gains` of post, by init, which differ a little over seeds."""
+    runs = []
+    for (init, gain), placement, seed in itertools.product(
+        gains.items(), ("pre", "post"), range(seeds)
+    ):
+        config = config_of([f"placement={placement}", f"init={init}"], seed)
+        runs.append(planned(config, {"init": init, "placement": placement}))
+        noise = 0.001 * (-1) ** seed * (placement == "post") * (init == "gpt2")
+        failed = placement == "post" and gain is None
+        loss = 2.3 + 0.01 * seed + (gain or 0.0) * (placement == "post") + noise
+        make_run(folder, config, loss, status="diverged" if failed else "finished")
+    return make_record(folder, runs, axes=["init", "placement"], contrasts=[INTERACTION])
+
+
+WORDS = {
+    "below zero": (-0.03, 0.03, 5, "is below zero: -0.0598 nats (95 % interval -0.0"),
+    "above zero": (0.03, -0.03, 5, "is above zero: 0.0602 nats (95 % interval 0.0"),
+    "equivalent to zero": (0.03, 0.03, 8, "is equivalent to zero within 0.005 nats (0.0000"),
+    "too few seeds": (
+        0.03,
+        0.03,
+        2,
+        "cannot be told from zero with 2 seeds, 3 are the fewest (0 n",
+    ),
+    "failed": (None, 0.03, 3, "has no value: runs failed to train, gpt2 post in 3 of 3 (29 to"),
+}
+
+
+@pytest.mark.parametrize("verdict", WORDS)
+def test_a_contrasts_sentence_says_what_its_numbers_carry(tmp_path, verdict):
+    gain, second, seeds, words = WORDS[verdict]
+    crossed_study(tmp_path, {"gpt2": gain, "xavier": second}, seeds)
+    found = findings(read_study([tmp_path]))
+    (contrast,) = found.study.contrasts
+    said = contrast_sentence(found, contrast)
+    assert said.startswith(f"{contrast.text} {words}"), said
+    (shown,) = answer(found).contrasts
+    assert shown == f"{said}."
+    assert contrast_table(found)["verdict"] == [verdict]
+
+
+def test_a_contrast_of_two_variants_is_said_as_a_comparison_with_a_baseline_is(tmp_path):
+    make_study(tmp_path, {"pre": PRE, "post": SANDWICH, "out": PRE}, contrasts=["post - out"])
+    found = findings(read_study([tmp_path]))
+    (said,) = answer(found).contrasts
+    assert said.startswith("post is better than out by 0.0187 nats (95 % interval 0.0")
+    assert (
+        said.replace("out", "pre").split(" (")[0]
+        == sentence(found, found.study.variant("post")).split(" (")[0]
+    )
+    assert any("the contrasts are all else" in note for note in answer(found).notes)
+    alone = findings(read_study([tmp_path], baseline={}))
+    assert answer(alone).lead == "3 variants ran; compared in 1 contrast."
+
+
+def test_a_trend_is_said_per_doubling(tmp_path):
+    runs = []
+    for depth, placement, seed in itertools.product((1, 2, 4), ("pre", "post"), range(5)):
+        config = config_of([f"placement={placement}"], seed, model__depth=depth)
+        runs.append(planned(config, {"placement": placement, "model.depth": depth}))
+        added = 0.02 * np.log2(depth) * (1 + 0.05 * (-1) ** seed) if placement == "post" else 0
+        make_run(tmp_path, config, 2.3 + float(added) + 0.01 * seed)
+    make_record(tmp_path, runs, axes=["placement", "model.depth"],
+                contrasts=["post - pre over model.depth"])  # fmt: skip
+    (said,) = answer(findings(read_study([tmp_path]))).contrasts
+    assert said.startswith(
+        "post - pre over model.depth is above zero: 0.0202 nats per doubling of model.depth ("
+    )
+
+
+def test_what_differs_beyond_a_contrast_is_said_of_its_pairs(tmp_path):
+    crossed_study(tmp_path, {"gpt2": -0.03, "xavier": 0.03})
+    study = read_study([tmp_path])
+    (contrast,) = study.contrasts
+    pairs = [(one.name, second.name) for one, second in pairs_within(study, contrast)]
+    assert pairs == [("gpt2 post", "gpt2 pre"), ("xavier pre", "xavier post")]
+    lines = contrast_differences(study, contrast)
+    assert lines[0].startswith("gpt2 post (gpt2 pre in brackets): ")
+    assert "final_norm none (norm)" in lines[0]
+    assert "init" not in lines[0].partition(": ")[2]
+
+
+def test_the_command_takes_contrasts_and_the_report_shows_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    skip_pictures(monkeypatch)
+    make_study("study", {"pre": PRE, "post": SANDWICH, "out": PRE}, contrasts=["hybrid - pre"])
+    typed = ["study", "--contrast", "post - out", "--contrast", "out - post"]
+    assert main(typed) == 0
+    table = Path("study/table.md").read_text()
+    section = table.partition("## Contrasts")[2].partition("## ")[0]
+    assert "- post is better than out by 0.0187 nats" in section
+    assert "| out - post | 3     | +0.0187" in section
+    assert CONTRAST_NOTE in section
+    assert "contrast hybrid - pre: 'hybrid' names no variant; there are pre, post, out" in table
+    shown = capsys.readouterr().err
+    assert "post - out  3      -0.0187" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    before = table
+    assert main(["study", "--contrast", "psot - out"]) == 2
+    assert Path("study/table.md").read_text() == before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "--contrast psot - out: 'psot' names no variant; there are pre, post, out"
+    )
+    assert line.endswith("(did you mean 'post'?)")
 
 
 # ------------------------------------------------------------------------------ of a sweep's record

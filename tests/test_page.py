@@ -25,6 +25,7 @@ from transformer_norms.report.page import shared_settings
 from transformer_norms.report.page.charts import chart_data, probe_data
 from transformer_norms.report.page.differences import Scale, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
+from transformer_norms.report.scope import regime
 from transformer_norms.report.writing import write_report
 
 
@@ -86,6 +87,19 @@ def test_the_answer_stands_before_everything_else(tuned):
     assert said.lead.startswith("rmsnorm post is better than rmsnorm pre by 0.1187 nats")
     assert words.words.index(said.lead) < words.words.index("Results")
     assert [group.verdict for group in said.groups] == ["better", "failed"]
+
+
+def test_contrasts_and_what_the_answer_is_about_stand_on_the_page(tmp_path):
+    post = {seed: loss + 0.1 for seed, loss in PRE.items()}
+    make_study(tmp_path, {"pre": PRE, "post": post, "out": SANDWICH}, contrasts=["post - out"])
+    path, found = write_report([tmp_path])
+    words = Words(path.read_text()).words
+    (said,) = answer(found).contrasts
+    assert words.index(said) < words.index("Results")
+    assert f"This is about models of {regime(found)}." in words
+    assert "contrast seeds value 95 % interval" in words
+    assert f"post - out 3 {found.contrasts['post - out'].difference:+.4f} " in words
+    assert "Other differences between the variants of a contrast: post (out in brackets)" in words
 
 
 def test_every_run_is_traced_to_config_commit_data_and_batches(tuned):

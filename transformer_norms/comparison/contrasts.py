@@ -45,6 +45,10 @@ class Contrast:
         baseline, variant = sorted(self.coefficients, key=self.coefficients.__getitem__)
         return variant, baseline
 
+    @property
+    def unit(self) -> str:
+        return f"nats per doubling of {self.over}" if self.over else "nats"
+
 
 def is_pair(coefficients: Iterable[float]) -> bool:
     """Whether a sum with these coefficients is a plain difference of two variants."""

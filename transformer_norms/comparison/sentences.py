@@ -1,7 +1,7 @@
 """The verdict on a comparison as a sentence, which claims what its numbers carry, and no more."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
@@ -110,6 +110,59 @@ def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
         f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
         "which therefore count as one"
     )
+
+
+def sum_sentence(
+    text: str, unit: str, comparison: Comparison, outcomes: Mapping[str, Outcomes]
+) -> str:
+    """The verdict on an interaction or a trend, which is called by its `text`. `outcomes` are those
+    of its variants."""
+    c, seeds = comparison, plural(len(comparison.seeds), "seed")
+    match c.verdict:
+        case "failed":
+            failed = [f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed]
+            claim = f"{text} has no value: runs failed to train, {' and '.join(failed)}"
+        case "too few seeds":
+            claim = _too_few_of_a_sum(text, unit, c)
+        case "equivalent to zero" if c.low is None:
+            claim = f"{text} is exactly zero with {seeds}"
+        case _:
+            claim = _sum_claim(text, unit, c)
+    return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
+
+
+def _sum_claim(text: str, unit: str, c: Comparison) -> str:
+    assert c.p_holm is not None
+    assert c.p_equivalent is not None
+    assert c.detectable is not None
+    value, interval = difference_and_interval(c)
+    if c.verdict == "equivalent to zero":
+        return (
+            f"{text} is equivalent to zero within {c.effect:g} {unit} ({value}, {interval}, "
+            f"{_p_text(c.p_equivalent)} after Holm, {plural(len(c.seeds), 'seed')})"
+        )
+    if c.verdict != "not distinguishable from zero":
+        return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
+    if c.p_holm < LEVEL:
+        return (
+            f"{text} is {value} {unit} ({interval}, {_evidence(c)}), less than the {c.effect:g} "
+            "worth naming"
+        )
+    return (
+        f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')} (they would "
+        f"find a true {_two_digit_text(c.detectable)} nine times in ten): {value} {unit}, "
+        f"{interval}, {_p_text(c.p_holm)} after Holm"
+    )
+
+
+def _too_few_of_a_sum(text: str, unit: str, c: Comparison) -> str:
+    claim = f"{text} cannot be told from zero"
+    if c.difference is None:
+        return f"{claim}: its variants have no seed in common"
+    value = f"{_two_digit_text(c.difference)} {unit}"
+    if len(c.seeds) < FEWEST:
+        return f"{claim} with {plural(len(c.seeds), 'seed')}, {FEWEST} are the fewest ({value})"
+    return f"{claim}: it is the same {value} with each of {len(c.seeds)} seeds"
 
 
 def _missing_note(name: str, outcomes: Outcomes) -> str:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from typing import get_args
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import (
     comparison_sentence,
     difference_and_interval,
     plural,
+    sum_sentence,
 )
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import Verdict
+from transformer_norms.report.fairness import pairs_within
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
@@ -27,10 +30,11 @@ class Group:
 @dataclass(frozen=True)
 class Answer:
     """`lead` is the strongest statement that holds; `unfinished` stands before it if runs are
-    missing; `notes` are the limits of the answer, in sentences."""
+    missing; `contrasts` has a sentence for each; `notes` are the limits of the answer."""
 
     lead: str
     groups: list[Group]
+    contrasts: list[str]
     notes: list[str]
     unfinished: str = ""
 
@@ -47,7 +51,11 @@ def answer(findings: Findings) -> Answer:
             members += [(v, "at every value tried") for v in _lost_variants(findings)]
         groups += [Group(verdict, members)] if members else []
     return Answer(
-        _lead(findings, groups), groups, _notes(findings, groups), _unfinished_note(findings)
+        _lead(findings, groups),
+        groups,
+        [f"{contrast_sentence(findings, contrast)}." for contrast in findings.study.contrasts],
+        _notes(findings, groups),
+        _unfinished_note(findings),
     )
 
 
@@ -71,6 +79,23 @@ def sentence(findings: Findings, variant: Variant) -> str:
         findings.outcomes[baseline.name],
     )
     return "; ".join([verdict, *caveats(variant, baseline)])
+
+
+def contrast_sentence(findings: Findings, contrast: Contrast) -> str:
+    """The verdict on a contrast, with what makes the tuning of its variants unfair."""
+    study, comparison = findings.study, findings.contrasts.get(contrast.text)
+    variants = [study.variant(name) for name in contrast.coefficients]
+    if comparison is None:
+        without = ", ".join(variant.name for variant in variants if not variant.results)
+        return f"{contrast.text} has no value: {without} without results"
+    outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
+    if contrast.pair:
+        name, baseline = contrast.pair
+        claim = comparison_sentence(name, baseline, comparison, outcomes[name], outcomes[baseline])
+    else:
+        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes)
+    unfair = [line for sides in pairs_within(study, contrast) for line in caveats(*sides)]
+    return "; ".join([claim, *dict.fromkeys(unfair)])
 
 
 def _ending_text(outcomes: Outcomes) -> str:
@@ -118,7 +143,10 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
             return f"{'; '.join(sentence(findings, v) for v in lost)}."
         variants = findings.study.variants
         count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in variants)
-        return f"{plural(count, 'variant')} ran; nothing is compared."
+        what = "nothing is compared"
+        if findings.contrasts:
+            what = f"compared in {plural(len(findings.contrasts), 'contrast')}"
+        return f"{plural(count, 'variant')} ran; {what}."
     tested = [v for v in compared if findings.verdict(v) not in ("failed", "too few seeds")]
     if not tested:
         return failed.rstrip() or _nothing_tested(findings)
@@ -188,7 +216,10 @@ def _notes(findings: Findings, groups: list[Group]) -> list[str]:
             f"Not distinguishable is no finding of equality: more seeds{remedy} might tell."
         )
     if len(findings.compared) > 1:
-        notes.append("Each variant is compared with its baseline, and not with the others.")
+        beside = "; the contrasts are all else that is compared" if findings.contrasts else ""
+        notes.append(
+            f"Each variant is compared with its baseline, and not with the others{beside}."
+        )
     if note := same_data_note(findings.study, findings.loss):
         notes.append(note)
     return notes

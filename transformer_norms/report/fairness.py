@@ -4,9 +4,12 @@ about."""
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun
@@ -141,6 +144,32 @@ def differences(study: Study, variant: Variant) -> list[str]:
     costs = _different_costs(variant.ended[0], baseline.ended[0])
     starts = _different_starts(variant.ended[0], baseline.ended[0])
     return settings + costs + starts + mixture_notes([*variant.ended, *baseline.ended])
+
+
+def pairs_within(study: Study, contrast: Contrast) -> list[tuple[Variant, Variant]]:
+    """Each variant that a contrast adds, with one that it subtracts whose values are the most
+    alike: both sides of a plain difference, and of each difference in an interaction."""
+    signed = [(study.variant(name), c) for name, c in contrast.coefficients.items()]
+    subtracted = [variant for variant, c in signed if c < 0]
+
+    def alike(variant: Variant, second: Variant) -> int:
+        return sum(value == second.values.get(key) for key, value in variant.values.items())
+
+    pairs, left = [], subtracted.copy()
+    for variant in (variant for variant, c in signed if c > 0):
+        nearest = max(left or subtracted, key=partial(alike, variant))
+        left = [one for one in left if one is not nearest]
+        pairs.append((variant, nearest))
+    return pairs
+
+
+def contrast_differences(study: Study, contrast: Contrast) -> list[str]:
+    """The differences within each pair of a contrast, as `differences` has them."""
+    return [
+        f"{variant.name} ({baseline.name} in brackets): {'; '.join(beside)}"
+        for variant, baseline in pairs_within(study, contrast)
+        if (beside := differences(study, replace(variant, baseline=baseline.name)))
+    ]
 
 
 def confounds(study: Study, variant: Variant) -> list[str]:

@@ -1,9 +1,10 @@
 """The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.moderation import ENOUGH, Prior
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.verdict import (
@@ -96,6 +97,15 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
         ngrams={variant.name: ngram_lines(variant, loss) for variant in study.variants},
         contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
     )
+
+
+def compare_also(findings: Findings, contrast: Contrast) -> Comparison | None:
+    """One more contrast, compared beside all comparisons of a study by the same rules. None if one
+    of its variants has no results."""
+    study = replace(findings.study, contrasts=[*findings.study.contrasts, contrast])
+    check_comparable(study)
+    asked = asked_comparisons(study, findings.outcomes, findings.gains)
+    return compare(asked, findings.rules).get(contrast.text)
 
 
 def _loss_that_counts(study: Study) -> str:

@@ -13,13 +13,18 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import Table, narrow_table
+from transformer_norms.text_tables import Table, narrow_table, rows_of, wrapped_table
 from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval p sign-flip "
     "correlation detectable verdict"
 ).split()
+CONTRAST_NOTE = (
+    "The value of a contrast is the sum of coefficient x loss over its variants, for a trend the "
+    "least-squares slope per doubling. It is tested as a difference is, in the same family of Holm."
+)
+_OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 _TERMINAL = 80  # columns
 _LISTED = 8  # runs named in one line
 _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
@@ -64,10 +69,13 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "median": number(outcomes.median),
         "verdict": _verdict_words(findings, variant),
     }
-    if comparison is None:
-        return row
+    return row | (_numbers(comparison) if comparison else {})
+
+
+def _numbers(comparison: Comparison) -> dict[str, str]:
+    """The cells of a comparison."""
     interval = [end for end in (comparison.low, comparison.high) if end is not None]
-    return row | {
+    return {
         "difference": number(comparison.difference, sign=True),
         "interval": " to ".join(f"{end:+.4f}" for end in interval),
         "p": _probability(comparison.p_holm),
@@ -84,13 +92,27 @@ def _verdict_words(findings: Findings, variant: Variant) -> str:
     return "baseline failed" if verdict == "failed" and trained else verdict
 
 
+def contrast_table(findings: Findings) -> Table:
+    """A row for each contrast, without columns that are empty for all."""
+    rows = []
+    for contrast in findings.study.contrasts:
+        c = findings.contrasts.get(contrast.text)
+        seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
+        row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
+        rows.append(row | (_numbers(c) if c else {}))
+    headings = {"difference": "value", "interval": "95 % interval", "p": "p (Holm)"}
+    names = "contrast seeds difference interval p sign-flip detectable verdict".split()
+    columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
+    return {heading: cells for heading, cells in columns.items() if any(cells)}
+
+
 def _probability(value: float | None) -> str:
     return "below 0.001" if value is not None and value < 0.001 else number(value, digits=3)
 
 
 def summary_lines(findings: Findings) -> list[str]:
-    """The table for a terminal: a line for each variant, of at most 80 columns, and the n-grams.
-    `seeds` are those that have ended, of those that were planned."""
+    """The table for a terminal: a line for each variant, of at most 80 columns, the contrasts, and
+    the n-grams. `seeds` are those that have ended, of those that were planned."""
     lines = [("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")]
     for variant in findings.study.variants:
         row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
@@ -99,7 +121,9 @@ def summary_lines(findings: Findings) -> list[str]:
         verdict = failed or row["verdict"]
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
     notes = [line for note in regime_notes(findings) for line in wrap(note, _TERMINAL)]
-    return [*narrow_table(lines), *notes]
+    contrasts = contrast_table(findings)
+    shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
+    return [*narrow_table(lines), *(wrapped_table(rows_of(shown)) if shown else []), *notes]
 
 
 # ---------------------------------------------------------------------------------------- the notes
@@ -114,7 +138,7 @@ def method_note(findings: Findings) -> str:
             "most runs of a baseline pass it, the bigram. Means leave failed runs out, and medians "
             "take them as infinity; where a run failed, no difference is given."
         )
-    if not findings.comparisons:
+    if not (findings.comparisons or findings.contrasts):
         return note
     return " ".join(
         [
@@ -272,7 +296,7 @@ def left_out_notes(study: Study) -> list[str]:
         names = ", ".join(run.folder.name for run in runs[:_LISTED])
         more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
         notes += [f"{reason}: {names}{more}"] if runs else []
-    return notes
+    return notes + study.left_out
 
 
 def origin_notes(study: Study) -> list[str]:

@@ -9,8 +9,9 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.progress import Live, Tell, say, track
 from transformer_norms.report import table as tables
-from transformer_norms.report.answer import sentence
+from transformer_norms.report.answer import contrast_sentence, sentence
 from transformer_norms.report.curves import draw_curves
+from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import noise_beside, read_study
 from transformer_norms.report.page import render_page
@@ -184,6 +185,11 @@ def _table_md(findings: Findings) -> str:
             escape_markdown(tables.method_note(findings)),
             markdown_list(tables.regime_notes(findings)),
         ],
+        "## Contrasts": [
+            _contrasts(findings),
+            straight_markdown_table(rows_of(tables.contrast_table(findings))),
+            tables.CONTRAST_NOTE if study.contrasts else "",
+        ],
         "## Tuning": [
             straight_markdown_table(rows_of(audit_table(study))),
             markdown_list(audit_lines(study, findings.loss)),
@@ -198,6 +204,16 @@ def _table_md(findings: Findings) -> str:
     }
     parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
     return "\n\n".join(text for part in parts for text in part if text) + "\n"
+
+
+def _contrasts(findings: Findings) -> str:
+    """A sentence for each contrast, and below it what else differs between its variants."""
+    lines = []
+    for contrast in findings.study.contrasts:
+        lines.append(f"- {escape_markdown(contrast_sentence(findings, contrast))}")
+        for beside in contrast_differences(findings.study, contrast):
+            lines.append(f"  - it differs in more: {escape_markdown(beside)}")
+    return "\n".join(lines)
 
 
 def _verdicts(findings: Findings) -> str:

@@ -14,13 +14,14 @@ from markupsafe import Markup
 
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, sentence
-from transformer_norms.report.fairness import confounds
+from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.page.charts import chart_data
 from transformer_norms.report.page.differences import HEIGHT, WIDTH, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.regime import all_failures
+from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study, StudyRun
 from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
@@ -62,6 +63,12 @@ def _content(findings: Findings) -> dict[str, Any]:
         "scale": on,
         "sentence": {v.name: sentence(findings, v) for v in study.variants},
         "results": _results(tables.table(findings)),
+        "scope": regime(findings),
+        "contrasts": tables.contrast_table(findings),
+        "contrast_note": tables.CONTRAST_NOTE,
+        "contrast_differences": [
+            line for contrast in study.contrasts for line in contrast_differences(study, contrast)
+        ],
         "maps": maps(findings),
         "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
         "audit": audit_table(study),
