@@ -115,19 +115,20 @@ def half_width(freedom, variance, count, level):
     return low
 
 
-@pytest.mark.parametrize("mean", np.linspace(-0.05, 0.05, 21))
 @pytest.mark.parametrize("effect", [0.0, 0.005, 0.03])
-def test_hopeless_is_a_mean_that_could_go_nowhere_in_its_80_percent_interval(mean, effect):
+def test_hopeless_is_a_mean_that_could_go_nowhere_in_its_80_percent_interval(effect):
     noise = [0.010, -0.012, 0.004, -0.007, 0.005]
     noise = [value - sum(noise) / 5 for value in noise]
-    ours = [3 + mean + value for value in noise]
-    c = compare({"v": pair(outcomes(ours), outcomes([3.0] * 5))}, Rules(effect, None, 2))["v"]
     reach = stats.t.isf(0.1, 4) * np.std(noise, ddof=1) / 5**0.5
     half = half_width(MOST - 1, np.var(noise, ddof=1), MOST, 0.05)
-    means = np.linspace(mean - reach, mean + reach, 2001)
-    named = (abs(means) > half) & (abs(means) >= effect)
-    equivalent = abs(means) + half < effect
-    assert is_hopeless(c, MOST, 0.05, 0.05) == (not (named | equivalent).any())
+    for mean in np.arange(-0.04, 0.04, 0.0007):
+        ours = [3 + mean + value for value in noise]
+        sides = {"v": pair(outcomes(ours), outcomes([3.0] * 5))}
+        c = compare(sides, Rules(effect, None, 2))["v"]
+        means = np.linspace(mean - reach, mean + reach, 2001)
+        named = (abs(means) > half) & (abs(means) >= effect)
+        equivalent = abs(means) + half < effect
+        assert is_hopeless(c, MOST, 0.05, 0.05) == (not (named | equivalent).any())
 
 
 NOISES = {
