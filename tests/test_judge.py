@@ -166,7 +166,7 @@ def test_of_series_of_100_null_proposals_at_most_5_percent_hold_a_false_better(s
 
 @pytest.mark.nightly
 def test_candidates_made_from_a_lucky_one_need_seeds_of_their_own():
-    """With shared seeds the luck of one candidate is inherited: what --fresh is for."""
+    """With shared seeds the luck of one candidate is inherited: why they are not the default."""
     draw = np.random.default_rng(3)
     alike = [simulate_series(draw, sd=0.02, likeness=0.9) for _ in range(200)]
     assert summarize(alike)["any better"] > 0.05
@@ -230,17 +230,17 @@ def test_a_proposal_keeps_its_number_its_level_and_its_pairs():
     path = Path("made/judge.json")
     first = enter_proposal(path, BASELINE, CANDIDATE, EFFECT)
     assert (first.number, first.level) == (1, 0.05 / 40)
-    add_pair(path, 1, made_pair(0, -0.1), MOST)
+    add_pair(path, 1, made_pair(1000, -0.1), MOST)
     assert enter_proposal(path, BASELINE, SECOND, EFFECT).number == 2
     assert enter_proposal(path, BASELINE, CANDIDATE, 0.01).number == 3
     again = enter_proposal(path, BASELINE, replace(CANDIDATE, typed="typed otherwise"), EFFECT)
-    assert (again.number, again.next_seed) == (1, 1)
+    assert (again.number, again.next_seed) == (1, 1001)
     assert [p.number for p in read_ledger(path).proposals] == [1, 2, 3]
 
 
 def test_a_decided_proposal_takes_no_more_pairs_and_no_pair_twice():
     path = Path("judge.json")
-    enter_proposal(path, BASELINE, CANDIDATE, EFFECT)
+    enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=True)
     for seed in (0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
         proposal = add_pair(path, 1, made_pair(seed, -0.1 - 1e-4 * (seed % 3)), MOST)
     assert proposal.decision == "better"
@@ -248,14 +248,14 @@ def test_a_decided_proposal_takes_no_more_pairs_and_no_pair_twice():
     assert len(proposal.pairs) < 9
 
 
-def test_fresh_proposals_share_no_seed():
+def test_proposals_share_no_seed_unless_they_are_told_to():
     path = Path("judge.json")
     seeds = [
-        enter_proposal(path, BASELINE, CANDIDATE, EFFECT, fresh=fresh).next_seed
-        for fresh in (False, True, True)
+        enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=shares).next_seed
+        for shares in (True, False, False)
     ]
     assert seeds == [0, 2000, 2000]
-    assert enter_proposal(path, BASELINE, SECOND, EFFECT, fresh=True).next_seed == 3000
+    assert enter_proposal(path, BASELINE, SECOND, EFFECT).next_seed == 3000
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_fresh_proposals_share_no_seed():
 )
 def test_a_run_that_failed_to_train_decides_at_once(failed, word, reason):
     path = Path("judge.json")
-    enter_proposal(path, BASELINE, CANDIDATE, EFFECT)
+    enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=True)
     add_pair(path, 1, made_pair(0, -0.1), MOST)
     proposal = add_pair(path, 1, made_pair(1, 0.0, failed=failed), MOST)
     decided = proposal.weigh(MOST)
@@ -363,9 +363,9 @@ def run_here(monkeypatch, capsys):
     for module in (pairs, parties):
         monkeypatch.setattr(module, "Child", ChildHere)
 
-    def run(*arguments):
+    def run(*arguments, own_seeds=False):
         ChildHere.trained.clear()
-        code = judge.main(arguments)
+        code = judge.main([*arguments, *([] if own_seeds else ["--share-seeds"])])
         out, err = capsys.readouterr()
         return code, json.loads(out.splitlines()[-1]) if out else None, err
 
@@ -412,7 +412,7 @@ def test_a_stopped_command_keeps_its_number_and_the_same_command_goes_on(run_her
     code, answer, err = run_here(*typed)
     assert (code, answer["pairs"], answer["proposal"]) == (7, 2, 1)
     assert [own[-2] for own in ChildHere.trained] == ["seed=1", "seed=1"]
-    code, answer, _ = run_here(*typed, "--minutes", "0", "--fresh")
+    code, answer, _ = run_here(*typed, "--minutes", "0", own_seeds=True)
     assert (code, answer["pairs"], answer["proposal"]) == (7, 0, 2)
     assert answer["reason"] == "the 0 minutes are spent"
 
@@ -453,7 +453,7 @@ def test_help_fits_into_80_columns(capsys, monkeypatch):
     [
         (["", "norm=layernrm"], "did you mean 'layernorm'"),
         (["", "norm=rmsnorm"], "'norm=rmsnorm': is the same run as ''; nothing to judge"),
-        (["", "norm=layernorm seed=3"], "seed=3: goes with no judge; the judge trains seeds"),
+        (["", "norm=layernorm seed=3"], "seed=3: goes with no judge; the judge trains one seed"),
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
         (["", "norm=layernorm model=tiny 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),

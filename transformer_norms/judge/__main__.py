@@ -1,6 +1,6 @@
 """Decides whether a change makes training better, by pairs of runs of one seed.
 
-Trains BASELINE and CANDIDATE with seeds 0, 1, 2, ... until the differences of
+Trains BASELINE and CANDIDATE in pairs of one seed, until the differences of
 their losses decide, or the budget is spent. One error rate of 5 % covers all
 proposals of a ledger.
 """
@@ -52,10 +52,10 @@ not better  it is not better by --effect or more, or it failed to train
 undecided   the budget is spent, or more pairs would hardly show a gain
 
 The chance that a ledger ever holds a false "better" is at most 5 %, however
-many proposals it holds, and whenever you look. Proposals share their seeds, so
-that a baseline is trained once. A program that makes its next proposal from the
-answers needs --fresh, or the chance is larger. The same command goes on with an
-undecided proposal, and shows a decided one.
+many proposals it holds, and whenever you look. Each proposal has seeds that no
+earlier answer has seen. --share-seeds trains the baseline once for all: do so
+if no proposal is made from an earlier answer, else the chance is larger. The
+same command goes on with an undecided proposal, and shows a decided one.
 
 The last line on stdout is JSON. Exit codes:
 0 better, 6 not better, 7 undecided, 75 stopped (the same command goes on),
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="2 trains the two runs of a pair at once",
     )  # fmt: skip
     parser.add_argument(
-        "--fresh", action="store_true",
-        help="seeds that no other proposal has: for proposals chosen by earlier answers",
+        "--share-seeds", action="store_true",
+        help="the same seeds for all proposals: the baseline is trained once",
     )  # fmt: skip
     parser.add_argument(
         "--ledger", type=Path, default=Path("runs/judge.json"), metavar="FILE",
@@ -116,7 +116,9 @@ def _judge(typed: argparse.Namespace) -> int:
         raise ConfigError(f"--most {typed.most}: a proposal has at most {MOST_PAIRS} pairs")
     read_ledger(typed.ledger)  # a wrong file is answered first
     parties = read_parties(typed.baseline, typed.candidate, typed.common)
-    proposal = enter_proposal(typed.ledger, *parties, typed.effect, typed.fresh, typed.proposals)
+    proposal = enter_proposal(
+        typed.ledger, *parties, typed.effect, typed.share_seeds, typed.proposals
+    )
     names = (words or "the default" for words in (typed.candidate, typed.baseline))
     say(
         f"proposal {proposal.number} of {typed.ledger}, level {proposal.level:.3g}: "

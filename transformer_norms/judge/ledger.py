@@ -11,10 +11,10 @@ false `better` in the series is at most the sum (Boole's inequality), however th
 each other. Alpha-investing (Foster & Stine 2008, doi:10.1111/j.1467-9868.2007.00643.x) gains level
 with each discovery, and bounds a share of the discoveries instead. This is the plain bound.
 
-Proposals share their seeds, so that a baseline is trained once. The bound then asks that no
-candidate was chosen because a relative of it was lucky with just these seeds. A program that tunes
-its proposals by earlier answers does choose so. A `fresh` proposal has seeds of its own, which no
-earlier answer knows: the bound holds however it was chosen.
+Each proposal has seeds of its own, which no earlier answer knows: the bound holds however it was
+chosen. Proposals that share their seeds train the baseline only once. The bound then asks that no
+candidate was chosen because a relative of it was lucky with just these seeds, and a program that
+makes its next proposal from the answers does choose so.
 
 A proposal is entered before its first run. So a command that was killed keeps its number.
 """
@@ -36,6 +36,7 @@ from transformer_norms.run.sweep_record import Hash
 ALPHA = 0.05  # the probability of any false `better` in the series
 FIRST = 20  # N, unless the first command says another
 MOST_PAIRS = 1000  # of a proposal
+SHARED = 0  # the first seed of proposals that share their seeds
 _LIMIT = 1 << 26  # bytes
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -88,7 +89,7 @@ class Proposal:
     baseline: Party
     candidate: Party
     effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    first_seed: Whole = 0
+    first_seed: Whole
     pairs: list[Pair] = field(default_factory=list)
     decision: Word = "undecided"
     reason: str = ""
@@ -96,8 +97,8 @@ class Proposal:
     @property
     def question(self) -> tuple[str, str, float, bool]:
         """Two proposals of one question are one proposal."""
-        fresh = self.first_seed > 0
-        return self.baseline.identity, self.candidate.identity, self.effect, fresh
+        shares = self.first_seed == SHARED
+        return self.baseline.identity, self.candidate.identity, self.effect, shares
 
     @property
     def next_seed(self) -> int:
@@ -137,13 +138,13 @@ def enter_proposal(
     baseline: Party,
     candidate: Party,
     effect: float,
-    fresh: bool = False,
+    shares: bool = False,
     first: int | None = None,
 ) -> Proposal:
     """Returns the proposal of these two parties, entered now unless it was before.
 
-    `fresh` gives it seeds of its own. `first` is N if it was typed; ConfigError if the ledger was
-    begun with another.
+    It has seeds of its own, unless it `shares` those from SHARED on. `first` is N if it was typed;
+    ConfigError if the ledger was begun with another.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with wait_for_lock(path.parent):  # the file itself is replaced, so its folder is locked
@@ -157,7 +158,7 @@ def enter_proposal(
             ledger = replace(ledger, first=first)
         number = len(ledger.proposals) + 1
         level = level_of(number, ledger.first)
-        seed = MOST_PAIRS * number if fresh else 0
+        seed = SHARED if shares else MOST_PAIRS * number
         proposal = Proposal(number, level, baseline, candidate, effect, seed)
         for earlier in ledger.proposals:
             if earlier.question == proposal.question:

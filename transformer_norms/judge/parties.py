@@ -25,7 +25,7 @@ from transformer_norms.judge.ledger import Party
 
 OWN = Path(__file__).parents[2]  # where the package of this process lies
 _NOT_TYPED = {
-    "seed": "the judge trains seeds 0, 1, 2, ...",
+    "seed": "the judge trains one seed after another",
     "study": "the judge names the folder of runs by their code",
     "again": "a finished run is used again",
     "continue_from": "a run that goes on from another has no seeds of its own",

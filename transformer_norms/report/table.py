@@ -220,7 +220,7 @@ def noise_notes(findings: Findings) -> list[str]:
         notes.append(f"standard deviation over seeds, in nats: {', '.join(deviations)}")
     together = findings.compared_together
     for name, c in findings.comparisons.items():
-        if c.correlation is None or not c.sd:
+        if c.correlation is None or not c.sd or isinf(max(c.gains)):
             continue
         sizes = [f"{_detectable_with(c, n, together):.4f} with {n}" for n in _SEEDS]
         notes.append(
