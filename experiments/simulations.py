@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from judge_series import simulate_series, skewed, summarize
 
 from transformer_norms.comparison.moderation import ENOUGH
 from transformer_norms.comparison.outcomes import Outcomes, Share
@@ -256,9 +257,29 @@ def _percent(share: Share) -> str:
     return f"{100 * share.count / share.total:.1f} %"
 
 
+def judge_table(series: int) -> str:
+    """Series of 100 proposals to the judge: the share of series that ever keep a false one, the
+    share of proposals that are kept, the pairs of each, and the runs saved beside 20 pairs each."""
+    cases: dict[str, dict[str, Any]] = {
+        "none is better": {},
+        "none is better, noise with a long tail": {"noise": skewed},
+        "none is better, each made from the luckiest before it": {"likeness": 0.9, "fresh": True},
+        "the same, with shared seeds": {"likeness": 0.9},
+        **{f"each is better by {gain:g}": {"gain": gain} for gain in GAINS[:3]},
+    }
+    rows = [["truth", "series with a false keep", "kept", "pairs", "runs saved"]]
+    for words, truth in cases.items():
+        draw = np.random.default_rng(0)
+        found = summarize([simulate_series(draw, 100, **truth) for _ in range(series)])
+        false = "" if "gain" in truth else f"{100 * found['any better']:.1f} %"
+        shares = f"{100 * found['better']:.2f} %", f"{found['pairs']:.1f}", f"{found['saved']:.0%}"
+        rows.append([words, false, *shares])
+    return markdown_table(rows)
+
+
 def write_tables(studies: int) -> None:
-    """Writes both tables between the marks of FILE."""
-    text = f"{false_table(studies)}\n\n{power_table(studies)}"
+    """Writes the tables between the marks of FILE."""
+    text = "\n\n".join([false_table(studies), power_table(studies), judge_table(studies // 5)])
     before, _, rest = FILE.read_text().partition(MARKS[0])
     FILE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 

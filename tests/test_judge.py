@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from judge_series import run_proposal, simulate_series, skewed, summarize
 from run_folders import DATA, config_of, make_run
 from scipy import integrate, stats
 
@@ -33,7 +34,6 @@ from transformer_norms.judge.ledger import (
     level_of,
     read_ledger,
 )
-from transformer_norms.judge.simulation import run_proposal, simulate_series, skewed, summarize
 
 ROOT = Path(__file__).parents[1]
 LEVEL, EFFECT, MOST = 0.05 / 40, 0.005, 20
