@@ -153,9 +153,9 @@ class Judged:
                 for one in self.contrast.coefficients
                 if outcomes[one].failed
             ]
-            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f}"
+            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f} after Holm"
             return f"{name}: failed to train, {' and '.join(lost)}{fisher}"
-        if c.low is None or c.p_holm is None:
+        if c.p_holm is None:
             return f"{name}: {c.verdict}"
         difference, interval = difference_and_interval(c)
         p = "p below 0.001" if c.p_holm < 0.001 else f"p {c.p_holm:.3f}"

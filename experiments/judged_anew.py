@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isinf
 from pathlib import Path
 
 from transformer_norms.comparison.statistics import FEWEST
@@ -49,7 +48,7 @@ def _reason(findings: Findings, name: str, before: str) -> str:
         return "; ".join(f"{side}: {findings.outcomes[side].reasons}" for side in sides)
     if now.verdict == "too few seeds":
         return f"{len(now.seeds)} seeds; {FEWEST} are the fewest"
-    gains = ", ".join("unknown" if isinf(gain) else number(gain) for gain in now.gains)
+    gains = ", ".join(number(gain, infinite="unknown") for gain in now.gains)
     without_gains = dict.fromkeys(findings.gains, 0.0)
     if _verdict(findings, name, without_gains, findings.rules) == before:
         return f"the tuning error, {gains} nats (variant, baseline)"

@@ -42,16 +42,19 @@ MOST = 20  # seeds of a study that goes on until it is decided
 
 @dataclass(frozen=True)
 class Plan:
-    """How a study tunes and judges. With `today` the curve chooses, variances are shrunk, and the
+    """How a study tunes and judges. Without `tunes`, every variant is at its best rate, and nothing
+    is missed. With `today` the curve chooses, variances are shrunk, and the
     tuning error counts. Without, the lowest mean chooses, and Student's t test judges."""
 
     step: float = sqrt(3)  # between two rates
     tuning_seeds: int = 2
     refine: bool = True
+    tunes: bool = True
     today: bool = True
 
 
 TODAY = Plan()
+UNTUNED = Plan(tunes=False)
 COARSE = Plan(step=3.0, tuning_seeds=1, refine=False)  # the grids of the studies here, judged anew
 FIRST = Plan(step=3.0, tuning_seeds=1, refine=False, today=False)
 
@@ -138,11 +141,16 @@ def _try(
 def judge(study: Study, seeds: int, looks: Sequence[int] = ()) -> dict[str, Comparison]:
     """The comparisons with the first variant after `seeds` fresh seeds. With `looks`, numbers of
     seeds, a comparison stays as it was at the first look that named it."""
-    tuned = [tune(study, variant) for variant in range(study.truth.variants)]
+    variants = range(study.truth.variants)
+    if study.plan.tunes:
+        tuned = [tune(study, variant) for variant in variants]
+    else:
+        tuned = [(float(np.exp(study.best[variant])), Tried({})) for variant in variants]
     results = [
         study.outcomes(variant, rate, range(seeds)) for variant, (rate, _) in enumerate(tuned)
     ]
-    gains = _gains(tuned, results) if study.plan.today else dict.fromkeys(range(len(tuned)), 0.0)
+    counts = study.plan.today and study.plan.tunes
+    gains = _gains(tuned, results) if counts else dict.fromkeys(variants, 0.0)
     named: dict[str, Comparison] = {}
     for look, count in enumerate(looks or [seeds], start=1):
         comparisons = _compare(study, [_first(one, count) for one in results], gains, look, looks)
@@ -225,6 +233,11 @@ TRUTHS = {
 }
 
 
+UNTUNED_TRUTHS = {
+    "nothing is tuned": Truth(),
+    "nothing is tuned, four variants": Truth(variants=4),
+    "nothing is tuned, four variants, one scatters": Truth(variants=4, scatter=3),
+}
 LOOKS = range(3, MOST + 1)
 LAST = f"3 to {MOST}, a look at each"
 
@@ -234,6 +247,7 @@ def false_table(studies: int) -> str:
     rows = [["truth", *(f"{n} seeds" for n in SEEDS), LAST]]
     cases = {"the first way": (Truth(), FIRST), "first grids, today's rules": (Truth(), COARSE)}
     cases |= {words: (truth, TODAY) for words, truth in TRUTHS.items()}
+    cases |= {words: (truth, UNTUNED) for words, truth in UNTUNED_TRUTHS.items()}
     for words, (truth, plan) in cases.items():
         shares = [false_studies(truth, plan, n, studies) for n in SEEDS]
         looked = false_studies(truth, plan, MOST, studies // 2, LOOKS)

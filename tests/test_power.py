@@ -73,7 +73,10 @@ def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten():
     assert 0.86 <= found <= 0.98
     bound = bound_in_sequence(NOISE, 12, 1)
     assert share("equivalent", seeds=12, rules=Rules(bound, None, 2)) >= 0.84
-    assert difference_in_sequence(NOISE, 12, 1, 0.5) == 0.5
+    # An effect that is large beside the noise: the mean has to reach it nine times in ten.
+    large = difference_in_sequence(NOISE, 12, 1, 50 * SD)
+    assert large == pytest.approx(50 * SD + 1.2815516 * SD / 12**0.5)
+    assert 0.87 <= share("worse", seeds=12, rules=Rules(50 * SD, None, 2), difference=large) <= 0.93
 
 
 def test_the_fewest_seeds_reach_the_goal_and_one_less_does_not():

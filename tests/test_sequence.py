@@ -66,6 +66,13 @@ def test_a_null_that_is_an_interval_is_rejected_when_all_of_it_is():
     assert always_valid_p(x, (-0.5, 2.0), None) == 1.0
 
 
+def test_where_bounds_cross_those_of_all_seeds_stand():
+    """Noise that is no normal one: equal differences first, and others later."""
+    x = [1.0, 1.0001, 0.9999, 1.0, *[0.2, 0.21, 0.19] * 20]
+    low, high = confidence_sequence(x, 0.05, None)
+    assert low < np.mean(x) < high
+
+
 def test_equal_differences_never_reject_at_their_own_mean():
     assert always_valid_p([0.5, 0.5, 0.5], (0.5, 0.5), None) == 1.0
     assert confidence_sequence([0.5], 0.05, None) == (-math.inf, math.inf)

@@ -336,15 +336,39 @@ def test_a_difference_inside_what_tuning_may_have_missed_is_no_difference():
     assert c.detectable > 0.03
 
 
-def test_a_gain_without_a_bound_leaves_nothing_to_say():
+def test_a_gain_without_a_bound_says_nothing_on_its_side_and_leaves_the_other():
+    """A variant of which tuning missed an unknown part may be better than it was, and no worse."""
     x = [0.0201, 0.0199, 0.02, 0.0202]
-    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 4), gains=(math.inf, 0.001))
+    worse, better = ([2 + sign * d for d in x] for sign in (1, -1))
+    c = compare({"v": pair(outcomes(better), outcomes([2.0] * 4), (math.inf, 0.001))},
+                Rules(EFFECT))["v"]  # fmt: skip
+    assert (c.verdict, c.low) == ("better", None)
+    assert c.high == pytest.approx(stats.t.interval(0.95, 3, -np.mean(x), stats.sem(x))[1] + 0.001)
+    said = comparison_sentence("v", "pre", c, outcomes(better), outcomes([2.0] * 4))
+    assert said.startswith("v is better than pre by 0.0201 nats (95 % interval 0.0188 to no bound")
+    sides = pair(outcomes(worse), outcomes([2.0] * 4), gains=(math.inf, 0.001))
     for looks in (1, 2):
         c = compare({"v": sides}, Rules(EFFECT, None, looks))["v"]
-        assert (c.low, c.high, c.p, c.p_equivalent) == (None, None, 1.0, 1.0)
+        assert (c.low, c.p, c.p_equivalent) == (None, 1.0, 1.0)
         assert c.verdict == "not distinguishable"
         said = comparison_sentence("v", "pre", c, sides[0].outcomes, sides[1].outcomes)
         assert said.endswith("; what tuning missed of v is not known")
+
+
+def test_a_sequence_has_the_order_in_which_seeds_were_added():
+    x = [0.03, 0.001, -0.02, 0.05, 0.04]
+    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 5))
+    c = compare({"v": sides}, Rules(EFFECT, None, 2, order=[3, 4, 0]))["v"]
+    assert c.seeds == (3, 4, 0, 1, 2)
+    assert c.p == pytest.approx(always_valid_p([x[s] for s in c.seeds], (0.0, 0.0), None))
+
+
+def test_fishers_ps_are_corrected_for_all_pairs_in_which_runs_failed():
+    base = outcomes([2.0, 2.01, 2.02, 2.03, 2.04])
+    lost = outcomes([2.0] * 5, failed=range(5))
+    alone = stats.fisher_exact([[5, 0], [0, 5]]).pvalue
+    c = compare_pairs(dict.fromkeys("abc", (lost, base)), EFFECT)
+    assert all(one.fisher == pytest.approx(3 * alone) for one in c.values())
 
 
 def test_after_a_second_look_the_interval_is_the_confidence_sequence():

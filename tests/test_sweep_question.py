@@ -180,6 +180,10 @@ def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):
 
 
 REFUSED = [
+    (
+        "question: q\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\nseeds: [0, 0, 2]",
+        "seeds: 0 stands there twice",
+    ),
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
     (BASE + "seeds: [a]\n", "seeds: 'a'", "integer"),
     (BASE + "seeds: []\n", "seeds", "at least 1"),

@@ -85,7 +85,7 @@ class Harness:
     def __init__(self, tuning, trainer, allowed=lambda variant, point: True):
         self.trainer, self.jobs, self.lines = trainer, [], []
         variants = [{"norm": "rmsnorm"}, {"norm": "layernorm"}]
-        self.tuner = Tuner(tuning, variants, variants[0], 0.005, allowed, self.lines.append)
+        self.tuner = Tuner(tuning, variants, variants[0], allowed, self.lines.append)
 
     def run(self):
         """The rounds; a run whose folder is there is not trained again."""
@@ -111,9 +111,9 @@ def summary(loss, status="finished", unigram=UNIGRAM):
 
 def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
     runs = {0: summary(2.0), 1: summary(2.5, "diverged"), 2: summary(3.296), 3: summary(3.294)}
-    assert trained_losses(runs, 0.005) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
-    assert trained_losses({0: summary(None, "diverged")}, 0.005) == {}
-    assert trained_losses({0: summary(9.0, unigram=None)}, 0.005) == {0: 9.0}  # an old record
+    assert trained_losses(runs) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
+    assert trained_losses({0: summary(None, "diverged")}) == {}
+    assert trained_losses({0: summary(9.0, unigram=None)}) == {0: 9.0}  # an old record
 
 
 def test_where_the_baseline_passes_the_bigram_a_trial_has_to():

@@ -113,7 +113,7 @@ def test_runs_that_failed_or_are_missing_are_said():
     reasons = {1: "diverged", 2: "no better than the bigram (2.482)"}
     lost = Outcomes({0: 3.0}, reasons, missing=frozenset({3}))
     failed = "2 of 3 runs (9 to 99 %; 1 diverged, 1 no better than the bigram)"
-    none, missing = "in 0 of 3 (at most 63 %); Fisher's p 0.40", "1 of 4 runs is missing"
+    none, missing = "in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm", "1 of 4 runs is missing"
     assert sentence_of(lost, base) == (
         f"sandwich failed to train in {failed}, pre {none}; sandwich: {missing}"
     )
@@ -123,7 +123,7 @@ def test_runs_that_failed_or_are_missing_are_said():
     one = Outcomes({}, {0: "diverged"})
     assert sentence_of(one, lost).startswith(
         "sandwich failed to train in 1 of 1 run (2 to 100 %; 1 diverged), pre in 2 of 3 "
-        "(9 to 99 %; 1 diverged, 1 no better than the bigram); Fisher's p 1.00"
+        "(9 to 99 %; 1 diverged, 1 no better than the bigram); Fisher's p 1.00 after Holm"
     )
     alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
     assert sentence_of(base, alone) == (

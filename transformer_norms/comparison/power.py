@@ -63,10 +63,11 @@ def _share_within(bound: float, quantile: float, freedom: float) -> float:
 
 def difference_in_sequence(noise: Prior, most: int, compared: int, effect: float) -> float:
     """The smallest true difference that seeds until it is decided, at most `most`, find nine times
-    in ten: half the width of the confidence sequence at `most`, and the normal mean's quantile."""
+    in ten. The measured mean must reach `effect` and half the width of the confidence sequence at
+    `most`, and lies below the true one by the normal quantile at worst."""
     spread = _spread(noise, most)
     bad_luck = -float(special.ndtri(1 - POWER)) * spread.sd / math.sqrt(most)
-    return max(effect, half_width_at(spread, most, LEVEL / compared) + bad_luck)
+    return max(effect, half_width_at(spread, most, LEVEL / compared)) + bad_luck
 
 
 def bound_in_sequence(noise: Prior, most: int, compared: int) -> float:

@@ -56,22 +56,22 @@ def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
 def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     difference, interval = difference_and_interval(c)
-    if c.p_holm < LEVEL:
+    if c.p_holm < LEVEL and abs(c.difference or 0.0) < c.effect:
         return (
             f"{variant} differs from {baseline} by {difference} nats "
             f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
         )
-    found = (
-        ""
-        if c.detectable is None
-        else f" (they would find a true difference of {_two_digit_text(c.detectable)} nine times "
-        "in ten)"
-    )
     return (
         f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')}"
-        f"{found}: difference {difference} nats, {interval}, {_p_text(c.p_holm)} after Holm"
-        f"{_tuning_note(variant, baseline, c)}"
+        f"{_detectable_note('a true difference of', c)}: difference {difference} nats, {interval}, "
+        f"{_p_text(c.p_holm)} after Holm{_tuning_note(variant, baseline, c)}"
     )
+
+
+def _detectable_note(what: str, c: Comparison) -> str:
+    if c.detectable is None:
+        return ""
+    return f" (they would find {what} {_two_digit_text(c.detectable)} nine times in ten)"
 
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
@@ -90,7 +90,7 @@ def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
     (name, outcomes), (second, rest) = sides
     share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
     claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
-    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
+    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)} after Holm"
 
 
 def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
@@ -134,7 +134,6 @@ def sum_sentence(
 def _sum_claim(text: str, unit: str, c: Comparison) -> str:
     assert c.p_holm is not None
     assert c.p_equivalent is not None
-    assert c.detectable is not None
     value, interval = difference_and_interval(c)
     if c.verdict == "equivalent to zero":
         return (
@@ -143,15 +142,15 @@ def _sum_claim(text: str, unit: str, c: Comparison) -> str:
         )
     if c.verdict != "not distinguishable from zero":
         return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
-    if c.p_holm < LEVEL:
+    if c.p_holm < LEVEL and abs(c.difference or 0.0) < c.effect:
         return (
             f"{text} is {value} {unit} ({interval}, {_evidence(c)}), less than the {c.effect:g} "
             "worth naming"
         )
     return (
-        f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')} (they would "
-        f"find a true {_two_digit_text(c.detectable)} nine times in ten): {value} {unit}, "
-        f"{interval}, {_p_text(c.p_holm)} after Holm"
+        f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')}"
+        f"{_detectable_note('a true', c)}: {value} {unit}, {interval}, {_p_text(c.p_holm)} after "
+        "Holm"
     )
 
 
@@ -176,14 +175,14 @@ def _missing_note(name: str, outcomes: Outcomes) -> str:
 def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
     """The difference, times `sign`, and its interval, to two digits of its half-width."""
     assert c.difference is not None
-    if c.low is None or c.high is None:
+    ends = [None if end is None else sign * end for end in (c.low, c.high)][::sign]
+    known = [end for end in ends if end is not None]
+    if not known:
         return f"{sign * c.difference:z.4f}", "no interval yet"
-    decimals = max(0, -math.floor(math.log10((c.high - c.low) / 20)))
-    low, high = sorted((sign * c.low, sign * c.high))
-    difference, low_text, high_text = (
-        f"{value:z.{decimals}f}" for value in (sign * c.difference, low, high)
-    )
-    return difference, f"95 % interval {low_text} to {high_text}"
+    width = known[-1] - known[0] or 2 * abs(known[0] - sign * c.difference)
+    decimals = max(0, -math.floor(math.log10(width / 20)))
+    low, high = ("no bound" if end is None else f"{end:z.{decimals}f}" for end in ends)
+    return f"{sign * c.difference:z.{decimals}f}", f"95 % interval {low} to {high}"
 
 
 def _evidence(c: Comparison) -> str:

@@ -32,20 +32,21 @@ def confidence_sequence(
     """The bounds of the true mean after these differences, in the order of their seeds: those that
     no earlier number of seeds had left out. Infinite where nothing is left out yet."""
     low, high = -math.inf, math.inf
+    mean, half = 0.0, math.inf
     for first in _prefixes(differences):
         half = _half_width(first, level, prior)
         mean = math.fsum(first) / len(first)
         low, high = max(low, mean - half), min(high, mean + half)
-    if low > high:  # bounds of different numbers of seeds may cross: no mean fits any more
-        low = high = (low + high) / 2
-    return low, high
+    # Bounds of different numbers of seeds may cross, where the noise is no normal one. Then those
+    # of all seeds stand.
+    return (low, high) if low < high else (mean - half, mean + half)
 
 
 def always_valid_p(
     differences: Sequence[float], null: tuple[float, float], prior: Prior | None
 ) -> float:
-    """The smallest level at which the confidence sequence leaves out all of `null`, low to high.
-    It is a p value at any time at which a person stops (Johari et al. 2022, arXiv:1512.04922)."""
+    """1 / the largest M_n of any n at the mean in `null`, low to high, that fits best. It is a p
+    value at any time at which a person stops (Johari et al. 2022, arXiv:1512.04922)."""
     evidence = 0.0
     for first in _prefixes(differences):
         mean = math.fsum(first) / len(first)
@@ -55,13 +56,14 @@ def always_valid_p(
 
 
 def detectable_in_sequence(
-    differences: Sequence[float], level: float, prior: Prior | None
+    differences: Sequence[float], level: float, prior: Prior | None, effect: float, gain: float
 ) -> float:
-    """The smallest true difference that as many seeds of the same spread find nine times in ten:
-    half the width of the confidence sequence at the last seed, and the normal mean's quantile."""
+    """The smallest true difference that as many seeds of the same spread find nine times in ten.
+    The mean must reach `effect`, and half the width of the confidence sequence beyond `gain`; it
+    lies below the true difference by the normal quantile at worst."""
     spread = moderate(Spread(deviation(differences) ** 2, len(differences) - 1), prior)
     below = -float(special.ndtri(1 - POWER)) * spread.sd / math.sqrt(len(differences))
-    return _half_width(differences, level, prior) + below
+    return max(effect, gain + _half_width(differences, level, prior)) + below
 
 
 def half_width_at(spread: Spread, count: int, level: float) -> float:

@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy import ndarray
@@ -116,14 +116,14 @@ def possible_gain(
 ) -> float | None:
     """The upper bound of what other values of the tuned keys could gain, in nats: the sum over the
     keys, each with the others as chosen. `noise` is that of the study's trials. None if nothing
-    measures the noise, or if no other value of a key has a trial that trained."""
+    measures the noise, or if too few values of a key have a trial that trained."""
     gains = []
     for key in chosen:
         curve = fit_curve(trials, chosen, key)
         spread = _pool(curve.noise if curve else None, noise)
         if spread is None:
             return None
-        gain = _curve_gain(curve, spread) if curve else _step_gain(trials, chosen, key, spread)
+        gain = _curve_gain(curve, spread) if curve else _word_gain(trials, chosen, key, spread)
         if gain is None:
             return None
         gains.append(gain)
@@ -142,38 +142,24 @@ def _curve_gain(curve: Curve, noise: Spread) -> float:
     return max(bounds)
 
 
-def _step_gain(
+def _word_gain(
     trials: Sequence[Trial], chosen: Mapping[str, Any], key: str, noise: Spread
 ) -> float | None:
-    """The gain along a key without a curve, from the mean differences to the other tried values.
-
-    Another word is better by the difference at most. A number may have its best value on the far
-    side of the chosen one, where no trial trained: a loss that is convex in x falls there no faster
-    than it fell between the two tried values, and one more step counts as reachable.
-    """
+    """The largest upper bound of the mean difference from another word of the key. None of a number
+    without a curve: nothing bounds the loss between two values, or beyond them."""
     along = _along(trials, chosen, key)
     own = {trial.seed: trial.loss for trial in along if trial.point[key] == chosen[key]}
+    others = {trial.point[key] for trial in along} - {chosen[key]}
+    if not others or any(map(_is_number, (*others, chosen[key]))):
+        return None
     quantile = float(special.stdtrit(noise.freedom, LEVEL))
-    bounds = []
-    for value, is_number in _compared_values(along, chosen[key], key):
-        there = {trial.seed: trial.loss for trial in along if trial.point[key] == value}
+    gain = 0.0
+    for word in others:
+        there = {trial.seed: trial.loss for trial in along if trial.point[key] == word}
         if seeds := own.keys() & there.keys():
             mean = math.fsum(own[seed] - there[seed] for seed in seeds) / len(seeds)
-            fall = -mean if is_number else mean
-            bounds.append(fall + quantile * math.sqrt(2 * noise.variance / len(seeds)))
-    return max(0.0, *bounds) if bounds else None
-
-
-def _compared_values(along: Sequence[Trial], chosen: Any, key: str) -> list[tuple[Any, bool]]:
-    """The other values of the key, each with whether it continues the chosen one on a logarithmic
-    scale. Of those that do, only the nearest counts."""
-    others = {trial.point[key] for trial in along} - {chosen}
-    words = [
-        (value, False) for value in others if not (_is_positive(value) and _is_positive(chosen))
-    ]
-    numbers = [value for value in others if _is_positive(value) and _is_positive(chosen)]
-    nearest = sorted(numbers, key=lambda value: abs(math.log(value / chosen)))[:1]
-    return [*words, *((value, True) for value in nearest)]
+            gain = max(gain, mean + quantile * math.sqrt(2 * noise.variance / len(seeds)))
+    return gain
 
 
 # ------------------------------------------------------------------------------------------ fitting
@@ -233,6 +219,8 @@ def _powers(x: float) -> ndarray:
 
 
 def _is_positive(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return 0 < value < 1e300  # a whole number of a config may have more digits than a float
+    return _is_number(value) and 0 < value < 1e300  # a config's number may have more digits
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

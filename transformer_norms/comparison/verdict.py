@@ -71,11 +71,13 @@ class Rules:
     `effect`: the smallest difference that is named, in nats per token. `prior`: of the variances of
     differences of two variants. `looks`: how often the results were looked at, each time with more
     seeds; from the second look on, intervals and tests are those that hold at every look.
+    `order` are seeds in the order in which they were added; seeds that it lacks come last.
     """
 
     effect: float = EFFECT
     prior: Prior | None = None
     looks: int = 1
+    order: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Comparison:
     sign_flip: float | None = None  # exact, two-sided, from 6 to 30 seeds
     p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
     detectable: float | None = None  # the smallest true difference found nine times in ten
-    fisher: float | None = None  # p of the failures, exact and two-sided, where a run failed
+    fisher: float | None = None  # exact p of the failures, Holm over all pairs with failures
     verdict: Verdict = "too few seeds"
     effect: float = EFFECT  # the smallest difference that is named
 
@@ -124,10 +126,12 @@ def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
         if c.p is not None and c.p_equivalent is not None:
             different[name], near[name] = c.p, c.p_equivalent
     p, p_equivalent = holm(different), holm(near)
+    fisher = holm({name: c.fisher for name, c in comparisons.items() if c.fisher is not None})
     for name, c in comparisons.items():
         if c.p is not None:
             detectable = _detectable(c, rules, len(p))
             c = replace(c, p_holm=p[name], p_equivalent=p_equivalent[name], detectable=detectable)
+        c = replace(c, fisher=fisher.get(name))
         verdict = _verdict(c, asked[name])
         if not is_pair(side.coefficient for side in asked[name]):
             verdict = _OF_A_SUM.get(verdict, verdict)
@@ -144,7 +148,7 @@ def usual_variance(asked: Iterable[Sides], origin: str, fewest: int) -> Prior | 
     that are one run count once. None below `fewest` comparisons with FEWEST seeds each."""
     spreads = set()
     for sides in asked:
-        seeds, differences = _differences(sides)
+        seeds, differences = _differences(sides, ())
         if len(seeds) >= FEWEST and not _failed(sides):
             unit = _squares(sides) / 2
             spreads.add(Spread(deviation(differences) ** 2 / unit, len(seeds) - 1))
@@ -157,9 +161,12 @@ def _squares(sides: Sides) -> float:
     return math.fsum(side.coefficient**2 for side in sides)
 
 
-def _differences(sides: Sides) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The seeds that all sides have, and the sum of coefficient x loss at each."""
-    seeds = tuple(sorted(set.intersection(*(set(side.outcomes.losses) for side in sides))))
+def _differences(sides: Sides, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The seeds that all sides have, and the sum of coefficient x loss at each. A sequence of looks
+    is one only in the `order` in which seeds were added."""
+    common = set.intersection(*(set(side.outcomes.losses) for side in sides))
+    first = [seed for seed in order if seed in common]
+    seeds = (*first, *sorted(common - set(first)))
     return seeds, tuple(
         math.fsum(side.coefficient * side.outcomes.losses[seed] for side in sides) for seed in seeds
     )
@@ -167,7 +174,7 @@ def _differences(sides: Sides) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 def _numbers(sides: Sides, rules: Rules) -> Comparison:
     """One comparison, before Holm's correction and the verdict."""
-    seeds, differences = _differences(sides)
+    seeds, differences = _differences(sides, rules.order)
     c = Comparison(seeds, _squares(sides), gains=_gains(sides), effect=rules.effect)
     if _failed(sides):
         return replace(c, fisher=_failure_p(sides))
@@ -222,9 +229,9 @@ def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
 
 
 def _ends(low: float, high: float) -> tuple[float | None, float | None]:
-    """The ends of an interval. None if one is infinite: a sequence of few seeds has no bounds yet,
-    and neither has a variant of which tuning tried one point alone."""
-    return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
+    """The ends of an interval, None where there is no bound: in a sequence of few seeds, and where
+    nothing bounds what tuning missed of a variant."""
+    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
 
 
 def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
@@ -254,8 +261,9 @@ def _detectable(c: Comparison, rules: Rules, compared: int) -> float | None:
         return None
     if rules.looks < 2:
         return detectable_difference(c.spread, len(c.seeds), compared, c.effect, gain)
-    found = detectable_in_sequence(c.differences, LEVEL / compared, _prior_of(c, rules))
-    return max(c.effect, gain + found) if math.isfinite(found) else None
+    level, prior = LEVEL / compared, _prior_of(c, rules)
+    found = detectable_in_sequence(c.differences, level, prior, c.effect, gain)
+    return found if math.isfinite(found) else None
 
 
 def _failure_p(sides: Sides) -> float | None:
@@ -281,10 +289,9 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
     if c.p_holm is None or c.p_equivalent is None:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"
     assert c.difference is not None
-    if c.low is None or c.high is None:
-        return "not distinguishable"
     if c.p_holm < LEVEL and abs(c.difference) >= c.effect:
         return "better" if c.difference < 0 else "worse"
-    if c.p_equivalent < LEVEL and max(-c.low, c.high) < c.effect:
+    bounded = c.low is not None and c.high is not None and max(-c.low, c.high) < c.effect
+    if bounded and c.p_equivalent < LEVEL:
         return "equivalent"
     return "not distinguishable"

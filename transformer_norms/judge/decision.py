@@ -62,7 +62,7 @@ def decide(differences: Sequence[float], level: float, effect: float, most: int)
     word, reason = _word(differences, mean, low, high, effect)
     over = word != "undecided"
     if not over and count >= most:
-        over, reason = True, f"{reason} than --most {most}"
+        over, reason = True, f"--most {most} is reached: {reason}"
     elif count >= FEWEST and not over and is_hopeless(differences, level, effect, most):
         over, reason = True, f"hopeless: {most} pairs would hardly show that it is better"
     return Decision(word, mean, _finite(low), _finite(high), over, reason)

@@ -11,10 +11,10 @@ false `better` in the series is at most the sum (Boole's inequality), however th
 each other. Alpha-investing (Foster & Stine 2008, doi:10.1111/j.1467-9868.2007.00643.x) gains level
 with each discovery, and bounds a share of the discoveries instead. This is the plain bound.
 
-Each proposal has seeds of its own, which no earlier answer knows: the bound holds however it was
-chosen. Proposals that share their seeds train the baseline only once. The bound then asks that no
-candidate was chosen because a relative of it was lucky with just these seeds, and a program that
-makes its next proposal from the answers does choose so.
+Each proposal has seeds of its own, which no earlier answer of the ledger knows: the bound holds
+however it was chosen. Proposals that share their seeds train the baseline only once. The bound then
+asks that no candidate was chosen because a relative of it was lucky with just these seeds, and a
+program that makes its next proposal from the answers does choose so.
 
 A proposal is entered before its first run. So a command that was killed keeps its number.
 """

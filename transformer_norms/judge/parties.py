@@ -104,13 +104,13 @@ def _read(words: str, base: _Typed) -> _Typed:
     """Reads a folder, or overrides that change `base`."""
     folder = Path(words)
     if words and folder.is_dir():
-        if (folder / "config.yaml").is_file():
+        if all((folder / name).is_file() for name in ("config.yaml", "summary.json")):
             return _Typed(words, OWN, [as_typed("config", str(folder / "config.yaml"))])
         if (folder / "transformer_norms" / "__init__.py").is_file():
             return _Typed(words, folder.resolve(), [])
         raise ConfigError(
-            f"{words}: is neither a run folder (with config.yaml) nor a checkout (with "
-            "transformer_norms/)"
+            f"{words}: is neither a run folder (with config.yaml and summary.json) nor a checkout "
+            "(with transformer_norms/)"
         )
     if words and "=" not in words:
         raise ConfigError(f"{words}: there is no such folder, and it is no KEY=VALUE")

@@ -125,7 +125,7 @@ def _difference_text(findings: Findings, variant: Variant) -> str:
         return f"trained; its baseline {baseline} failed in {findings.outcomes[baseline].failure}"
     if comparison.difference is None or comparison.verdict == "identical":
         return ""
-    if comparison.low is None:
+    if comparison.low is None and comparison.high is None:
         return f"{comparison.difference:+.4f}"
     difference, interval = difference_and_interval(comparison)
     sign = "+" if comparison.difference > 0 else ""
@@ -161,7 +161,7 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
 
 def _most_failing(findings: Findings) -> str:
     """The sentence on the variant that failed most clearly more often than its baseline, if chance
-    alone would make such failures in less than one of twenty studies."""
+    alone would make such failures of any variant in less than one of twenty studies."""
     p = {
         v.name: fisher
         for v in findings.compared
@@ -240,7 +240,7 @@ def _lowest_mean(findings: Findings) -> str:
         return f"{note}, which is a baseline."
     if comparison.p_holm is None:
         return ""
-    if comparison.p_holm < LEVEL:
+    if comparison.p_holm < LEVEL and abs(comparison.difference or 0.0) < comparison.effect:
         return f"{note}, less than the {comparison.effect:g} worth naming below its baseline's."
     return (
         f"{note}, which these seeds do not show to be better: p {comparison.p_holm:.2g} after "

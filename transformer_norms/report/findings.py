@@ -61,7 +61,7 @@ class Findings:
         lines, mean = self.ngrams[name], self.outcomes[name].mean
         if mean is None or not lines:
             return None
-        order = passed_orders(mean, lines, self.study.effect)
+        order = passed_orders(mean, lines)
         return ngram_name(order) if order else "none"
 
     def verdict(self, variant: Variant) -> str:
@@ -83,7 +83,7 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     gains = tuning_gains(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
-    rules = Rules(study.effect, _usual_variance(study, asked, noise), looks)
+    rules = Rules(study.effect, _usual_variance(study, asked, noise), looks, study.order)
     comparisons = compare(asked, rules)
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(

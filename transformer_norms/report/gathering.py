@@ -154,6 +154,7 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
         " ".join(dict.fromkeys(sweep.question for sweep in records)),
         record.tune,
         looks=count_looks(looks),
+        order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
         until_decided=any(sweep.most is not None for sweep in records),
     )
 

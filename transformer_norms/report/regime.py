@@ -15,7 +15,7 @@ TUNED_ON = "val_loss"  # so that a test split stays unseen until the end
 def result_failures(study: Study, loss: str) -> dict[Path, str]:
     """Returns why results failed, by folder. The results of the baselines set the bar."""
     baselines = [variant.ended for variant in study.variants if variant.baseline == variant.name]
-    return _failures(study.results, baselines, loss, study.effect)
+    return _failures(study.results, baselines, loss)
 
 
 def trial_failures(study: Study) -> dict[Path, str]:
@@ -28,7 +28,7 @@ def trial_failures(study: Study) -> dict[Path, str]:
         if variant.baseline == variant.name
         for point in tuning_points(variant)
     ]
-    return _failures(trials, points, TUNED_ON, study.effect)
+    return _failures(trials, points, TUNED_ON)
 
 
 def all_failures(study: Study, loss: str) -> dict[Path, str]:
@@ -37,11 +37,11 @@ def all_failures(study: Study, loss: str) -> dict[Path, str]:
 
 
 def _failures(
-    runs: Iterable[SavedRun], baselines: Sequence[Sequence[SavedRun]], loss: str, effect: float
+    runs: Iterable[SavedRun], baselines: Sequence[Sequence[SavedRun]], loss: str
 ) -> dict[Path, str]:
     groups = [[run.summary for run in members] for members in baselines]
-    bigrams = bigram_horizons(groups, loss, effect)
-    reasons = {run.folder: failure(run.summary, loss, bigrams, effect) for run in runs}
+    bigrams = bigram_horizons(groups, loss)
+    reasons = {run.folder: failure(run.summary, loss, bigrams) for run in runs}
     return {folder: reason for folder, reason in reasons.items() if reason}
 
 

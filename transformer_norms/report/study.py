@@ -75,7 +75,8 @@ class Study:
     """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
     for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
-    `looks`: how often results were looked at, each time with more seeds. `until_decided`: whether
+    `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
+    they were added. `until_decided`: whether
     the plan was to add seeds after a look."""
 
     home: Path
@@ -88,6 +89,7 @@ class Study:
     contrasts: list[Contrast] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     looks: int = 1
+    order: list[int] = field(default_factory=list)
     until_decided: bool = False
 
     def variant(self, name: str) -> Variant:
@@ -105,8 +107,10 @@ class Study:
     @property
     def sequential(self) -> bool:
         """Whether tests have to hold at every look. They have to from the first look on, if seeds
-        would have been added after it."""
-        return self.looks > 1 or self.until_decided
+        would have been added after it, or if results are missing: whoever stops such a study has
+        looked."""
+        missing = any(not run.ended for variant in self.variants for run in variant.results)
+        return self.looks > 1 or self.until_decided or missing
 
     @property
     def rate(self) -> str | None:

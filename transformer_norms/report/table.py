@@ -30,12 +30,14 @@ _LISTED = 8  # runs named in one line
 _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
 
 
-def number(value: float | None, digits: int = 4, sign: bool = False) -> str:
-    """Empty for None and NaN; `failed` for infinity, which is a failed run's loss."""
+def number(
+    value: float | None, digits: int = 4, sign: bool = False, infinite: str = "failed"
+) -> str:
+    """Empty for None and NaN; `infinite` for infinity, which as a loss is that of a failed run."""
     if value is None or isnan(value):
         return ""
     if isinf(value):
-        return "failed"
+        return infinite
     return f"{value:{'+' if sign else ''}.{digits}f}"
 
 
@@ -61,7 +63,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     row = {
         "variant": variant.name,
         "tuned": str((best or {}).get(findings.study.rate or "", "")),
-        "tuning_error": number(findings.gains.get(variant.name)).replace("failed", "unknown"),
+        "tuning_error": number(findings.gains.get(variant.name), infinite="unknown"),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),

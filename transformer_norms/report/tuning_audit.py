@@ -4,7 +4,7 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log10, nan
+from math import inf, isinf, log10, nan
 from pathlib import Path
 from statistics import fmean
 
@@ -20,8 +20,8 @@ _NAMED = 6  # failed points in one line
 
 @dataclass(frozen=True)
 class Audit:
-    """The tuning of one variant. `losses`: value of the rate -> mean validation loss in nats per
-    token, in which a diverged run counts as its initial loss. `failed`: the rates at which a run
+    """The tuning of one variant. `losses`: value of the rate -> mean validation loss, in nats per
+    token, of the runs that trained; infinity if none did. `failed`: the rates at which a run
     failed, each with the reasons. `failed_points`: each such point in words,
     with the share of its runs that failed."""
 
@@ -62,9 +62,12 @@ def _audit(
         runs, rate = ended_runs(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        loss = fmean(run.final_loss(TUNED_ON) for run in runs)
+        trained = [r.final_loss(TUNED_ON) for r in runs if r.folder not in failures]
+        loss = fmean(trained) if trained else inf
         beside = {name: value for name, value in trials[0].tuned.items() if name != key}
-        curves.setdefault(json.dumps(beside, sort_keys=True), {})[rate] = loss
+        curves.setdefault(json.dumps(beside, sort_keys=True), {})[rate] = fmean(
+            run.final_loss(TUNED_ON) for run in runs
+        )
         if loss <= losses.get(rate, loss):
             losses[rate] = loss
             failed[rate] = [failures[run.folder] for run in runs if run.folder in failures]
@@ -223,9 +226,13 @@ def audit_table(study: Study) -> Table:
 
 
 def _loss_text(audit: Audit, rate: float) -> str:
-    reasons = audit.failed.get(rate, [])
-    mark = " (diverged)" if "diverged" in reasons else " (failed)" if reasons else ""
-    return number(audit.losses.get(rate)) + mark
+    """The mean over the runs that trained; `failed` or `diverged` beside it where a run failed, and
+    alone where none trained."""
+    loss, reasons = audit.losses.get(rate), audit.failed.get(rate, [])
+    word = "diverged" if "diverged" in reasons else "failed" if reasons else ""
+    if loss is not None and isinf(loss):
+        return word
+    return number(loss) + (f" ({word})" if word else "")
 
 
 def _best_text(audit: Audit, key: str) -> str:

@@ -21,14 +21,14 @@ def ngram_losses(summary: Summary, loss: str) -> list[float]:
     return summary.data.ngram_losses(loss.removesuffix("_loss"))
 
 
-def passes(loss: float, ngram: float, effect: float) -> bool:
-    """Returns whether a loss is better than that of an n-gram. A difference below `effect`, the
+def passes(loss: float, ngram: float) -> bool:
+    """Returns whether a loss is better than that of an n-gram. A difference below EFFECT, the
     smallest worth naming, is none: a model that knows only the frequencies of tokens ends a little
     above or below the unigram."""
-    return loss <= ngram - effect
+    return loss <= ngram - EFFECT
 
 
-def best_ngram(summary: Summary, loss: str, effect: float = EFFECT) -> int | None:
+def best_ngram(summary: Summary, loss: str) -> int | None:
     """Returns the highest order k so that a run passes the n-grams of all orders up to k: 0 if it
     does not pass the unigram, or diverged. None: it has no loss, or no n-gram is known."""
     lines, reached = ngram_losses(summary, loss), getattr(summary, loss)
@@ -36,41 +36,37 @@ def best_ngram(summary: Summary, loss: str, effect: float = EFFECT) -> int | Non
         return 0
     if reached is None or not lines:
         return None
-    return passed_orders(reached, lines, effect)
+    return passed_orders(reached, lines)
 
 
-def passed_orders(loss: float, lines: Sequence[float], effect: float) -> int:
+def passed_orders(loss: float, lines: Sequence[float]) -> int:
     """Returns the highest order k so that a loss passes the lines of all orders up to k."""
-    return [*(passes(loss, line, effect) for line in lines), False].index(False)
+    return [*(passes(loss, line) for line in lines), False].index(False)
 
 
 def horizon(summary: Summary) -> Horizon:
     return summary.data.fingerprint, summary.tokens
 
 
-def bigram_horizons(
-    baselines: Iterable[Sequence[Summary]], loss: str, effect: float
-) -> set[Horizon]:
+def bigram_horizons(baselines: Iterable[Sequence[Summary]], loss: str) -> set[Horizon]:
     """Returns the horizons at which more than half of the runs of a baseline pass the bigram.
     `baselines` are the ended runs of each, at one setting."""
     horizons = set()
     for summaries in baselines:
-        passing = [summary for summary in summaries if _passes_bigram(summary, loss, effect)]
+        passing = [summary for summary in summaries if _passes_bigram(summary, loss)]
         if 2 * len(passing) > len(summaries):
             horizons |= {horizon(summary) for summary in passing}
     return horizons
 
 
-def _passes_bigram(summary: Summary, loss: str, effect: float) -> bool:
+def _passes_bigram(summary: Summary, loss: str) -> bool:
     lines, reached = ngram_losses(summary, loss), getattr(summary, loss)
     if summary.status != "finished" or reached is None or len(lines) < 2:
         return False
-    return passes(reached, lines[1], effect)
+    return passes(reached, lines[1])
 
 
-def failure(
-    summary: Summary, loss: str, bigrams: Collection[Horizon] = (), effect: float = EFFECT
-) -> str | None:
+def failure(summary: Summary, loss: str, bigrams: Collection[Horizon] = ()) -> str | None:
     """Returns why an ended run failed, such as `no better than the bigram (2.482)`, or None if it
     trained. At the horizons `bigrams` it has to pass the bigram, too."""
     if summary.status == "diverged":
@@ -80,6 +76,6 @@ def failure(
     reached = getattr(summary, loss)
     orders = 2 if horizon(summary) in bigrams else 1
     for order, line in enumerate(ngram_losses(summary, loss)[:orders], start=1):
-        if reached is not None and not passes(reached, line, effect):
+        if reached is not None and not passes(reached, line):
             return f"no better than the {ngram_name(order)} ({line:.3f})"
     return None

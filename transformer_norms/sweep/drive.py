@@ -121,7 +121,7 @@ class Sweep:
             self._run_stage(first)
             return [(variant, {}) for variant in question.variants]
         self.tuner = Tuner(
-            question.tune, question.variants, question.baseline, question.effect,
+            question.tune, question.variants, question.baseline,
             self._allows, self.board.say,
         )  # fmt: skip
         self._tune(self.tuner)

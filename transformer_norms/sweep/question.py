@@ -282,6 +282,10 @@ def check_question(where: str, question: Question) -> None:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
     if question.tune:
         _check_tuning(f"{where}: tune", question.tune)
+    for name, seeds in (("seeds", question.first_seeds), ("tune.seed", question.tune_seeds)):
+        if len(set(seeds)) < len(seeds):
+            twice = next(seed for seed in seeds if list(seeds).count(seed) > 1)
+            raise ConfigError(f"{where}: {name}: {twice} stands there twice; a seed is one run")
     if both := sorted(set(question.tune_seeds) & set(question.first_seeds)):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"

@@ -17,8 +17,8 @@ Pair = tuple[Values, Values]  # a variant, and a point that it tries
 
 class Tuner:
     """The tuning of a study. `baseline` has the values of the variants that set the bar which a run
-    must pass, `effect` is the smallest difference worth naming, `allowed` says whether a variant's
-    config can be composed at a point, and `say` prints a line. `grid` has the values that all
+    must pass, `allowed` says whether a variant's config can be composed at a point, and `say`
+    prints a line. `grid` has the values that all
     variants try."""
 
     def __init__(
@@ -26,12 +26,10 @@ class Tuner:
         tuning: Tuning,
         variants: Sequence[Values],
         baseline: Values,
-        effect: float,
         allowed: Callable[[Values, Values], bool],
         say: Callable[[str], None],
     ) -> None:
-        self.tuning, self.baseline, self.effect = tuning, baseline, effect
-        self.allowed, self.say = allowed, say
+        self.tuning, self.baseline, self.allowed, self.say = tuning, baseline, allowed, say
         self.grid = {key: list(values) for key, values in tuning.grid.items()}
         self.tried = [Tried(variant) for variant in variants]
 
@@ -81,7 +79,7 @@ class Tuner:
 
     def read(self, jobs: Sequence[Job]) -> None:
         """Reads how the points that these jobs have tried ended."""
-        bigrams = bigram_horizons(self._baseline_points(jobs), "val_loss", self.effect)
+        bigrams = bigram_horizons(self._baseline_points(jobs), "val_loss")
         for tried in self.tried:
             trials = [job for job in jobs if job.run.variant == tried.variant]
             tried.waits = not all(job.ended for job in trials)
@@ -106,7 +104,7 @@ class Tuner:
     def _attempt(self, point: Values, jobs: Sequence[Job], bigrams: Collection[Horizon]) -> Attempt:
         summaries = {job.run.seed: read_summary(job.folder) for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
-        losses = trained_losses(ended, self.effect, bigrams)
+        losses = trained_losses(ended, bigrams)
         return Attempt(point, losses, len(ended) - len(losses))
 
     def choices(self) -> list[Tuned]:
@@ -119,12 +117,12 @@ class Tuner:
 
 
 def trained_losses(
-    summaries: Mapping[int, Summary], effect: float, bigrams: Collection[Horizon] = ()
+    summaries: Mapping[int, Summary], bigrams: Collection[Horizon] = ()
 ) -> dict[int, float]:
     """The validation losses, by seed, of the runs that trained (run/failure.py). `bigrams` are the
     horizons at which a run has to pass the bigram."""
     return {
         seed: summary.val_loss
         for seed, summary in summaries.items()
-        if summary.val_loss is not None and failure(summary, "val_loss", bigrams, effect) is None
+        if summary.val_loss is not None and failure(summary, "val_loss", bigrams) is None
     }
