@@ -17,30 +17,30 @@ shape_checker.install("transformer_norms")
 # CPU seconds of all workers together, their child processes included. A file's area is the one
 # that names it, or the beginning of its name.
 BUDGETS = {
-    "config": (60, "config old_runs other_codebases"),
+    "config": (50, "config old_runs other_codebases"),
     "catalogue": (
-        130,
+        120,
         "block_equations capped catalogue equation fingerprints formula initialization mlp norms "
         "parity placement planted position presets starts theory typed",
     ),
     "training": (
-        50,
+        45,
         "attention divergence flops loss memory optimizer overfit probes replicas schedule trainer "
         "training",
     ),
-    "data": (25, "checkpoint data files progress tokenizers"),
+    "data": (20, "checkpoint data files progress tokenizers"),
     "sweep": (
-        150,
+        190,
         "benchmarks command extension judge readme rooms run_folder sample shape_checker sweep",
     ),
     "report": (
         55,
-        "answer browser deciding error_rates experiments moderation noise null_study page power "
-        "report sequence statistics tuning_error verdict watching",
+        "answer browser contrasts deciding error_rates experiments failure moderation noise "
+        "null_study page power report sequence statistics tuning_error verdict watching",
     ),
-    "tracking": (25, "tracking"),
-    "explain": (15, "explain"),
-    "analysis": (50, "analysis hf init_gradients invariances norm_removal"),
+    "tracking": (20, "tracking"),
+    "explain": (10, "explain"),
+    "analysis": (45, "analysis coordinate hf init_gradients invariances norm_removal"),
     "other": (0, ""),
 }
 _seconds: dict[str, float] = defaultdict(float)
