@@ -49,12 +49,14 @@ def test_noise_of_another_size_or_horizon_or_none_at_all_is_no_prior():
     assert noise_beside(read_study([noise])) is None
 
 
-def test_three_comparisons_of_the_study_are_enough():
+def test_four_comparisons_of_the_study_are_enough():
     losses = {p: {s: x + 0.01 * n * s for s, x in PRE.items()} for n, p in
-              enumerate(("pre", "post", "sandwich", "peri"))}  # fmt: skip
+              enumerate(("pre", "post", "sandwich", "peri", "out"))}  # fmt: skip
     losses["post"][0] += 0.003
     losses["peri"][1] += 0.004
     make_study("noise", {"pre": PRE, "post": SANDWICH})
     study = read_study([make_study("mine", losses)])
     found = findings(study, noise_beside(study))
     assert found.rules.prior.origin == "the comparisons of this study"
+    fewer = read_study([make_study("fewer", dict(list(losses.items())[:4]))])
+    assert findings(fewer, noise_beside(fewer)).rules.prior.origin == "noise beside this study"

@@ -7,10 +7,10 @@ together which variance is usual, and how much comparisons differ in it. The mod
 
 s^2 the variance of one comparison with d degrees of freedom, s0^2 the usual one, and d0 its weight
 in degrees of freedom (Smyth 2004, doi:10.2202/1544-6115.1027). Smyth fits both to thousands of
-variances. A study has three to ten, which share a baseline. So d0 is Smyth's but at most
-MOST_WEIGHT, and s0^2 is the mean of the variances, which is never below his. With less caution
-studies of four variants and three seeds name false differences in 8 % of cases
-(experiments/noise/error_rates.md has the shares as they are).
+variances. A study has a handful, which share a baseline. So d0 is Smyth's but at most MOST_WEIGHT,
+s0^2 is the mean of the variances, which hardly ever lies below his, and fewer than ENOUGH are not
+fitted. With less caution studies of four variants and three seeds name false differences in 8 % of
+cases; experiments/noise/error_rates.md has the shares as they are.
 """
 
 import math
@@ -22,7 +22,7 @@ from scipy import special
 MOST_WEIGHT = 2.0
 # A variance that the usual one makes less probable than this keeps its own value: it is not usual.
 UNUSUAL = 0.2
-ENOUGH = 3  # variances that say how much variances differ
+ENOUGH = 4  # variances that say how much variances differ
 
 
 @dataclass(frozen=True)
