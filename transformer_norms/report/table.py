@@ -76,10 +76,11 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
 
 def _numbers(comparison: Comparison) -> dict[str, str]:
     """The cells of a comparison."""
-    interval = [end for end in (comparison.low, comparison.high) if end is not None]
+    ends = comparison.low, comparison.high
+    interval = ["no bound" if end is None else f"{end:+.4f}" for end in ends]
     return {
         "difference": number(comparison.difference, sign=True),
-        "interval": " to ".join(f"{end:+.4f}" for end in interval),
+        "interval": "" if ends == (None, None) else " to ".join(interval),
         "p": _probability(comparison.p_holm),
         "sign-flip": _probability(comparison.sign_flip),
         "correlation": number(comparison.correlation, digits=2),
