@@ -139,11 +139,12 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
     assert code == 0, err
     assert Counter(trainings.runs).most_common(1)[0][1] == 1
     seeds = trainings.seeds
-    assert seeds["layernorm"] == seeds["dyt"] == seeds["derf"] == {0, 1, 2}
+    assert seeds["derf"] == {0, 1, 2}
+    assert seeds["layernorm"] == seeds["dyt"] == set(range(5))  # too few comparisons for a prior
     assert "3 to 8 seeds each, until decided" in err
     assert "15 runs in runs/mine to begin with" in err
-    assert "layernorm: better after 3 seeds" in err
-    assert "dyt: worse after 3 seeds" in err
+    assert "layernorm: better after 5 seeds" in err
+    assert "dyt: worse after 5 seeds" in err
     assert "derf: failed after 3 seeds" in err
     assert f"rmsnorm: {len(seeds['rmsnorm'])} seeds\n" in err
     assert "scalenorm: hopeless after" in err
@@ -152,9 +153,9 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
     assert f"{runs} runs for results; fixed plans take 40 with 8 seeds, and " in err
     looks = record().looks
     assert [len(look.seen[0].seeds) for look in looks] == list(range(3, 3 + len(looks)))
-    assert looks[0].decided | {"scalenorm": ""} == {
-        "layernorm": "better", "dyt": "worse", "derf": "failed", "scalenorm": "",
-    }  # fmt: skip
+    assert looks[0].decided["derf"] == "failed"
+    assert {"layernorm", "dyt"} & looks[0].decided.keys() == set()
+    assert (looks[2].decided["layernorm"], looks[2].decided["dyt"]) == ("better", "worse")
     assert looks[-1].decided["scalenorm"] == "hopeless"
     table = Path("runs/mine/table.md").read_text()
     look = "1 look, after which" if len(looks) == 1 else f"{len(looks)} looks, with more"
@@ -212,7 +213,7 @@ def test_a_variant_whose_runs_break_waits_and_the_others_go_on(capsys, trainings
     trainings.broken = set()
     _, code, err = sweep(capsys, *write_sweep())
     assert code == 0
-    assert "dyt: worse after 3 seeds" in err
+    assert "dyt: worse after" in err
 
 
 def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, trainings):
