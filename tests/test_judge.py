@@ -151,7 +151,7 @@ def test_a_gain_is_found_in_half_the_pairs_and_a_hopeless_candidate_costs_less()
         {"sd": 0.02, "noise": skewed},
         {"sd": 0.02, "likeness": 0.9, "fresh": True},
     ],
-    ids=str,
+    ids=lambda truth: " ".join(f"{key}={getattr(x, '__name__', x)}" for key, x in truth.items()),
 )
 def test_of_series_of_100_null_proposals_at_most_5_percent_hold_a_false_better(settings):
     """Student's test of each proposal at 5 %, with the same looks, finds more: it can fail."""
