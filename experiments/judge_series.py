@@ -30,7 +30,7 @@ def skewed(draw: Generator, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Series:
-    """What a simulated series of proposals came to: its decisions, and the pairs of each."""
+    """The outcome of a simulated series of proposals: its decisions, and the pairs of each."""
 
     words: tuple[Word, ...]
     pairs: tuple[int, ...]

@@ -40,7 +40,7 @@ def verdicts_table(found: Mapping[str, Findings]) -> str:
 
 
 def _reason(findings: Findings, name: str, before: str) -> str:
-    """What made the verdict another one: the first rule without which it is what it was."""
+    """Names the rule that changed the verdict: the first without which it is what it was."""
     now = findings.comparisons[name]
     if now.verdict == "failed":
         baseline = findings.study.baseline_of(findings.study.variant(name)).name

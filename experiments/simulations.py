@@ -42,9 +42,9 @@ MOST = 20  # seeds of a study that goes on until it is decided
 
 @dataclass(frozen=True)
 class Plan:
-    """How a study tunes and judges. Without `tunes`, every variant is at its best rate, and nothing
-    is missed. With `today` the curve chooses, variances are shrunk, and the
-    tuning error counts. Without, the lowest mean chooses, and Student's t test judges."""
+    """The way in which a study tunes and judges. Without `tunes`, each variant has its best rate,
+    and nothing is missed. With `today` the curve chooses, variances are shrunk, and the tuning
+    error counts. Without, the lowest mean chooses, and Student's t test judges."""
 
     step: float = sqrt(3)  # between two rates
     tuning_seeds: int = 2
@@ -61,7 +61,7 @@ FIRST = Plan(step=3.0, tuning_seeds=1, refine=False, today=False)
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of the variants. The second one is better by `gain` nats, all others are equal.
+    """The truth about the variants. The second one is better by `gain` nats, all others are equal.
     `spread`: the width over which the best rates lie, in grid steps. `failing`: the probability
     that a run of the last variant fails. `scatter`: the last variant's deviation, times the usual.
     """
@@ -98,7 +98,7 @@ class Study:
         return float(2.0 - gain + curve + self.deviation[variant] * noise)
 
     def _noise(self) -> float:
-        """Of mean 0 and variance 1."""
+        """Noise of mean 0 and variance 1."""
         return float(self.draw.exponential() - 1 if self.truth.skewed else self.draw.normal())
 
     def outcomes(self, variant: int, rate: float, seeds: Sequence[int]) -> Outcomes:
@@ -200,7 +200,7 @@ def _first(outcomes: Outcomes, count: int) -> Outcomes:
 
 
 def false_studies(truth: Truth, plan: Plan, seeds: int, studies: int, looks=()) -> Share:
-    """Of studies of equal variants, those that name a better or worse one."""
+    """The share of studies of equal variants that name a better or worse one."""
     work = partial(_names_any, truth, plan, seeds, looks)
     with Pool() as pool:
         return Share(sum(pool.map(work, range(studies), chunksize=10)), studies)
@@ -212,7 +212,7 @@ def _names_any(truth: Truth, plan: Plan, seeds: int, looks: Sequence[int], numbe
 
 
 def found_studies(truth: Truth, plan: Plan, seeds: int, studies: int, looks=()) -> Share:
-    """Of studies whose second variant is better, those that say so."""
+    """The share of studies that say so, where the second variant is better."""
     work = partial(_finds, truth, plan, seeds, looks)
     with Pool() as pool:
         return Share(sum(pool.map(work, range(studies), chunksize=10)), studies)

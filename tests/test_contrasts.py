@@ -75,7 +75,7 @@ def coefficients(text, variants=INITS):
             {"gpt2 hybrid": 1, "gpt2 pre": -1, "xavier hybrid": -1, "xavier pre": 1},
         ),
         ("((gpt2 - xavier)) under pre", {"gpt2 pre": 1, "xavier pre": -1}),
-        # What stands on both sides falls out.
+        # A term that stands on both sides falls out.
         ("(hybrid - pre) under gpt2 - (post - pre) under gpt2",
          {"gpt2 hybrid": 1, "gpt2 post": -1}),
         ("(gpt2 pre - xavier pre) - (xavier pre - gpt2 pre)", {"gpt2 pre": 2, "xavier pre": -2}),

@@ -51,7 +51,7 @@ def test_at_most_5_percent_name_a_difference_where_nothing_is_tuned(truth):
     """No tuning error hides what the shrunk variances name. The worst case lies near the 5 %."""
     for seeds in SEEDS:
         share = simulations.false_studies(truth, UNTUNED, seeds, 2 * STUDIES)
-        assert share.count <= most(0.055, 2 * STUDIES)
+        assert share.count <= most(0.05, 2 * STUDIES)
 
 
 @pytest.mark.nightly
@@ -71,8 +71,8 @@ def test_the_first_way_names_false_differences_in_many_studies():
 
 @pytest.mark.nightly
 def test_differences_are_found_as_often_as_the_table_says():
-    """experiments/noise/error_rates.md: 0.05 nats with 5 seeds, 0.03 with 3, today and before."""
+    """0.05 nats with 5 seeds nine times in ten; 0.03 with 3 seeds more often than at first."""
     found = simulations.found_studies(Truth(gain=0.05), TODAY, 5, 100)
     assert found.count >= 80
-    before, today = (simulations.found_studies(Truth(gain=0.03), p, 3, 100) for p in (FIRST, TODAY))
-    assert today.count > 2 * before.count
+    before, today = (simulations.found_studies(Truth(gain=0.03), p, 3, 400) for p in (FIRST, TODAY))
+    assert today.low > before.high

@@ -1,4 +1,4 @@
-"""What seeds can find before they run: against simulation, and against scipy's integrals."""
+"""The power of seeds before they run, against simulation and scipy's integrals."""
 
 import math
 

@@ -213,7 +213,7 @@ def test_a_variant_whose_runs_break_waits_and_the_others_go_on(capsys, trainings
     trainings.broken = set()
     _, code, err = sweep(capsys, *write_sweep())
     assert code == 0
-    assert "dyt: worse after" in err
+    assert "dyt: worse after 5 seeds" in err
 
 
 def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, trainings):

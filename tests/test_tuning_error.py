@@ -1,4 +1,4 @@
-"""What tuning leaves: against curves whose best point is known."""
+"""The bound of the tuning error, against curves whose best point is known."""
 
 import numpy as np
 import pytest

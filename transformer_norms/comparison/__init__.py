@@ -1,1 +1,1 @@
-"""What losses of several seeds allow to be said. verdict.py is read first."""
+"""Compares losses of several seeds, and says what they allow. Read verdict.py first."""

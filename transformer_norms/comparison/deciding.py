@@ -23,7 +23,7 @@ Decisions = Mapping[str, str | None]  # by comparison
 
 
 class Results(NamedTuple):
-    """What a look shows: the comparisons by their names, the rules that they share, and the
+    """The results of a look: the comparisons by their names, the rules that they share, and the
     variants in each comparison. A comparison without `members` gets no more seeds."""
 
     comparisons: Mapping[str, Comparison]

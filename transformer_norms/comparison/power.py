@@ -1,4 +1,4 @@
-"""What a number of seeds can find, before a run has started, from the noise that is known.
+"""Computes what a number of seeds can find, before a run has started, from the known noise.
 
 The noise is that of the difference of two runs of one seed: a `Prior`, whose weight counts as
 degrees of freedom beside those of the seeds.

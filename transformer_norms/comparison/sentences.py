@@ -75,7 +75,7 @@ def _detectable_note(what: str, c: Comparison) -> str:
 
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
-    """What tuning may have missed, where that is most of the interval."""
+    """Says what tuning may have missed, where that is most of the interval."""
     unknown = [n for n, gain in zip((variant, baseline), c.gains, strict=True) if math.isinf(gain)]
     if unknown:
         return f"; what tuning missed of {' and '.join(unknown)} is not known"

@@ -1,4 +1,4 @@
-"""Tests that stay valid however often a person looks, and whenever he stops.
+"""Tests that stay valid however often a person looks, and whenever that person stops.
 
 The test of Student names too much where seeds are added until something is found. Here a statistic
 M_n(mu) is computed after each seed n for each possible true difference mu. It is a martingale of

@@ -1,4 +1,4 @@
-"""What tuning leaves: how far the loss at the chosen point may lie above the loss at the best one.
+"""Bounds the tuning error: the loss at the chosen point, less the loss at the best one.
 
 A grid has a finite step, and few seeds choose a point of it. Near the best value of a key, such as
 the learning rate, the loss is a slightly skewed parabola in x = ln(value / chosen value):

@@ -66,7 +66,7 @@ def pair(variant: Outcomes, baseline: Outcomes, gains: tuple[float, float] = (0,
 
 @dataclass(frozen=True)
 class Rules:
-    """What all comparisons of a study share.
+    """The rules that all comparisons of a study share.
 
     `effect`: the smallest difference that is named, in nats per token. `prior`: of the variances of
     differences of two variants. `looks`: how often the results were looked at, each time with more
@@ -195,8 +195,8 @@ def _numbers(sides: Sides, rules: Rules) -> Comparison:
 
 
 def _gains(sides: Sides) -> tuple[float, float]:
-    """How far the difference of the variants at their best may lie below that of the measured runs,
-    and above it: better points lower the losses on either side."""
+    """Returns by how much the difference of the variants at their best may lie below that of the
+    measured runs, and above it: better points lower the losses on either side."""
     below = math.fsum(side.coefficient * side.gain for side in sides if side.coefficient > 0)
     above = math.fsum(-side.coefficient * side.gain for side in sides if side.coefficient < 0)
     return below, above

@@ -1,4 +1,4 @@
-"""What the differences of the pairs so far decide: a pure function, which can be simulated.
+"""Decides from the differences of the pairs so far. It is a pure function, and can be simulated.
 
 A difference is candidate - baseline with one seed, in nats per token: below zero the candidate is
 better. The interval of the true mean difference has two ends with two errors:

@@ -1,5 +1,5 @@
-"""What makes a comparison unfair: runs that must not be compared, and differences that nobody asked
-about."""
+"""Finds what makes a comparison unfair: runs that must not be compared, and differences that nobody
+asked about."""
 
 import json
 from collections import Counter

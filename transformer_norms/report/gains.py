@@ -1,4 +1,4 @@
-"""What tuning may have missed at each variant of a study: a bound, from its tuning runs."""
+"""Bounds what tuning may have missed at each variant of a study, from its tuning runs."""
 
 from collections.abc import Mapping
 from pathlib import Path

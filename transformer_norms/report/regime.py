@@ -1,5 +1,5 @@
-"""What n-grams say of a study: which of its runs failed to train, and which n-grams its models have
-passed. run/failure.py has the rule."""
+"""Holds a study against n-grams: which of its runs failed to train, and which n-grams its models
+have passed. run/failure.py has the rule."""
 
 import json
 from collections.abc import Iterable, Sequence

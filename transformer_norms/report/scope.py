@@ -1,4 +1,4 @@
-"""What an answer is about, in one line: how large the models are, and how much they learned."""
+"""Says in one line what an answer is about: how large the models are, and how much they learned."""
 
 from collections.abc import Iterable, Sequence
 

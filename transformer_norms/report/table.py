@@ -163,7 +163,7 @@ def _interval_note(findings: Findings) -> str:
     """Which test gives intervals and p, and where its variances come from."""
     study, prior = findings.study, findings.rules.prior
     if study.sequential:
-        more = "with more seeds at each" if study.looks > 1 else "after which seeds could be added"
+        more = "with more seeds at each" if study.looks > 1 else "after which seeds can be added"
         test = (
             f"{plural(study.looks, 'look')}, {more}: interval and p are those that hold at every "
             "look (Wang & Ramdas 2024)"

@@ -90,7 +90,7 @@ class SeedPlan:
         return Results(comparisons, found.rules, members)
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
-        """How many seeds each variant took and why, and what fixed plans would have cost."""
+        """Says how many seeds each variant took and why, and what fixed plans would have cost."""
         lines = [self._line(name, plural(counts[name], "seed"), decisions) for name in counts]
         lines += [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
         return [*lines, self._cost(counts, found)]

@@ -1,5 +1,5 @@
-"""What the seeds of a sweep can find, before it starts: the table of --power, and one line of the
-introduction."""
+"""Says what the seeds of a sweep can find, before it starts: the table of --power, and one line of
+the introduction."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,8 +38,8 @@ _WIDTH = 80  # columns
 
 @dataclass(frozen=True)
 class Known:
-    """What earlier runs tell: the noise of the difference of two runs of one seed, and the seconds
-    that a run takes. None: no run tells it."""
+    """The facts from earlier runs: the noise of the difference of two runs of one seed, and the
+    seconds that a run takes. None: no run tells it."""
 
     noise: Prior | None
     seconds: float | None
@@ -58,7 +58,8 @@ class Known:
 
 
 def read_known(jobs: Jobs, job: Job) -> Known:
-    """What the sweep's own runs tell, and a study `noise` beside it, if its runs are like `job`."""
+    """The facts from the sweep's own runs, and from a study `noise` beside it, if its runs are like
+    `job`."""
     from transformer_norms.run.plan import Plan
 
     plan = Plan(compose(job.overrides))
@@ -91,7 +92,7 @@ def _seconds(run: SavedRun) -> float | None:
 
 
 def power_lines(question: Question, known: Known) -> list[str]:
-    """What the question's seeds can find, and whether they reach its `effect` as a bound of
+    """Says what the question's seeds can find, and whether they reach its `effect` as a bound of
     equivalence; nothing if nothing is compared."""
     seeds, compared = question.most_seeds, question.compared
     if not compared:

@@ -1,0 +1,132 @@
+"""The ledger of a series of proposals: its levels, and what stays of a proposal."""
+
+import multiprocessing
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.judge.ledger import (
+    Pair,
+    Party,
+    add_pair,
+    enter_proposal,
+    level_of,
+    read_ledger,
+)
+
+EFFECT, MOST = 0.005, 20
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("first", [1, 3, 20])
+def test_the_levels_of_an_endless_series_sum_to_5_percent(first):
+    """Blocks of N, 2 N, 4 N, ... share a half, a quarter, an eighth, ... of it equally."""
+    level = [level_of(number, first) for number in range(1, 127 * first + 1)]
+    end = 0
+    for block in range(7):
+        start, end = end, end + first * 2**block
+        share = Fraction(1, 20) / 2 ** (block + 1)
+        assert level[start:end] == [float(share / (end - start))] * (end - start)
+    assert sum(level) < 0.05 == pytest.approx(sum(level) * 128 / 127)
+
+
+def party(name, identity):
+    return Party(name, "/code", [name], "c" * 16, None, identity * 16)
+
+
+BASELINE, CANDIDATE, SECOND = party("x", "a"), party("y", "b"), party("z", "c")
+
+
+def made_pair(seed, difference, **keys):
+    return Pair(seed, (f"b{seed}", f"c{seed}"), "val_loss", (2.0, 2.0 + difference), **keys)
+
+
+def test_a_proposal_keeps_its_number_its_level_and_its_pairs():
+    path = Path("made/judge.json")
+    first = enter_proposal(path, BASELINE, CANDIDATE, EFFECT)
+    assert (first.number, first.level) == (1, 0.05 / 40)
+    add_pair(path, 1, made_pair(1000, -0.1), MOST)
+    assert enter_proposal(path, BASELINE, SECOND, EFFECT).number == 2
+    assert enter_proposal(path, BASELINE, CANDIDATE, 0.01).number == 3
+    again = enter_proposal(path, BASELINE, replace(CANDIDATE, typed="typed otherwise"), EFFECT)
+    assert (again.number, again.next_seed) == (1, 1001)
+    assert [p.number for p in read_ledger(path).proposals] == [1, 2, 3]
+
+
+def test_a_decided_proposal_takes_no_more_pairs_and_no_pair_twice():
+    path = Path("judge.json")
+    enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=True)
+    for seed in (0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11):
+        proposal = add_pair(path, 1, made_pair(seed, -0.1 - 1e-4 * (seed % 3)), MOST)
+    assert proposal.decision == "better"
+    assert [pair.seed for pair in proposal.pairs] == list(range(len(proposal.pairs)))
+    assert len(proposal.pairs) < 9
+
+
+def test_proposals_share_no_seed_unless_they_are_told_to():
+    path = Path("judge.json")
+    seeds = [
+        enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=shares).next_seed
+        for shares in (True, False, False)
+    ]
+    assert seeds == [0, 2000, 2000]
+    assert enter_proposal(path, BASELINE, SECOND, EFFECT).next_seed == 3000
+
+
+@pytest.mark.parametrize(
+    ("failed", "word", "reason"),
+    [
+        ((None, "diverged"), "not better", "the candidate failed to train with seed 1: diverged"),
+        (("diverged", None), "undecided", "the baseline failed to train with seed 1: diverged"),
+        (("diverged", "diverged"), "undecided", "the baseline failed"),
+    ],
+)
+def test_a_run_that_failed_to_train_decides_at_once(failed, word, reason):
+    path = Path("judge.json")
+    enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=True)
+    add_pair(path, 1, made_pair(0, -0.1), MOST)
+    proposal = add_pair(path, 1, made_pair(1, 0.0, failed=failed), MOST)
+    decided = proposal.weigh(MOST)
+    assert (decided.word, decided.over, decided.difference) == (word, True, None)
+    assert reason in decided.reason == proposal.reason
+
+
+def test_a_ledger_is_one_series_of_one_n_and_a_damaged_one_is_refused():
+    path = Path("judge.json")
+    assert enter_proposal(path, BASELINE, CANDIDATE, EFFECT, first=5).level == 0.005
+    assert enter_proposal(path, BASELINE, SECOND, EFFECT).level == 0.005
+    with pytest.raises(ConfigError, match="was begun with 5"):
+        enter_proposal(path, BASELINE, SECOND, EFFECT, first=6)
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'"level"', b'"leve"'))
+    with pytest.raises(ConfigError, match=r"judge.json: proposals.0.level"):
+        read_ledger(path)
+
+
+def enter_many(name, barrier):
+    barrier.wait()
+    for index in range(10):
+        other = party(f"{name}{index}", "d")
+        identity = f"{ord(name):x}{index}".ljust(16, "0")
+        enter_proposal(Path("judge.json"), BASELINE, replace(other, identity=identity), EFFECT)
+
+
+def test_two_processes_enter_proposals_at_once_and_none_is_lost():
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=enter_many, args=(name, barrier)) for name in "pq"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    proposals = read_ledger(Path("judge.json")).proposals
+    assert [proposal.number for proposal in proposals] == list(range(1, 21))
+    assert len({proposal.candidate.identity for proposal in proposals}) == 20
