@@ -13,12 +13,14 @@ import yaml
 
 from transformer_norms import compose, load, train
 from transformer_norms.config import old
+from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import to_mapping
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.names import option_files
 from transformer_norms.report.writing import write_report
+from transformer_norms.run.checkpoint import newest, save
 from transformer_norms.run.identity import run_hash
 from transformer_norms.sample import main as sample
 
@@ -82,6 +84,38 @@ def test_an_old_run_is_continued_and_the_record_says_by_other_code():
     summary = train(compose([*typed, f"continue_from={PLAIN}"]))
     assert summary["val_loss"] == 5.443346381187439
     assert any("run by other code" in warning for warning in summary["warnings"])
+
+
+def test_learned_numbers_that_were_saved_without_an_axis_load_and_go_on(tmp_path):
+    learned = "placement.learned={b: {learn: scalar, init: 0}}"
+    equation = "placement.equation=x + b * f(norm(x))", learned, "norm=rmsnorm"
+    config = compose([*COMMAND, *equation, "optimizer.weight_decay=0"])
+    model = build_model(config, 31)
+    saved = {name: p.detach().clone() for name, p in model.named_parameters()}
+    numbers = {name: torch.tensor(0.25) for name in saved if name.endswith("branch.gain")}
+    assert len(numbers) == 4
+    moments = {"exp_avg": torch.tensor(0.5), "exp_avg_sq": torch.tensor(0.04)}
+    kept = {f"{name}:{key}": value for name in numbers for key, value in moments.items()}
+    kept |= {f"{name}:step": torch.tensor(9.0) for name in numbers}
+    trainer = build_trainer(config, model, lambda step: None, lambda: ())
+    written = tmp_path / "checkpoints"
+    save(written, 1, {"model": saved | numbers, "optimizer": kept}, trainer.state(), {}, keep=1)
+    read = newest(written, pytest.fail)
+    trainer.restore(read.state, read.tensors("model"), read.tensors("optimizer"))
+
+    block, x = model.blocks[0], torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(0))
+    f, norm = block.mlp.f, lambda x: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(block.mlp(x, x, x), x + 0.25 * f(norm(x)))
+    (optimizer,) = trainer.optimizers
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.1)
+    optimizer.step()
+    first, second = 0.9 * 0.5 + 0.1 * 0.1, 0.99 * 0.04 + 0.01 * 0.1**2
+    step = first / (1 - 0.9**10) / ((second / (1 - 0.99**10)) ** 0.5 + 1e-8)
+    for name in numbers:
+        number = model.get_parameter(name)
+        assert number.tolist() == [pytest.approx(0.25 - config.optimizer.lr * step, rel=1e-5)]
+        assert optimizer.state[number]["step"].shape == ()
 
 
 def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():

@@ -10,7 +10,7 @@ from torch import nn
 from transformer_norms.formula import Formula
 from transformer_norms.model.attention import ATTENTIONS, ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
-from transformer_norms.model.coefficient import Adding, Rest, Scaled, coefficient
+from transformer_norms.model.coefficient import SCALAR, Adding, Rest, Scaled, coefficient
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, qk_site, read_placement
@@ -168,7 +168,7 @@ class Assembly:
         return Scaled(norm, coefficient(site.scale, self.head_shapes(heads), values))
 
     def head_shapes(self, heads: int) -> dict[str, tuple[int, ...]]:
-        return {"scalar": (), "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}
+        return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}
 
 
 def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Module]:
@@ -182,7 +182,9 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
 
 def scale_of(spec: Any, width: int, values: Mapping[str, float]) -> Module:
     """A coefficient of `width` features, or nothing."""
-    return coefficient(1 if spec == "none" else spec, {"scalar": (), "vector": (width,)}, values)
+    return coefficient(
+        1 if spec == "none" else spec, {"scalar": SCALAR, "vector": (width,)}, values
+    )
 
 
 def dropout_of(share: float) -> Module:

@@ -12,6 +12,7 @@ from transformer_norms.model.sites import EARLIER
 from transformer_norms.norms import Layer, nothing
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
+SCALAR = (1,)  # the shape of one learned number: a tensor without an axis cannot be cut in shards
 Function = Callable[[Tensor], Tensor]
 FUNCTIONS: dict[str, Function] = {
     "same": nothing,

@@ -226,6 +226,8 @@ class Trainer:
         owner = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
         for key, value in optimizer.items():
             name, _, part = key.rpartition(":")
+            if part != "step":  # a count of torch's, which has no axis
+                value = with_axis(value, names[name])
             owner[names[name]].state[names[name]][part] = value.to(self.settings.device).clone()
 
 
@@ -245,6 +247,12 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         unmatched = sorted(parameters.keys() ^ tensors.keys())
         raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, parameter in parameters.items():
-        if parameter.shape != tensors[name].shape:
-            raise ValueError(f"{name} is {list(tensors[name].shape)}, not {list(parameter.shape)}")
-        parameter.copy_(tensors[name])
+        saved = with_axis(tensors[name], parameter)
+        if parameter.shape != saved.shape:
+            raise ValueError(f"{name} is {list(saved.shape)}, not {list(parameter.shape)}")
+        parameter.copy_(saved)
+
+
+def with_axis(saved: Tensor, parameter: Tensor) -> Tensor:
+    """Returns a learned number in its shape (1,). Earlier versions saved it without an axis."""
+    return saved.reshape(1) if saved.dim() == 0 and parameter.shape == (1,) else saved
