@@ -45,6 +45,7 @@ class Tokens:
     val: np.ndarray
     test: np.ndarray
     tokenizer: Tokenizer
+    folder: Path
     fingerprint: str
     facts: dict[str, Any]
 
@@ -167,6 +168,7 @@ def open_entry(folder: Path) -> Tokens:
     return Tokens(
         **{part: read_ids(folder, part, dtype) for part in PARTS},
         tokenizer=load_tokenizer(json.loads((folder / TOKENIZER).read_bytes())),
+        folder=folder,
         fingerprint=fingerprint,
         facts=manifest["facts"],
     )

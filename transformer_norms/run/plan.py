@@ -9,6 +9,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
 from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
+from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
@@ -16,6 +17,13 @@ from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
 from transformer_norms.run.summary import Summary, read_summary
+
+
+def prepare_tokens(config: Config, corpus: Corpus) -> Tokens:
+    """Returns the tokens of a config's corpus, from the cache or built into it."""
+    choice, data = TOKENIZERS.maker(config.tokenizer)(), config.data
+    with Live() as live:
+        return prepare(corpus, choice, data.split, data.val_fraction, data.test_fraction, say, live)
 
 
 class Plan:
@@ -66,11 +74,7 @@ class Plan:
 
     def tokens(self) -> Tokens:
         """Returns the corpus as tokens, from the cache or built into it."""
-        choice = TOKENIZERS.maker(self.config.tokenizer)()
-        data = self.config.data
-        shares = data.val_fraction, data.test_fraction
-        with Live() as live:
-            tokens = prepare(self.corpus, choice, data.split, *shares, say, live)
+        tokens = prepare_tokens(self.config, self.corpus)
         tokens.check(self.config.model.context)
         return tokens
 
