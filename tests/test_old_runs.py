@@ -101,7 +101,8 @@ def test_learned_numbers_that_were_saved_without_an_axis_load_and_go_on(tmp_path
     written = tmp_path / "checkpoints"
     save(written, 1, {"model": saved | numbers, "optimizer": kept}, trainer.state(), {}, keep=1)
     read = newest(written, pytest.fail)
-    trainer.restore(read.state, read.tensors("model"), read.tensors("optimizer"))
+    with read.open("model") as weights, read.open("optimizer") as state:
+        trainer.restore(read.state, weights, state)
 
     block, x = model.blocks[0], torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(0))
     f, norm = block.mlp.f, lambda x: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()

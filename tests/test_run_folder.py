@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from transformer_norms import ConfigError, compose, load, runs, train
 from transformer_norms.config.building import build_model, build_trainer
@@ -58,7 +59,8 @@ def rows(folder):
 
 def state(folder):
     saved = newest(Path(folder) / "checkpoints", print)
-    tensors = {**saved.tensors("model"), **saved.tensors("optimizer")}
+    parts = (load_file(saved.path / f"{name}.safetensors") for name in ("model", "optimizer"))
+    tensors = {name: tensor for part in parts for name, tensor in part.items()}
     return tensors, {k: v for k, v in saved.state.items() if not k.endswith("seconds")}
 
 
@@ -149,7 +151,7 @@ def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice
     model, again = load(whole["folder"]), load(whole["folder"])
     tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
     assert torch.equal(model(tokens), again(tokens))
-    saved = newest(Path(whole["folder"]) / "checkpoints", print).tensors("model")
+    saved = state(whole["folder"])[0]
     assert all(torch.equal(saved[name], tensor) for name, tensor in model.named_parameters())
     statistics = {name for name, _ in model.named_buffers() if "running" in name}
     assert all(torch.equal(saved[name], dict(model.named_buffers())[name]) for name in statistics)
@@ -212,7 +214,8 @@ def test_a_checkpoint_from_before_there_were_probes_restores():
     config = compose(BASE)
     trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
     older = {key: value for key, value in trained.state.items() if key != "probed"}
-    trainer.restore(older, trained.tensors("model"), trained.tensors("optimizer"))
+    with trained.open("model") as weights, trained.open("optimizer") as moments:
+        trainer.restore(older, weights, moments)
     assert (trainer.step, trainer.probed) == (24, {})
 
 

@@ -39,7 +39,9 @@ class Draft:
         self.folder = folder
         self.files: dict[str, dict[str, Any]] = {}
 
-    def write(self, name: str, pieces: Iterable[bytes], needed: int | None = None) -> None:
+    def write(
+        self, name: str, pieces: Iterable[bytes | memoryview], needed: int | None = None
+    ) -> None:
         """Writes a durable file. `needed` is its size, if known, for the message of a full disk."""
         path, digest, size = self.folder / name, hashlib.sha256(), 0
         # A plain write raises on a full disk. A memory-mapped file would kill the process there.
@@ -48,6 +50,7 @@ class Draft:
                 file.write(piece)
                 digest.update(piece)
                 size += len(piece)
+                del piece  # so that its memory is free before the next piece is made
             file.flush()
             os.fsync(file.fileno())
         self.files[name] = {"sha256": digest.hexdigest(), "size": size}
@@ -114,7 +117,7 @@ def verify_folder(
         for name, described in files.items():
             _check_size(path / name, described["size"])
         for name, described in files.items():
-            _check_hash(path / name, hash_file(path / name), described)
+            check_hash(path / name, described, hash_file)
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
     return manifest
@@ -164,16 +167,23 @@ def _check_size(file: Path, size: int) -> None:
         raise DamagedError(f"{file} has {status.st_size} bytes instead of {size}")
 
 
-def _check_hash(file: Path, sha256: str, described: Mapping[str, Any]) -> None:
-    if sha256 != described["sha256"]:
-        raise DamagedError(f"{file}: its bytes are not those that were written")
+def check_hash(
+    file: Path, described: Mapping[str, Any], hash_file: Callable[[Path], str] = sha256
+) -> None:
+    """Raises DamagedError unless the file's bytes, read as a stream, are those of its manifest."""
+    _compare(file, hash_file(file), described)
 
 
 def read_verified(file: Path, described: Mapping[str, Any]) -> bytes:
     """Returns a file's content. Hash and content come from one reading, so they cannot differ."""
     data = file.read_bytes()
-    _check_hash(file, hashlib.sha256(data).hexdigest(), described)
+    _compare(file, hashlib.sha256(data).hexdigest(), described)
     return data
+
+
+def _compare(file: Path, sha256: str, described: Mapping[str, Any]) -> None:
+    if sha256 != described["sha256"]:
+        raise DamagedError(f"{file}: its bytes are not those that were written")
 
 
 def drop_file(path: Path, name: str, schema: int, names: str) -> None:

@@ -30,7 +30,8 @@ from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import read_summary
 from transformer_norms.training.divergence import Divergence
-from transformer_norms.training.trainer import Trainer, stored_tensors
+from transformer_norms.training.tensors import stored_tensors
+from transformer_norms.training.trainer import Trainer
 
 BEFORE, AT_ONCE, FIRST, TUNED = "before", "at once", "first token", "tuned"
 ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)

@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from safetensors import SafetensorError
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
 
 from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.files import parse_json, storage
@@ -17,11 +16,13 @@ from transformer_norms.manifest import (
     MANIFEST,
     DamagedError,
     build_folder,
+    check_hash,
     drop_file,
     read_verified,
     remove_folder,
     verify_folder,
 )
+from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
 
 SCHEMA = 1
 _STATE, _SUFFIX = "state.json", ".safetensors"
@@ -29,10 +30,6 @@ _NAMES = r"state\.json|[a-z_]+\.safetensors"
 # A header of a hundred thousand tensors fits; one made to exhaust memory does not.
 _LONGEST_HEADER = 1 << 23
 _LONGEST_STATE = 1 << 24
-
-
-class NonFiniteError(ValueError):
-    """A tensor that was to be saved holds NaN or an infinity."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +42,30 @@ class Checkpoint:
     extra: dict[str, Any]
     files: dict[str, dict[str, Any]]
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """Returns tensors on the CPU. Raises ValueError if the checkpoint keeps weights only."""
-        file = name + _SUFFIX
-        if file not in self.files:
-            raise ValueError(f"{self.path} has no {file}: it keeps weights only")
-        data = read_verified(self.path / file, self.files[file])
+    @contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        """Opens stored tensors, of which slices are read when they are asked for.
+
+        Raises ValueError if the checkpoint keeps weights only. Raises DamagedError where the file
+        holds no tensors, and after the reading, where its bytes changed since they were verified.
+        """
+        file = self.path / (name + _SUFFIX)
+        if file.name not in self.files:
+            raise ValueError(f"{self.path} has no {file.name}: it keeps weights only")
         try:
-            return safetensors.torch.load(data)
-        except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            raise DamagedError(f"{self.path / file}: {error}") from None
+            # Reading takes the memory of one slice. A memory map takes that of the file, and a file
+            # that is cut short meanwhile would kill the process.
+            with safe_open(file, "pt", backend="pread") as tensors:
+                yield tensors
+        except SafetensorError as error:
+            raise DamagedError(f"{file}: {error}") from None
+        check_hash(file, self.files[file.name])
 
 
 def save(
     folder: Path,
     step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    tensors: Mapping[str, Tensors],
     state: Mapping[str, Any],
     extra: Mapping[str, Any],
     keep: int,
@@ -68,39 +73,34 @@ def save(
     """Writes `folder`/step-XXXXXXXX with one safetensors file for each of `tensors`, and prunes.
 
     A checkpoint of that step is left as it is if it verifies, and replaced if it is damaged. Raises
-    NonFiniteError before anything is written. Raises StorageError, which leaves the other
-    checkpoints untouched.
+    NonFiniteError or StorageError, which leave the other checkpoints untouched and no trace of this
+    one. Where tensors are sharded, every other rank calls `follow` meanwhile.
     """
     path = folder / f"step-{step:08d}"
     if path.exists():
         try:
-            return verify(path).path
+            verify(path)
         except DamagedError:
             pass
-    contents = {name + _SUFFIX: _serialize(name, group) for name, group in tensors.items()}
-    contents[_STATE] = json.dumps(state, indent=1, allow_nan=False).encode()
-    with build_folder(path, sum(map(len, contents.values()))) as draft:
-        for name, data in contents.items():
-            draft.write(name, [data], len(data))
+        else:
+            follow(tensors)
+            return path
+    encoded = json.dumps(state, indent=1, allow_nan=False).encode()
+    needed = len(encoded) + sum(map(stream_size, tensors.values()))
+    with build_folder(path, needed) as draft:
+        for name, group in tensors.items():
+            draft.write(name + _SUFFIX, stream(group), stream_size(group))
+        draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "step": step, "finite": True}
         draft.seal({**about, "files": draft.files, "extra": extra})
     _prune(folder, step, keep)
     return path
 
 
-def _serialize(name: str, group: Mapping[str, Tensor]) -> bytes:
-    plain: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for key, tensor in group.items():
-        if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.isfinite().all():
-            raise NonFiniteError(f"{name}: {key} holds NaN or an infinity; it is not saved")
-        tensor = tensor.detach().cpu().contiguous()
-        # Safetensors refuses tensors that share memory, as tied weights do.
-        if tensor.untyped_storage().data_ptr() in storages:
-            tensor = tensor.clone()
-        storages.add(tensor.untyped_storage().data_ptr())
-        plain[key] = tensor
-    return safetensors.torch.save(plain)
+def follow(tensors: Mapping[str, Tensors]) -> None:
+    """Takes part in the gathers of `save`, in the same order, without writing."""
+    for group in tensors.values():
+        gather(group)
 
 
 def _prune(folder: Path, saved: int, keep: int) -> None:

@@ -11,7 +11,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
 from transformer_norms.run.reader import SavedRun, newest_attempts, read_tokenizer
-from transformer_norms.training.trainer import load_weights
+from transformer_norms.training.tensors import load_weights
 
 
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
@@ -27,7 +27,8 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     if saved is None:
         raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
     model = build_model(config, tokenizer(folder).vocab_size)
-    load_weights(model, saved.tensors("model"))
+    with saved.open("model") as weights:
+        load_weights(model, weights)
     return model.eval()
 
 

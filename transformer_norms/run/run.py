@@ -277,7 +277,8 @@ class Run:
         if saved is None:
             record.rewind(0, 0)
             return
-        trainer.restore(saved.state, saved.tensors("model"), saved.tensors("optimizer"))
+        with saved.open("model") as model, saved.open("optimizer") as optimizer:
+            trainer.restore(saved.state, model, optimizer)
         record.rewind(saved.step, saved.state.get("written", saved.step))
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 

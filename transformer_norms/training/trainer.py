@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,13 @@ from transformer_norms.training.probes import Probes
 from transformer_norms.training.replicas import Replicas
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Stopping
+from transformer_norms.training.tensors import (
+    OpenFile,
+    load_optimizers,
+    load_weights,
+    optimizer_tensors,
+    stored_tensors,
+)
 
 Windows = Callable[[], Iterable[Batch]]
 
@@ -186,14 +193,8 @@ class Trainer:
         """Returns every number that the next step depends on, by name."""
         return {
             "model": stored_tensors(self.model),
-            "optimizer": dict(self._optimizer_tensors()),
+            "optimizer": optimizer_tensors(self.model, self.optimizers),
         }
-
-    def _optimizer_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.model.named_parameters():
-            for optimizer in self.optimizers:
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    yield f"{name}:{key}", value
 
     def state(self) -> dict[str, Any]:
         return {
@@ -210,9 +211,7 @@ class Trainer:
             "divergence": self.divergence.state(),
         }
 
-    def restore(
-        self, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]
-    ) -> None:
+    def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
         self.evaluation_seconds = state["evaluation_seconds"]
         self.losses, self.grad_norm = list(state["losses"]), state["grad_norm"]
@@ -222,37 +221,4 @@ class Trainer:
         )
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
-        names = dict(self.model.named_parameters())
-        owner = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
-        for key, value in optimizer.items():
-            name, _, part = key.rpartition(":")
-            if part != "step":  # a count of torch's, which has no axis
-                value = with_axis(value, names[name])
-            owner[names[name]].state[names[name]][part] = value.to(self.settings.device).clone()
-
-
-def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Returns every tensor of the model that a step changes: its parameters, each under its first
-    name, and the running statistics of norms that keep some."""
-    saved = model.state_dict(keep_vars=True)
-    buffers = {name: tensor for name, tensor in model.named_buffers() if name in saved}
-    return {**dict(model.named_parameters()), **buffers}
-
-
-@torch.no_grad()
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies every tensor by name; ValueError where names or shapes are not the model's own."""
-    parameters = stored_tensors(model)
-    if parameters.keys() != tensors.keys():
-        unmatched = sorted(parameters.keys() ^ tensors.keys())
-        raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
-    for name, parameter in parameters.items():
-        saved = with_axis(tensors[name], parameter)
-        if parameter.shape != saved.shape:
-            raise ValueError(f"{name} is {list(saved.shape)}, not {list(parameter.shape)}")
-        parameter.copy_(saved)
-
-
-def with_axis(saved: Tensor, parameter: Tensor) -> Tensor:
-    """Returns a learned number in its shape (1,). Earlier versions saved it without an axis."""
-    return saved.reshape(1) if saved.dim() == 0 and parameter.shape == (1,) else saved
+        load_optimizers(self.model, self.optimizers, optimizer)

@@ -1,0 +1,131 @@
+"""The tensors that a run saves: their names, how a sharded one is gathered, how slices are read.
+
+A sharded tensor is torch's DTensor, of which a rank holds some rows. A file holds whole tensors, so
+it looks the same however many ranks wrote it or read it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+Optimizers = Sequence[torch.optim.Optimizer]
+
+
+@runtime_checkable
+class OpenFile(Protocol):
+    """Stored tensors, as safetensors.safe_open gives them. A slice is read when it is indexed."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def get_slice(self, name: str) -> Any: ...
+
+
+# ------------------------------------------------------------------------- names
+
+
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Returns every tensor of the model that a step changes: its parameters, each under its first
+    name, and the running statistics of norms that keep some."""
+    # Where FSDP holds gathered weights after a forward pass, this call puts the shards back.
+    saved = model.state_dict(keep_vars=True)
+    buffers = {name: tensor for name, tensor in model.named_buffers() if name in saved}
+    return {**dict(model.named_parameters()), **buffers}
+
+
+def optimizer_tensors(model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
+    """Returns the optimizers' state as `parameter:part`: moments, and counts of steps."""
+    tensors = {
+        f"{name}:{part}": value
+        for name, parameter in model.named_parameters()
+        for optimizer in optimizers
+        for part, value in optimizer.state.get(parameter, {}).items()
+    }
+    assert len(tensors) == sum(len(state) for o in optimizers for state in o.state.values())
+    return tensors
+
+
+# ------------------------------------------------------------------------- whole tensors
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Returns the whole tensor on the CPU. All ranks must call it for a sharded tensor."""
+    tensor = tensor.detach()
+    if _sharded(tensor):
+        tensor = cast("DTensor", tensor).full_tensor()
+    return tensor.cpu().contiguous()
+
+
+def _sharded(tensor: Tensor) -> bool:
+    # To name the class DTensor would load torch.distributed.tensor, which takes as long as torch.
+    return hasattr(tensor, "full_tensor")
+
+
+# ------------------------------------------------------------------------- reading
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, file: OpenFile) -> None:
+    """Copies every tensor by name; ValueError where names or shapes are not the model's own."""
+    tensors, names = stored_tensors(model), set(file.keys())
+    if tensors.keys() != names:
+        unmatched = sorted(tensors.keys() ^ names)
+        raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
+    for name, tensor in tensors.items():
+        stored = file.get_slice(name)
+        if not _fits(stored, tensor):
+            raise ValueError(f"{name} is {stored.get_shape()}, not {list(tensor.shape)}")
+        tensor.copy_(read_like(tensor, stored))
+
+
+def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) -> None:
+    """Replaces the optimizers' state by the stored one. A moment is sharded like its parameter."""
+    parameters = dict(model.named_parameters())
+    states: Mapping[Tensor, dict[str, Any]] = {
+        parameter: optimizer.state[parameter]
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for key in file.keys():  # noqa: SIM118 (an open file is no mapping)
+        name, _, part = key.rpartition(":")
+        parameter, stored = parameters[name], file.get_slice(key)
+        # A count of steps is one number, also where the parameter is one number.
+        moment = part != "step" and _fits(stored, parameter)
+        value = read_like(parameter, stored) if moment else stored[...].to(parameter.device)
+        states[parameter][part] = value
+
+
+def _fits(stored: Any, tensor: Tensor) -> bool:
+    """Whether the shapes agree. A learned scalar had shape () before it had shape (1,)."""
+    shape = stored.get_shape()
+    return shape == list(tensor.shape) or (shape == [] and tensor.shape == (1,))
+
+
+def read_like(tensor: Tensor, stored: Any) -> Tensor:
+    """Returns the `stored` slice of a file with the shape and device of `tensor`, and sharded like
+    it: then only the rows of this rank are read."""
+    if not _sharded(tensor):
+        return cast(Tensor, stored[...].reshape(tensor.shape).to(tensor.device))
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    assert isinstance(tensor, DTensor)
+    mesh, placements = tensor.device_mesh, tensor.placements
+    shape, (first, *_) = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    source = stored if stored.get_shape() else stored[...].reshape(tensor.shape)
+    # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
+    rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
+    assert rows.shape == shape, "tensors are sharded by rows"
+    return DTensor.from_local(
+        rows.to(tensor.device),
+        mesh,
+        placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
