@@ -6,6 +6,8 @@ import pytest
 import torch
 from test_trainer import trainer_of
 
+from transformer_norms.accelerators import find_accelerator
+from transformer_norms.errors import ConfigError
 from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
 from transformer_norms.training.trainer import Trainer
 
@@ -97,3 +99,20 @@ def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
     q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)
     count = ATTENTION[getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")]
     assert count(q, k, v, None, True, out_shape=()) == 2 * (2 * 3 * 8 * 6) * (4 + 5)
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [("h100 sxn", "'H100 SXM'"), ("A100 SXM 80", "'A100 SXM 80GB'"), ("4090", "'RTX 4090'")],
+)
+def test_an_accelerator_that_is_not_known_is_answered_with_the_nearest_name(typed, near):
+    with pytest.raises(ConfigError, match=near) as error:
+        find_accelerator(typed)
+    assert typed in str(error.value)
+
+
+def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
+    figures = {"H100 SXM": (80e9, 450e9), "A100 PCIe 40GB": (40e9, 32e9), "T4": (16e9, 16e9)}
+    for name, wanted in figures.items():
+        found = find_accelerator(name.lower())
+        assert (found.memory, found.link) == wanted

@@ -14,7 +14,7 @@ SAME_EVERYWHERE = ("__init__", "__main__", "settings")
 
 # A room may import itself and the rooms above it. Lone files stand behind the name of their room.
 ROOMS = """
-helpers      errors kinds names formula files manifest locks progress text_tables
+helpers      accelerators errors kinds names formula files manifest locks progress text_tables
 norms
 model
 data

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_norms import ConfigError, compose, load, runs, train
+from transformer_norms.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
@@ -19,7 +20,6 @@ from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
-from transformer_norms.training.flops import PEAKS
 from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(
@@ -111,7 +111,7 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit():
 def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypatch):
     assert go("study=unknown")["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
-    monkeypatch.setitem(PEAKS, "toy", {"fp32": 1e9})
+    monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0, 0))
     run = go("study=toy")
     a_second = run["flops"] / run["tokens"] * run["tokens_per_second"]
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)

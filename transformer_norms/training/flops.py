@@ -1,36 +1,14 @@
 """How many FLOPs training takes, and what share of a device's peak a run made use of."""
 
-import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_norms.accelerators import peak_of
+from transformer_norms.training.loss import Batch
 from transformer_norms.training.trainer import Trainer
-
-# FLOP/s of dense matrix products by the data sheets, in float32 without TF32. A key matches what
-# follows "NVIDIA " or "Tesla " in the device's name: a variant with another name has other figures.
-PEAKS = {
-    # NVIDIA A100 data sheet
-    r"A100-(SXM4|PCIE)-\d+GB|A100 80GB PCIe": {"bf16": 312e12, "fp32": 19.5e12},
-    # NVIDIA H100 data sheet. Its bf16 figure, as that of H200, L4 and L40S, is for sparse products:
-    # half of it.
-    r"H100 80GB HBM3": {"bf16": 989e12, "fp32": 67e12},
-    r"H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
-    # NVIDIA H200 data sheet, SXM
-    r"H200": {"bf16": 989e12, "fp32": 67e12},
-    # NVIDIA L4, L40S and A10 data sheets
-    r"L4": {"bf16": 121e12, "fp32": 30.3e12},
-    r"L40S": {"bf16": 362e12, "fp32": 91.6e12},
-    r"A10": {"bf16": 125e12, "fp32": 31.2e12},
-    # NVIDIA Ampere GA102 and Ada white papers, bf16 with float32 accumulation
-    r"GeForce RTX 3090": {"bf16": 71e12, "fp32": 35.6e12},
-    r"GeForce RTX 4090": {"bf16": 165e12, "fp32": 82.6e12},
-    # NVIDIA V100 and T4 data sheets; neither has bf16
-    r"V100-SXM2-\d+GB": {"fp32": 15.7e12},
-    r"V100-PCIE-\d+GB": {"fp32": 14e12},
-    r"T4": {"fp32": 8.1e12},
-}
 
 
 def _attention(q: Any, k: Any, v: Any, *rest: Any, **more: Any) -> int:
@@ -47,31 +25,36 @@ ATTENTION: dict[Any, Any] = {
 
 
 def flops_per_token(trainer: Trainer, context: int) -> float:
-    """Returns the FLOPs of one training pass, forward and backward, counted on one sequence.
+    """Returns the FLOPs of one training pass, forward and backward, counted on one sequence."""
+    tokens = trainer.batches(0)[:1, : context + 1]
+    trainer.model.eval()
+    flops = training_flops(trainer.loss.sum, tokens) / context
+    trainer.model.train()
+    return flops
+
+
+@torch.no_grad()
+def training_flops(forward: Callable[[Batch], Any], batch: Batch) -> int:
+    """Returns the FLOPs of the forward and the backward pass of a batch.
 
     Matrix products are counted in the forward pass, those of attention over all pairs of tokens;
     the gradient of a product is two of its size. What is computed again in the backward pass and
     the optimizer are left out.
     """
-    tokens = trainer.batches(0)[:1, : context + 1]
-    trainer.model.eval()
     # A compiled block that meets the counter's mode is never compiled again in this process.
     eager = torch.compiler.set_stance("force_eager")
     counter = FlopCounterMode(display=False, custom_mapping=ATTENTION)
-    with torch.no_grad(), eager, counter:
-        trainer.loss.sum(tokens)
-    trainer.model.train()
-    return 3 * counter.get_total_flops() / context
+    with eager, counter:
+        forward(batch)
+    return 3 * counter.get_total_flops()
 
 
 def peak(device: str, precision: str) -> float | None:
-    """Returns the most FLOP/s that the device of that name gives; None where its data sheet is not
-    known here, as for a CPU, and where float32 products are computed in TF32."""
+    """Returns the most FLOP/s of the device that gives itself that name; None where its data sheet
+    is not known, as for a CPU, and where float32 products are computed in TF32."""
     if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
         return None
-    name = re.sub(r"^(NVIDIA|Tesla) ", "", device)
-    known = (peaks for names, peaks in PEAKS.items() if re.fullmatch(names, name))
-    return next(known, {}).get(precision)
+    return peak_of(device, precision)
 
 
 def utilisation(flops: float, seconds: float, peak: float | None) -> float | None:
