@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 AXES_OF_A_RUN = (
-    "norm placement init position attention mlp preset model data tokenizer loss optimizer "
+    "norm placement init position attention mlp preset recipe model data tokenizer loss optimizer "
     "schedule tracking"
 ).split()
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]

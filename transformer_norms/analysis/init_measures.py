@@ -163,7 +163,9 @@ def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
     check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
     for variant in variants:
         values = {**question.fixed, **variant}
-        whole: list[str] = [key for key in ("preset", "placement") if key in values] or ["init"]
+        whole: list[str] = [key for key in ("recipe", "preset", "placement") if key in values] or [
+            "init"
+        ]
         named = variant or {key: values[key] for key in whole}
         for number, seed in product(numbers, question.first_seeds):
             yield label(named), {**values, axis: number, "seed": seed}

@@ -123,6 +123,8 @@ def _unlike_the_paper(
         )
     if config.about.unverified != "none":
         yield f"preset={choices['preset']} is not verified: {config.about.unverified}"
+    if config.about.recipe_unverified != "none":
+        yield f"recipe={choices['recipe']} is not verified: {config.about.recipe_unverified}"
     if unverified := config.init.get("unverified"):
         yield f"init={choices['init']} is not verified: {unverified}"
     if placement.unverified:

@@ -6,7 +6,7 @@ plugins and the command line knows Hydra.
 
 import copy
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,11 +36,12 @@ MOST_WORKERS = 1024
 @dataclass(frozen=True)
 class Choices:
     """The choices before they are checked: the content of every node, the name chosen on each
-    axis, and how the file of another name is read."""
+    axis, how the file of another name is read, and lines for the record."""
 
     values: dict[str, Any]
     axes: dict[str, str]
     option: ReadOption
+    notes: tuple[str, ...] = ()
 
     def choose(self, axis: str, name: str) -> "Choices":
         """Returns the choices with another option of an axis."""
@@ -78,6 +79,7 @@ def complete(
         plugin_folder.load(folder)
     keys = {pair.key for pair in typed}
     config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
+    config = replace(config, warnings=(*choices.notes, *config.warnings))
     if "${" in str(config):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
     return config
@@ -96,7 +98,29 @@ def choose(typed: Iterable[Typed], folder: Path | None) -> Choices:
     # The rest of the content is about commands, and describes no run.
     values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
-    return _put_typed(Choices(values, axes, _option_reader(folder)), typed)
+    choices = Choices(values, axes, _option_reader(folder))
+    recipe = copy.deepcopy(content.get("recipe") or {})
+    return _put_typed(_put_recipe(choices, recipe, {pair.key: pair for pair in groups}), typed)
+
+
+def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Mapping[str, Typed]) -> Choices:
+    """Returns the choices with the values of a recipe. A typed option of an axis is taken as its
+    file has it: the recipe's values for that axis give way, and a note says so. The values of
+    architecture belong to the recipe's preset."""
+    name = choices.axes["recipe"]
+    about = {f"recipe_{key}": recipe.pop(key, "none") for key in ("source", "unverified")}
+    values = {**choices.values, "about": {**choices.values["about"], **about}}
+    notes = list(choices.notes)
+    for node, held in recipe.items():
+        if not isinstance(values.get(node), dict) or not isinstance(held, dict):
+            groups = [key for key, value in values.items() if isinstance(value, dict)]
+            raise ConfigError(f"recipe={name}: {unknown('group of keys', node, groups)}")
+        if (axis := "preset" if node == "architecture" else node) in typed:
+            keys = ", ".join(f"{node}.{key}" for key in held)
+            notes.append(f"recipe={name} gives way to {typed[axis]} in {keys}")
+        else:
+            values[node] = {**values[node], **held}
+    return replace(choices, values=values, notes=tuple(notes))
 
 
 def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:

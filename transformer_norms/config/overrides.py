@@ -197,8 +197,9 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
         axis, _, own = pair.key.partition(".")
         if value is None and not _is_optional(axis, own):
             raise ConfigError(_no_such_key(pair, config))
-        if axis in (*AXES, "about") and own in _FIXED:
-            axis = "preset" if axis == "about" else axis
+        if axis == "about" or (axis in AXES and own in _FIXED):
+            if axis == "about":
+                axis = "recipe" if own.startswith("recipe") else "preset"
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
         merge = isinstance(value, DictConfig) and pair.key != EQUATION
         if merge and not isinstance(pair.value, Mapping):

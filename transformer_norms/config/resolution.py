@@ -1,8 +1,9 @@
 """Replaces every `auto` by what it comes to, and refuses choices that contradict each other.
 
-Typed wins over preset (both stand in the values already), preset over placement, placement over
-norm, norm over init, init over none. Sizes become numbers in model/settings.py. A formula becomes a
-number when its block is built, threads and replicas when the run starts.
+Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
+placement, placement over norm, norm over init, init over none. Sizes become numbers in
+model/settings.py. A formula becomes a number when its block is built, threads and replicas when the
+run starts.
 """
 
 from collections.abc import Collection, Mapping

@@ -50,10 +50,13 @@ class WandbTracking:
 
 @node
 class About:
-    """`about.*`: where a preset is published, and what of it could not be verified."""
+    """`about.*`: where a preset is published, and what of it could not be verified; the same of a
+    recipe."""
 
     source: Text
     unverified: Text
+    recipe_source: Text
+    recipe_unverified: Text
 
 
 @node

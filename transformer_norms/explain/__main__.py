@@ -80,7 +80,7 @@ def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]
     keys = {pair.key for pair in parse(against)}
     if not keys or "config" in keys:
         return list(against)
-    if "preset" in keys:  # no preset goes with a saved run
+    if keys & {"preset", "recipe"}:  # neither goes with a saved run
         keys.add("config")
     kept = [p for p in parse(overrides) if not {p.key, p.key.partition(".")[0]} & keys]
     return [*map(str, kept), *against]

@@ -340,7 +340,8 @@ def _chooser_of_factor(config: Config, key: str, typed: set[str]) -> str:
 def _by_hand(config: Config, key: str, typed: set[str]) -> str:
     if key in typed:
         return "you typed it"
-    return "the saved run" if "config" in typed else f"preset={config.choices.preset}"
+    axis = "model" if key.startswith("model.") else "preset"
+    return "the saved run" if "config" in typed else f"{axis}={config.choices[axis]}"
 
 
 def other_choices(config: Config) -> Section:
@@ -360,17 +361,20 @@ def other_choices(config: Config) -> Section:
 
 def sources(anatomy: Anatomy) -> Section:
     config, placement = anatomy.config, anatomy.placement
-    preset, named = config.about, config.choices
+    about, named = config.about, config.choices
     texts = [
-        (f"preset={named.preset}", "" if preset.source == "none" else preset.source),
-        ("not verified", "" if preset.unverified == "none" else preset.unverified),
+        (f"recipe={named.recipe}", about.recipe_source),
+        ("not verified", about.recipe_unverified),
+        (f"preset={named.preset}", about.source),
+        ("not verified", about.unverified),
         (f"placement={named.placement}", placement.source),
         ("not verified", placement.unverified),
     ]
     for name in anatomy.norm_names():
         source = anatomy.norm_file(name).get("source", "")
         texts.append((f"norm={anatomy.known_name(name)}", source))
-    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in texts if text])
+    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in texts
+                                       if text not in ("", "none")])  # fmt: skip
 
 
 def _text(value: Any) -> str:

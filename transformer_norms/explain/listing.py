@@ -26,7 +26,8 @@ def _description(axis: str, text: str) -> str:
     """A choice's source; else the comment at the top of its file; else the docstring of its class;
     else the content of its file."""
     content: dict[str, Any] = yaml.safe_load(text) or {}
-    about: dict[str, Any] = content.get("about", content)  # a preset's, else the choice's own
+    # A preset says its source under `about`, a recipe under `recipe`.
+    about: dict[str, Any] = content.get("about", content.get("recipe", content))
     if "source" in about:
         return f"{about['source']}{' (unverified)' if 'unverified' in about else ''}"
     if comment := _comment(text):

@@ -100,7 +100,7 @@ def readable(config: Config, defaults: Mapping[str, str]) -> str:
     """Returns a name such as `rmsnorm-pre-s0`: norm, placement, each other choice that is not the
     default, seed. A typed equation becomes `norm_x-f_norm_x`. Two runs may share the name, because
     the hash behind it differs."""
-    axes = "init position attention mlp model data tokenizer loss optimizer schedule".split()
+    axes = "recipe init position attention mlp model data tokenizer loss optimizer schedule".split()
     chosen, choices = config.chosen.choices, config.choices
     parts = [choices.norm, _in_a_name(choices.placement)]
     parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]

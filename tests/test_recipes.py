@@ -1,0 +1,267 @@
+"""Recipes: a published size with its published training, which gives way to what is typed."""
+
+import re
+
+import pytest
+import torch
+import yaml
+
+from transformer_norms import train
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.compose import choose, complete, compose
+from transformer_norms.config.overrides import parse
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.errors import ConfigError
+from transformer_norms.explain.__main__ import main as explain
+from transformer_norms.kinds import plain
+from transformer_norms.names import option_files, options
+from transformer_norms.run.identity import run_hash
+
+RECIPES = [name for name in options("recipe") if name != "none"]
+
+
+def linear(rows: int, columns: int, bias: bool = False) -> int:
+    return rows * columns + bias * rows
+
+
+def gpt2(width: int, depth: int) -> int:
+    """Learned positions, biases everywhere, LayerNorm with gain and bias, a tied head."""
+    attention = 4 * linear(width, width, True)
+    mlp = linear(4 * width, width, True) + linear(width, 4 * width, True)
+    return 50257 * width + 1024 * width + depth * (attention + mlp + 4 * width) + 2 * width
+
+
+def gated(width: int, depth: int, mlp: int, shared: float = 1) -> int:
+    """Blocks without biases and norms; `shared` is the share of heads with keys of their own."""
+    attention = 2 * linear(width, width) + 2 * linear(round(shared * width), width)
+    return depth * (attention + 3 * linear(mlp, width))
+
+
+def olmo2(width: int, depth: int, mlp: int) -> int:
+    """Two norms of a branch, two of queries and keys, embedding and head with padded rows."""
+    return gated(width, depth, mlp) + (4 * depth + 1) * width + 2 * 100352 * width
+
+
+def hybridnorm(width: int, heads: int, mlp: int) -> int:
+    """16 blocks, a norm on the stream in each, three inside the heads, a tied head."""
+    norms = 16 * (width + 3 * width // heads) + width
+    return gated(width, 16, mlp, 1 / 4) + norms + 100278 * width
+
+
+def llama(width: int, depth: int, mlp: int) -> int:
+    """Two norms a block and one at the end, a head of its own."""
+    return gated(width, depth, mlp) + (2 * depth + 1) * width + 2 * 32000 * width
+
+
+# Parameters by hand, the figure that is published, the rows of the vocabulary, and tokens.
+PUBLISHED = {
+    "gpt2_124m": (gpt2(768, 12), "124439808", 50257, 295e9),
+    "gpt2_355m": (gpt2(1024, 24), "355M", 50257, 300e9),
+    "gpt2_774m": (gpt2(1280, 36), "774M", 50257, 300e9),
+    "gpt2_1558m": (gpt2(1600, 48), "1558M", 50257, 300e9),
+    "olmo2_1b": (olmo2(2048, 16, 8192), "1.5B", 100352, 4e12),
+    "olmo2_7b": (olmo2(4096, 32, 11008), "7.3B", 100352, 3.9e12),
+    "hybridnorm_550m": (hybridnorm(1536, 16, 4096), "550M", 100278, 400e9),
+    "hybridnorm_1200m": (hybridnorm(2048, 32, 9192), "1.277B", 100278, 1e12),
+    "mixln_71m": (llama(512, 12, 1368), "71M", 32000, 1.31e9),
+    "mixln_130m": (llama(768, 12, 2048), "134M", 32000, 2.62e9),
+    "mixln_250m": (llama(768, 24, 2560), "247M", 32000, 5.24e9),
+    "mixln_350m": (llama(1024, 24, 2736), "368M", 32000, 7.86e9),
+    "mixln_1b": (llama(2048, 24, 5461), "1.3B", 32000, 13.1e9),
+}
+# Parameters outside embedding and head. The papers' widths of the mlp are not known.
+PERI = {
+    "peri_400m": (gated(1024, 24, 4096) + 98 * 1024, 400e6),
+    "peri_1500m": (gated(2048, 24, 8192, 1 / 2) + 98 * 2048, 1.5e9),
+    "peri_3200m": (gated(2560, 32, 10240, 1 / 2) + 130 * 2560, 3.2e9),
+}
+
+
+def parameters(recipe: str, vocab_size: int) -> int:
+    config = compose([f"recipe={recipe}"])
+    with torch.device("meta"):
+        model = undrawn(config, vocab_size)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def rounded(count: int, figure: str) -> str:
+    """The count with as many digits as the figure, in its unit."""
+    unit = {"M": 1e6, "B": 1e9}.get(figure[-1])
+    if unit is None:
+        return str(count)
+    places = len(figure[:-1].partition(".")[2])
+    return f"{count / unit:.{places}f}{figure[-1]}"
+
+
+def test_every_recipe_is_compared_with_what_is_published():
+    assert {*PUBLISHED, *PERI} == set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_a_recipe_has_the_parameters_and_the_tokens_that_are_published(recipe):
+    by_hand, figure, vocab_size, tokens = PUBLISHED[recipe]
+    assert parameters(recipe, vocab_size) == by_hand
+    assert rounded(by_hand, figure) == figure
+    config = compose([f"recipe={recipe}"])
+    trainer = config.trainer
+    trained = trainer.steps * trainer.batch_size * config.model.context
+    assert trained == pytest.approx(tokens, rel=0.005)
+
+
+@pytest.mark.parametrize("recipe", PERI)
+def test_a_recipe_of_peri_has_about_the_size_that_it_is_called_by(recipe):
+    by_hand, called = PERI[recipe]
+    config = compose([f"recipe={recipe}"])
+    embeddings = 2 * 10 * config.model.width
+    assert parameters(recipe, 10) - embeddings == by_hand == pytest.approx(called, rel=0.02)
+    trainer = config.trainer
+    assert trainer.steps * trainer.batch_size * config.model.context == pytest.approx(
+        30e9, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_says_where_it_is_published_and_chooses_what_it_sets(recipe):
+    held = yaml.safe_load(option_files("recipe")[recipe].read_text())
+    axes = {name.removeprefix("override /") for item in held["defaults"] for name in item}
+    assert {"preset", "model", "data", "tokenizer", "optimizer", "schedule"} <= axes
+    groups = set(held["recipe"]) - {"source", "unverified"}
+    assert groups <= {"optimizer", "schedule", "trainer", "tokenizer", "architecture"}
+    assert set(held) == {"defaults", "recipe"}
+    assert re.search(r"\d{4}", held["recipe"]["source"])
+
+
+def test_the_hyperparameters_of_olmo_2_are_those_of_its_config():
+    config = compose(["recipe=olmo2_7b"])
+    values = plain(config)
+    expected = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    expected |= {"decay_norms": True, "decay_embeddings": False}
+    assert {key: values["optimizer"][key] for key in expected} == expected
+    assert values["schedule"] == {"type": "cosine", "warmup": 8388608000 // 2**22, "final": 0.1}
+    assert config.architecture.rope_base == 500000
+    assert (config.norm.eps, config.qk_norm, config.init.truncate) == (1e-6, "full", 3)
+
+
+def test_typed_wins_over_the_recipe_and_the_recipe_over_its_preset():
+    config = compose(["placement=post", "recipe=gpt2_124m", "optimizer.lr=1e-3", "trainer.steps=9"])
+    assert config.choices.placement == "post"
+    assert config.choices.preset == "gpt2"
+    assert config.architecture.bias is True
+    assert (config.optimizer.lr, config.optimizer.betas) == (1e-3, (0.9, 0.95))
+    assert (config.trainer.steps, config.trainer.batch_size) == (9, 480)
+    assert compose(["recipe=olmo2_1b", "norm=dyt"]).norm.type == "dyt"
+    mixln = compose(["recipe=mixln_71m"])
+    assert (mixln.choices.preset, mixln.choices.placement) == ("llama", "mixln")
+
+
+def test_a_typed_option_is_its_file_and_the_recipe_gives_way_with_a_line():
+    config = compose(["recipe=olmo2_1b", "optimizer=muon"])
+    assert plain(config.optimizer) == plain(compose(["optimizer=muon"]).optimizer)
+    assert config.schedule.warmup == 4000
+    assert config.warnings[0].startswith(
+        "recipe=olmo2_1b gives way to optimizer=muon in optimizer."
+    )
+    config = compose(["recipe=hybridnorm_550m", "preset=gpt2", "model=tiny"])
+    assert config.architecture == compose(["preset=gpt2", "model=tiny"]).architecture
+    assert config.model == compose(["preset=gpt2", "model=tiny"]).model
+    assert "architecture.rope_base" in config.warnings[0]
+
+
+def test_a_recipe_is_what_it_sets_and_no_part_of_a_runs_identity():
+    typed = "recipe=mixln_71m data=stories tokenizer=byte".split()
+    same = (
+        "preset=llama placement=mixln model=mixln_71m data=stories tokenizer=byte "
+        "optimizer.lr=1e-3 optimizer.betas=[0.9,0.999] optimizer.weight_decay=0 "
+        "schedule.warmup=1000 schedule.final=0.1 trainer.steps=10000 trainer.batch_size=512 "
+        "trainer.accumulation=2 trainer.clip=0 trainer.precision=bf16"
+    ).split()
+    assert run_hash(compose(typed), {}) == run_hash(compose(same), {})
+
+
+def test_a_saved_recipe_is_the_same_run_and_a_config_without_recipes_still_loads(tmp_path):
+    file = tmp_path / "config.yaml"
+    config = compose(["recipe=gpt2_124m", "optimizer=muon"])
+    file.write_text(to_yaml(config))
+    again = compose([f"config={file}"])
+    assert run_hash(again, {}) == run_hash(config, {})
+    assert again.choices == config.choices
+    with pytest.raises(ConfigError, match="recipe goes with no saved run"):
+        compose([f"config={file}", "recipe=olmo2_1b"])
+    content = yaml.safe_load(to_yaml(compose(["preset=gpt2"])))
+    for tree in (content, content["resolved"]):
+        del tree["choices"]["recipe"], tree["about"]["recipe_source"]
+        del tree["about"]["recipe_unverified"]
+    file.write_text(yaml.safe_dump(content))
+    assert compose([f"config={file}"]) == compose(["preset=gpt2"])
+
+
+def test_a_wrong_recipe_is_answered_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'olmo2_7b'"):
+        compose(["recipe=olmo2_7B"])
+    with pytest.raises(ConfigError, match="choose another, recipe=NAME"):
+        compose(["recipe=olmo2_7b", "about.recipe_source=me"])
+    folder = tmp_path / "configs" / "recipe"
+    folder.mkdir(parents=True)
+    for name, group in (("one", "optimiser: {lr: 1}"), ("two", "optimizer: {lr: 1, speed: 2}")):
+        (folder / f"{name}.yaml").write_text(f"# @package _global_\nrecipe: {{{group}}}\n")
+    with pytest.raises(ConfigError, match="did you mean 'optimizer'"):
+        compose([f"plugins={tmp_path}", "recipe=one"])
+    with pytest.raises(ConfigError, match="speed"):
+        compose([f"plugins={tmp_path}", "recipe=two"])
+
+
+def compose_with_all(recipe: str, placements: list[str], norms: list[str]) -> None:
+    """Hydra reads the recipe once; the other files take the place of its placement and norm."""
+    choices = choose(parse([f"recipe={recipe}"]), None)
+    for placement in placements:
+        assert complete(choices.choose("placement", placement), []).choices.placement == placement
+    for norm in norms:
+        chosen = choices.choose("norm", norm)
+        if norm == "batchnorm":
+            chosen.values["norm"]["allow_noncausal"] = True
+        assert complete(chosen, []).choices.norm == norm
+
+
+def test_recipes_compose_with_placements_and_norms():
+    families = ["gpt2_1558m", "olmo2_7b", "hybridnorm_1200m", "mixln_1b", "peri_3200m"]
+    for number, recipe in enumerate(families):
+        compose_with_all(recipe, options("placement")[number::8], options("norm")[number::5])
+
+
+@pytest.mark.nightly
+def test_every_recipe_composes_with_every_placement_and_every_norm():
+    for recipe in RECIPES:
+        compose_with_all(recipe, options("placement"), options("norm"))
+
+
+def test_explain_names_a_recipes_source_and_what_is_not_verified(capsys):
+    assert explain(["recipe=peri_400m", "model=tiny"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "recipe=peri_400m: Kim et al. 2025, arXiv:2502.02732 not verified: everything" in said
+    assert explain(["recipe=hybridnorm_550m", "--vocab", "100278"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "model.kv_heads 4 model=hybridnorm_550m" in said
+
+
+def train_two_steps(recipe: str) -> dict:
+    width = compose([f"recipe={recipe}"]).model
+    return train(compose([
+        f"recipe={recipe}", "model=tiny", f"model.kv_heads={4 * width.kv_heads // width.heads}",
+        "data=stories", "data.documents=150", "data.val_tokens=128", "tokenizer=byte",
+        "trainer.steps=2", "trainer.batch_size=4", "trainer.accumulation=2", "trainer.eval_every=0",
+        "trainer.threads=1", "trainer.device=cpu", "tracking=none",
+    ]))  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", ["mixln_71m", "olmo2_7b"])
+def test_a_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    summary = train_two_steps(recipe)
+    assert (summary["status"], summary["choices"]["recipe"]) == ("finished", recipe)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train_two_steps(recipe)["status"] == "finished"
