@@ -22,6 +22,8 @@ class OpenFile(Protocol):
 
     def keys(self) -> Iterable[str]: ...
 
+    def get_tensor(self, name: str) -> Tensor: ...
+
     def get_slice(self, name: str) -> Any: ...
 
 
@@ -76,10 +78,10 @@ def load_weights(model: nn.Module, file: OpenFile) -> None:
         unmatched = sorted(tensors.keys() ^ names)
         raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, tensor in tensors.items():
-        stored = file.get_slice(name)
-        if not _fits(stored, tensor):
-            raise ValueError(f"{name} is {stored.get_shape()}, not {list(tensor.shape)}")
-        tensor.copy_(read_like(tensor, stored))
+        shape = file.get_slice(name).get_shape()
+        if not _fits(shape, tensor):
+            raise ValueError(f"{name} is {shape}, not {list(tensor.shape)}")
+        tensor.copy_(read_like(tensor, file, name))
 
 
 def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) -> None:
@@ -93,31 +95,32 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
     }
     for key in file.keys():  # noqa: SIM118 (an open file is no mapping)
         name, _, part = key.rpartition(":")
-        parameter, stored = parameters[name], file.get_slice(key)
+        parameter = parameters[name]
         # A count of steps is one number, also where the parameter is one number.
-        moment = part != "step" and _fits(stored, parameter)
-        value = read_like(parameter, stored) if moment else stored[...].to(parameter.device)
-        states[parameter][part] = value
+        if part != "step" and _fits(file.get_slice(key).get_shape(), parameter):
+            states[parameter][part] = read_like(parameter, file, key)
+        else:
+            states[parameter][part] = file.get_tensor(key).to(parameter.device)
 
 
-def _fits(stored: Any, tensor: Tensor) -> bool:
+def _fits(stored: list[int], tensor: Tensor) -> bool:
     """Whether the shapes agree. A learned scalar had shape () before it had shape (1,)."""
-    shape = stored.get_shape()
-    return shape == list(tensor.shape) or (shape == [] and tensor.shape == (1,))
+    return stored == list(tensor.shape) or (stored == [] and tensor.shape == (1,))
 
 
-def read_like(tensor: Tensor, stored: Any) -> Tensor:
-    """Returns the `stored` slice of a file with the shape and device of `tensor`, and sharded like
-    it: then only the rows of this rank are read."""
+def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
+    """Returns the stored tensor `name` with the shape and device of `tensor`, and sharded like it:
+    then only the rows of this rank are read."""
     if not _sharded(tensor):
-        return cast(Tensor, stored[...].reshape(tensor.shape).to(tensor.device))
+        return file.get_tensor(name).reshape(tensor.shape).to(tensor.device)
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     assert isinstance(tensor, DTensor)
     mesh, placements = tensor.device_mesh, tensor.placements
     shape, (first, *_) = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    source = stored if stored.get_shape() else stored[...].reshape(tensor.shape)
+    stored = file.get_slice(name)
+    source = stored if stored.get_shape() else file.get_tensor(name).reshape(tensor.shape)
     # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
     rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
     assert rows.shape == shape, "tensors are sharded by rows"

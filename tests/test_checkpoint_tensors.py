@@ -1,0 +1,279 @@
+"""Tensors are written one after the other and read by slices, in safetensors' own format."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import distributed, nn
+
+from transformer_norms.files import remove_leftovers
+from transformer_norms.manifest import DamagedError
+from transformer_norms.run import checkpoint, tensor_stream
+from transformer_norms.run.tensor_stream import NonFiniteError, stream, stream_size
+from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
+
+WEIGHT = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+GROUPS = {
+    "none": {},
+    "weights": {"b.weight": WEIGHT, "a.weight": WEIGHT[2:], "tied": WEIGHT, "gain": WEIGHT[0]},
+    "not contiguous": {"transposed": WEIGHT.t(), "expanded": WEIGHT[:1].expand(4, 5)},
+    "no numbers": {"empty": torch.zeros(0, 3), "a": torch.ones(3), "none": torch.zeros(2, 0)},
+    "one number": {"step": torch.tensor(3.0), "gain": torch.tensor([0.5])},
+    "wide and narrow": {
+        "a": torch.ones(3, dtype=torch.uint8),
+        "b": WEIGHT.bfloat16(),
+        "c": WEIGHT,
+        "d": torch.tensor(1 << 40),
+    },
+    "a name of another alphabet": {"вес.ß": WEIGHT},
+    "half precision": {"half": WEIGHT.half(), "odd": torch.ones(1, dtype=torch.bool)},
+    "double precision": {"weight": WEIGHT.double()},
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_stream_has_the_bytes_that_the_library_itself_writes(name: str) -> None:
+    group = GROUPS[name]
+    written = b"".join(bytes(piece) for piece in stream(group))
+    copies = {key: tensor.clone().contiguous() for key, tensor in group.items()}
+    assert written == safetensors.torch.save(copies)
+    assert len(written) == stream_size(group)
+
+
+def test_both_readers_of_the_library_find_every_number(tmp_path: Path) -> None:
+    group = {**GROUPS["weights"], **GROUPS["not contiguous"], **GROUPS["no numbers"]}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"".join(stream(group)))
+    arrays = safetensors.numpy.load_file(path)
+    assert arrays.keys() == group.keys()
+    with safe_open(path, "np") as file:
+        for key, tensor in group.items():
+            assert np.array_equal(arrays[key], tensor.numpy())
+            assert np.array_equal(file.get_tensor(key), tensor.numpy())
+
+
+def test_every_tensor_begins_at_a_multiple_of_the_size_of_its_item() -> None:
+    widths = {torch.uint8: 1, torch.bool: 1, torch.half: 2, torch.float: 4, torch.int32: 4}
+    widths |= {torch.double: 8, torch.int64: 8, torch.bfloat16: 2}
+    group = {f"{i}": torch.ones(3, dtype=dtype) for i, dtype in enumerate(widths)}
+    data = b"".join(stream(group))
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0
+    for name, width in zip(group, widths.values(), strict=True):
+        start, end = header[name]["data_offsets"]
+        assert (start % width, end - start) == (0, 3 * width)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.half, torch.double])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: float) -> None:
+    tensor = torch.ones(9, dtype=dtype)
+    list(stream({"gain": tensor}))
+    tensor[7] = bad
+    with pytest.raises(NonFiniteError, match="gain holds NaN"):
+        list(stream({"gain": tensor}))
+
+
+def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
+    before = sorted(tmp_path.rglob("*"))
+    bad = {"a": WEIGHT, "z": torch.tensor([1.0, float("nan")])}
+    with pytest.raises(NonFiniteError, match="z holds"):
+        checkpoint.save(tmp_path, 2, {"model": {"a": WEIGHT}, "optimizer": bad}, {}, {}, keep=1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def _save_until_killed(folder: Path, tensors: int) -> None:
+    """Dies by SIGKILL when the last tensor of `tensors` is to be written."""
+    left, whole = iter(range(tensors - 1)), tensor_stream.whole
+
+    def kill_at_the_last(tensor: torch.Tensor) -> torch.Tensor:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(tensor)
+
+    tensor_stream.whole = kill_at_the_last
+    group = {f"{i}": torch.ones(1 << 16) for i in range(tensors)}
+    checkpoint.save(folder, 2, {"model": group}, {}, {}, keep=1)
+
+
+def test_a_kill_between_two_tensors_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
+    child = multiprocessing.get_context("fork").Process(
+        target=_save_until_killed, args=(tmp_path, 4)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    (half,) = tmp_path.glob(".tmp-*/model.safetensors")
+    assert 2 << 18 <= half.stat().st_size < 4 << 18
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 1
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+# --------------------------------------------------------------- reading
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> checkpoint.Checkpoint:
+    groups = {"model": {"weight": WEIGHT, "bias": WEIGHT[:, 0]}}
+    return checkpoint.verify(checkpoint.save(tmp_path, 1, groups, {}, {}, keep=1))
+
+
+def test_bytes_that_change_while_they_are_read_are_refused(saved: checkpoint.Checkpoint) -> None:
+    path = saved.path / "model.safetensors"
+    whole = path.read_bytes()
+
+    def read() -> None:
+        with saved.open("model") as file:
+            assert torch.equal(file.get_tensor("weight"), WEIGHT)
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+    with pytest.raises(DamagedError, match="not those that were written"):
+        read()
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(
+    tmp_path: Path,
+) -> None:
+    pages = {"model": {"weight": torch.zeros(1 << 16)}}
+    found = checkpoint.verify(checkpoint.save(tmp_path, 1, pages, {}, {}, keep=1))
+
+    def read() -> None:
+        with found.open("model") as file:
+            os.truncate(found.path / "model.safetensors", 300)
+            file.get_tensor("weight").sum()
+
+    with pytest.raises(DamagedError, match="model.safetensors"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.Linear(5, 7), None),
+        (nn.Linear(5, 7, bias=False), "not this model's: bias"),
+        (nn.Linear(5, 6), r"weight is \[7, 5\], not \[6, 5\]"),
+        (nn.Sequential(nn.Linear(5, 7)), "0.bias, 0.weight, bias"),
+    ],
+)
+def test_weights_load_by_name_and_shape(
+    saved: checkpoint.Checkpoint, model: nn.Module, said: str | None
+) -> None:
+    with saved.open("model") as file:
+        if said:
+            with pytest.raises(ValueError, match=said):
+                load_weights(model, file)
+        else:
+            load_weights(model, file)
+            assert torch.equal(model.weight, WEIGHT)
+            assert torch.equal(model.bias, WEIGHT[:, 0])
+
+
+def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_path: Path) -> None:
+    model = nn.ParameterDict({"weight": nn.Parameter(WEIGHT), "gain": nn.Parameter(torch.ones(1))})
+    state = {"weight:exp_avg": WEIGHT + 1, "weight:step": torch.tensor(4.0)}
+    state |= {"gain:exp_avg": torch.tensor(0.5), "gain:step": torch.tensor(4.0)}
+    path = checkpoint.save(tmp_path, 1, {"optimizer": state}, {}, {}, keep=1)
+    optimizer = torch.optim.AdamW(model.values())
+    with checkpoint.verify(path).open("optimizer") as file:
+        load_optimizers(model, [optimizer], file)
+    weight, gain = (optimizer.state[model[name]] for name in ("weight", "gain"))
+    assert torch.equal(weight["exp_avg"], WEIGHT + 1)
+    assert (gain["exp_avg"].tolist(), gain["step"].shape) == ([0.5], ())
+
+
+@pytest.fixture
+def join_ranks() -> Iterator[object]:
+    """Makes this process one of some ranks that never speak: enough to know what is its own."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def join(rank: int, world: int) -> None:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    yield join
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("shape", "world"), [((7, 5), 3), ((4, 2), 3), ((2, 3), 4), ((1,), 2)])
+def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_path) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    per_rank = -(-shape[0] // world)  # the last ranks have fewer, or none
+    safetensors.numpy.save_file({"weight": numbers}, tmp_path / "one")
+    safetensors.numpy.save_file({"weight": numbers[..., 0]}, tmp_path / "scalar")
+    with safe_open(tmp_path / "one", "pt", backend="pread") as file:
+        for rank in range(world):
+            join_ranks(rank, world)
+            mesh = init_device_mesh("cpu", (world,))
+            like = distribute_tensor(torch.zeros(shape), mesh, [Shard(0)], src_data_rank=None)
+            part = read_like(like, file, "weight")
+            expected = numbers[rank * per_rank : (rank + 1) * per_rank]
+            assert np.array_equal(part.to_local().numpy(), expected)
+            assert (part.shape, part.placements) == (like.shape, like.placements)
+            if shape == (1,):
+                with safe_open(tmp_path / "scalar", "pt") as old:
+                    again = read_like(like, old, "weight")
+                assert np.array_equal(again.to_local().numpy(), expected)
+
+
+# --------------------------------------------------------------- memory
+
+MEMORY = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from transformer_norms.run import checkpoint
+from transformer_norms.training.tensors import load_weights, stored_tensors
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+def more_memory(act):
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before = peak()
+    act()
+    print(peak() - before)
+
+def load():
+    with checkpoint.verify(path).open("model") as file:
+        load_weights(model, file)
+
+model = nn.ParameterList(torch.ones(5 * 2**20) for _ in range(10))
+path = Path(sys.argv[1], "step-00000001")
+save = lambda: checkpoint.save(path.parent, 1, {"model": stored_tensors(model)}, {}, {}, keep=1)
+more_memory(save)
+more_memory(load)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of the memory is read from /proc")
+def test_saving_and_loading_take_the_memory_of_one_tensor(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    largest = 5 * 2**20 * 4
+    assert (tmp_path / "step-00000001" / "model.safetensors").stat().st_size > 10 * largest
+    saving, loading = map(int, done.stdout.split())
+    assert saving < 1.2 * largest, saving / largest
+    assert loading < 1.2 * largest, loading / largest
