@@ -11,7 +11,8 @@ from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.replicas import Replicas, replica_count
+from transformer_norms.training.parallel.micro_batches import MicroBatches
+from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
@@ -88,7 +89,7 @@ def ours(
 def trained(trainer: Trainer) -> None:
     """One step, the threads divided among the replicas, as in a run."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(threads // trainer.replicas)
+    torch.set_num_threads(threads // trainer.micro_batches.replicas.count)
     reason = trainer.train_step()
     torch.set_num_threads(threads)
     assert reason is None, reason
@@ -96,10 +97,17 @@ def trained(trainer: Trainer) -> None:
 
 def trained_alone(trainer: Trainer) -> None:
     """One step without replicas: only this thread's operators are recorded."""
-    loss = trainer.loss
-    trainer.loss = loss.losses[0] if isinstance(loss, Replicas) else loss
+    shared = trainer.micro_batches
+    trainer.micro_batches = MicroBatches(
+        trainer.loss,
+        count=shared.count,
+        asked=trainer.settings.accumulation,
+        replicas=1,
+        ranks=trainer.ranks,
+        seed=shared.seed,
+    )
     trainer.train_step()
-    trainer.loss = loss
+    trainer.micro_batches = shared
 
 
 def parameters(model: nn.Module) -> int:

@@ -14,7 +14,7 @@ from transformer_norms import ConfigError, compose
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.replicas import Replicas, replica_count, rows_independent
+from transformer_norms.training.parallel.replicas import Replicas, examine_rows, replica_count
 
 VOCABULARY = 31
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
@@ -30,6 +30,10 @@ def trainer_of(*overrides, replicas=2, rows=4):
     return build_trainer(config, model, lambda step: tokens, lambda: [tokens[:3]], replicas)
 
 
+def losses_of(trainer):
+    return trainer.micro_batches.replicas.losses
+
+
 def gradients(trainer):
     return [parameter.grad for parameter in trainer.parameters]
 
@@ -37,9 +41,9 @@ def gradients(trainer):
 def check_gradients(*typed, **tolerance):
     one, two = (trainer_of(*typed, replicas=count) for count in (1, 2))
     batch = one.batches(0)
-    losses = [sum(t.loss.backward(part, 2) for part in batch.chunk(2)) for t in (one, two)]
+    losses = [trainer.micro_batches.backward(batch, 0) for trainer in (one, two)]
     torch.testing.assert_close(*losses, **tolerance)
-    assert all(p.grad is None for p in two.loss.parameters[1])
+    assert all(p.grad is None for p in two.micro_batches.replicas.parameters[1])
     for wanted, found in zip(gradients(one), gradients(two), strict=True):
         torch.testing.assert_close(found, wanted, **tolerance)
 
@@ -74,8 +78,8 @@ def test_a_replica_has_the_models_weights_and_gradients_of_its_own(typed):
 def own_gradients_alone(*typed):
     """Else two threads would add to one tensor."""
     trainer = trainer_of(*typed)
-    model, replica = (loss.model for loss in trainer.loss.losses)
-    trainer.loss.losses[1].backward(trainer.batches(0), 1)
+    model, replica = (loss.model for loss in losses_of(trainer))
+    losses_of(trainer)[1].backward(trainer.batches(0), 1)
     assert all(p.grad is None for p in model.parameters())
     assert all(p.grad is not None for p in replica.parameters())
     trainer.train_step()
@@ -96,12 +100,13 @@ def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
-def test_what_cannot_be_shared_out_the_model_computes_by_itself():
-    one, two = trainer_of(replicas=1, rows=3), trainer_of(rows=3)
-    for trainer in (one, two):
-        trainer.train_step()
-    assert one.losses == two.losses
-    assert all(torch.equal(p, q) for p, q in zip(one.parameters, two.parameters, strict=True))
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_an_evaluation_computes_each_window_whole(rows):
+    one, two = trainer_of(replicas=1), trainer_of()
+    windows = [one.batches(0), one.batches(0)[:rows], one.batches(0)[:1, :5]]
+    (nats, tokens), (found, found_tokens) = (trainer.evaluate(windows) for trainer in (one, two))
+    assert found_tokens == tokens == sum(window[:, 1:].numel() for window in windows)
+    assert found == pytest.approx(nats, rel=1e-6)
 
 
 def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
@@ -111,10 +116,10 @@ def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
     assert one == pytest.approx(two, rel=1e-6)
     for graph in (False, True):
         with torch.set_grad_enabled(graph):
-            shares = trainers[1].loss._each(batch, lambda loss, share, _: loss.sum(share))
+            shares = trainers[1].micro_batches.replicas.run(lambda loss, i: loss.sum(batch[i:]), 2)
         assert [share.requires_grad for share in shares] == [graph, graph]
-    replica = trainers[1].loss.losses[1].model
-    trainers[1].loss.sum(batch)
+    replica = losses_of(trainers[1])[1].model
+    next(trainers[1].micro_batches.sums([batch]))
     assert replica.training
     assert all(module.training for module in replica.modules())
 
@@ -124,8 +129,7 @@ def test_all_replicas_together_hold_as_many_logits_as_one(monkeypatch):
     check_gradients("trainer.precision=fp64", rtol=1e-11, atol=1e-15)
     for count in (1, 2, 4):
         trainer = trainer_of(replicas=count)
-        losses = trainer.loss.losses if count > 1 else [trainer.loss]
-        shares = zip(losses, trainer.batches(0).chunk(count), strict=True)
+        shares = zip(losses_of(trainer), trainer.batches(0).chunk(count), strict=True)
         pieces = [loss._pieces(*loss._states(share)) for loss, share in shares]
         assert [[len(targets) for _, targets in each] for each in pieces] == [
             [16 // count] * 4
@@ -138,13 +142,13 @@ def test_a_replica_that_fails_fails_the_step(monkeypatch):
     def fails(*_):
         raise ArithmeticError("planted")
 
-    monkeypatch.setattr(trainer.loss.losses[1], "backward", fails)
+    monkeypatch.setattr(losses_of(trainer)[1], "backward", fails)
     with pytest.raises(ArithmeticError, match="planted"):
         trainer.train_step()
 
 
 def test_a_step_that_fails_leaves_no_replica_at_work():
-    replicas, ended = trainer_of().loss, []
+    replicas, ended = trainer_of().micro_batches.replicas, []
 
     def work(loss, *_):
         if loss is replicas.losses[0]:
@@ -153,7 +157,7 @@ def test_a_step_that_fails_leaves_no_replica_at_work():
         ended.append(loss)
 
     with pytest.raises(ArithmeticError, match="planted"):
-        replicas._each(torch.zeros(2, 17, dtype=torch.long), work)
+        replicas.run(work, 2)
     assert ended == replicas.losses[1:]
 
 
@@ -170,12 +174,16 @@ def replicas_of(config, model, threads):
     return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
 
 
+def apart(model):
+    return examine_rows(model) == (True, False, False)
+
+
 ALLOWED = ["norm.allow_noncausal=true"]
 WHOLE = [
     ([], 3, "3 threads"),
     ([], 1, "1 threads"),
     (["trainer.batch_size=65"], 2, "65 sequences"),
-    (["trainer.batch_size=130", "trainer.accumulation=2"], 2, "65 sequences"),
+    (["trainer.batch_size=65", "trainer.accumulation=5"], 2, "65 sequences"),
     (["trainer.compile=true"], 2, "compile"),
     (["model.dropout=0.1"], 2, "draws"),
     (["norm=batchnorm", *ALLOWED], 2, "independent"),
@@ -220,7 +228,7 @@ def test_looking_whether_rows_are_apart_changes_nothing(typed):
     model = build_model(compose([*SIZES, *typed, "model.dropout=0.3"]), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     drawn = torch.get_rng_state()
-    assert not rows_independent(model)
+    assert not apart(model)
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert model.training
@@ -244,9 +252,9 @@ class Counts(torch.nn.Module):
 @pytest.mark.parametrize("norm", [Draws, Counts])
 def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
     model = build_model(compose(SIZES), VOCABULARY)
-    assert rows_independent(model)
+    assert apart(model)
     model.final = norm()
-    assert not rows_independent(model)
+    assert not apart(model)
 
 
 class OfTheBatch(torch.nn.Module):
@@ -258,9 +266,9 @@ class OfTheBatch(torch.nn.Module):
 def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
     model = build_model(compose([*SIZES, typed]), VOCABULARY)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert rows_independent(model)
+    assert apart(model)
     model.blocks[1].mlp.f.mid = OfTheBatch()
-    assert not rows_independent(model)
+    assert not apart(model)
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
@@ -292,7 +300,6 @@ def test_replicas_work_side_by_side():
     """Each waits for the other inside its share: one after the other would wait for ever."""
     trainer = trainer_of()
     both = threading.Barrier(2, timeout=600)
-    arrived = trainer.loss._each(
-        trainer.batches(0), lambda loss, share, _: torch.tensor(both.wait())
-    )
+    replicas = trainer.micro_batches.replicas
+    arrived = replicas.run(lambda loss, i: torch.tensor(both.wait()), 2)
     assert sorted(map(int, arrived)) == [0, 1]

@@ -18,8 +18,8 @@ from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
-from transformer_norms.training.replicas import replica_count
 
 ROOT = Path(__file__).parents[1]
 WINDOW, VOCABULARY, CONTEXT, HEAD = 3, 31, 16, 16
@@ -287,14 +287,14 @@ def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
     trainer = trainer_of(*loss, *typed, replicas=replicas)
     whole = trainer_of(*loss, "trainer.precision=fp64", *typed[1:]).model
     monkeypatch.setattr(loss_module, "LOGITS", 5 * VOCABULARY * replicas)
-    batch, parts = tokens(), 4 // replicas
+    batch = tokens()
     # log-probabilities and logsumexp written out, over all tokens at once
     logits = whole(batch[:, :-1]).flatten(0, 1)
     normalizer = logits.exp().sum(-1).log()
     nats = (normalizer - logits.gather(-1, batch[:, 1:].reshape(-1, 1))[:, 0]).mean()
     trained_on = nats + 0.05 * normalizer.square().mean()
     wanted = torch.autograd.grad(trained_on, list(whole.parameters()))
-    total = sum(trainer.loss.backward(part, parts) for part in batch.chunk(parts))
+    total = trainer.micro_batches.backward(batch, 0)
     near = {"rtol": tolerance, "atol": tolerance / 10}
     expected = torch.stack((trained_on, nats)).to(total.dtype)
     torch.testing.assert_close(total, expected, **near)

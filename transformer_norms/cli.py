@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from transformer_norms import processes
 from transformer_norms.config.compose import (
     check_hydra_keys,
     check_names,
@@ -21,7 +22,7 @@ from transformer_norms.config.compose import (
 )
 from transformer_norms.config.overrides import parse, quote_equations
 from transformer_norms.config.plugins import check as check_plugins
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.names import folder_of_configs
 
 MULTIRUN = ("-m", "--multirun")
@@ -54,8 +55,17 @@ def run_command(body: Callable[[], int], when_stopped: str = "stopped") -> int:
         code = getattr(error, "exit_code", None)
         if code is None:
             raise
-        print(" ".join(str(error).split()), file=sys.stderr)
+        _print_error(error)
         return code
+
+
+def _print_error(error: Exception) -> None:
+    """Prints the error in one line. Of the processes that train one run, the first on each machine
+    says what is wrong with the input, which all see."""
+    line, rank = " ".join(str(error).split()), processes.rank()
+    if isinstance(error, (ConfigError, InputError)) and processes.local_rank() > 0:
+        return
+    print(f"rank {rank}: {line}" if rank else line, file=sys.stderr)
 
 
 def print_line(text: str) -> None:
@@ -81,11 +91,14 @@ def _run(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"{unknown[0]}: there is no such flag; there are -m, --power, --help, --cfg job"
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("WORLD_SIZE is above 1: a run is one process; there is no parallel= yet")
     overrides = [argument for argument in arguments if argument not in flags]
     named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
     many = named or any(flag in MULTIRUN for flag in flags)
+    if many and processes.launched():
+        raise ConfigError(
+            "torchrun starts one run in many processes, and this is a sweep; start it with python "
+            "(launcher=pool runs several runs at a time, launcher=slurm on a cluster)"
+        )
     if POWER in flags:
         return _print_power(overrides, many)
     if many:
@@ -98,17 +111,19 @@ def _run(arguments: Sequence[str]) -> int:
         "val_loss": summary["val_loss"],
         "tokens_per_second": summary.get("tokens_per_second"),
     }
-    print(json.dumps(answer, allow_nan=False), flush=True)
+    if processes.rank() == 0:
+        print(json.dumps(answer, allow_nan=False), flush=True)
     return CODES[summary["status"]]
 
 
 def _train(overrides: Sequence[str]) -> dict[str, Any]:
     """Trains one run, mirrored to W&B if the config says so, and returns its summary."""
     config = compose(overrides)  # before torch is imported
+    processes.check_launch(config.parallel.type)
     from transformer_norms.run.run import train
     from transformer_norms.tracking.mirror import Mirror
 
-    if config.tracking.type == "none":
+    if config.tracking.type == "none" or processes.rank() > 0:
         return train(config)
     mirror = Mirror(config.tracking.mode)
     try:

@@ -34,6 +34,12 @@ class Busy(RuntimeError):
     exit_code = 75
 
 
+class LostRank(RuntimeError):
+    """Another process of this run has ended. The same command goes on from the last checkpoint."""
+
+    exit_code = 1
+
+
 def describe_error(error: Exception) -> str:
     """The error's kind and message in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from transformer_norms import processes
 from transformer_norms.text_tables import printable
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ def track(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
 
 
 def say(line: str) -> None:
-    """Prints one line for a person: on stderr, without control characters."""
-    print(printable(line), file=sys.stderr, flush=True)
+    """Prints one line for a person: on stderr, without control characters. Of the processes that
+    train one run, the first speaks."""
+    if processes.rank() == 0:
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 class Screen:
@@ -121,7 +124,7 @@ class Live:
         self.news = News(what, done, total, more)  # in one step, since the thread reads it
 
     def _show(self) -> None:
-        if self.over.wait(QUIET):
+        if self.over.wait(QUIET) or processes.rank() > 0:
             return
         while not self.news.what:  # the work has not said anything yet
             if self.over.wait(_LOOK_EVERY):

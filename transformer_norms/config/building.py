@@ -14,8 +14,10 @@ from transformer_norms.model.position import POSITIONS, rotary_bases
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
-from transformer_norms.training.loss import LOSSES
+from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parallel.micro_batches import MicroBatches, micro_batch_count
+from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.trainer import Trainer, Windows
@@ -74,11 +76,15 @@ def build_trainer(
     batches: Callable[[int], Any],
     validation: Windows,
     replicas: int = 1,
+    ranks: Ranks = ALONE,
+    micro_batches: int = 0,
 ) -> Trainer:
-    """Returns the trainer of a composed config. Moves the model to the config's device. `replicas`
-    of it share a batch; `replica_count` says how many can. Each replica works on as many threads as
-    torch has, so a caller who asks for several divides the threads among them
-    (torch.set_num_threads)."""
+    """Returns the trainer of a composed config. Moves the model to the config's device.
+
+    `ranks`, and `replicas` of the model on each, share the `micro_batches` of a step, which are by
+    default as few as can be shared; `replica_count` says how many replicas there can be. Each
+    replica works on as many threads as torch has, so a caller who asks for several divides the
+    threads among them (torch.set_num_threads)."""
     settings = config.trainer
     model = model.to(settings.device)
     if settings.compile:
@@ -87,6 +93,9 @@ def build_trainer(
     if settings.activation_checkpointing:
         model.through = recompute
     optimizers = OPTIMIZERS.maker(config.optimizer)(model)
+    criterion = LOSSES.maker(config.loss)()
+    loss = ModelLoss(model, criterion, device=settings.device, precision=settings.precision)
+    asked = settings.accumulation
     return Trainer(
         model,
         batches,
@@ -94,8 +103,15 @@ def build_trainer(
         [optimizers] if isinstance(optimizers, Optimizer) else optimizers,
         SCHEDULES.maker(config.schedule),
         settings,
-        criterion=LOSSES.maker(config.loss)(),
-        seed=config.seed,
+        loss=loss,
+        micro_batches=MicroBatches(
+            loss,
+            count=micro_batches or micro_batch_count(asked, replicas, ranks.count),
+            asked=asked,
+            replicas=replicas,
+            ranks=ranks,
+            seed=config.seed,
+        ),
+        ranks=ranks,
         warmup=config.schedule.get("warmup", 0),
-        replicas=replicas,
     )

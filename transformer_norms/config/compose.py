@@ -31,6 +31,7 @@ from transformer_norms.names import (
 )
 
 MOST_WORKERS = 1024
+PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Choices:
     def choose(self, axis: str, name: str) -> "Choices":
         """Returns the choices with another option of an axis."""
         values = {**self.values, axis: self.option(axis, name)}
-        return replace(self, values=values, axes={**self.axes, axis: name})
+        axes = {**self.axes, axis: name} if axis in AXES_OF_A_RUN else self.axes
+        return replace(self, values=values, axes=axes)
 
 
 def compose(overrides: Iterable[str] = ()) -> Config:
@@ -145,7 +147,7 @@ def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Ch
     """Returns a saved run's choices with what was typed. An option that the saved run used has the
     content that it had then."""
     read = _option_reader(folder)
-    of_a_command = {"plugins": "none", "again": False, "continue_from": "none"}
+    of_a_command = {"plugins": "none", "again": False, "continue_from": "none", **PARALLEL}
     choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
     for pair in (pair for pair in typed if pair.key in AXES):
         if pair.key not in CHOSEN:
@@ -217,6 +219,11 @@ def check_hydra_keys(typed: Iterable[str]) -> None:
     typed = list(typed)
     for pair in (pair for pair in parse(typed) if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
+        if pair.key == "parallel" and pair.word != "none":
+            raise ConfigError(
+                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
+                "(launcher=pool runs several at a time)"
+            )
     try:
         composed = _compose_with_hydra(typed, None)
     except ConfigError as error:

@@ -89,6 +89,8 @@ def complete(saved: Any) -> Any:
         for node, key, value in younger_keys(tree):
             chosen = key == "lr_factor" and tree is saved  # old inits state no factors
             node.setdefault(key, dict.fromkeys(GROUPS, "auto") if chosen else copy.deepcopy(value))
+        if isinstance(tree, dict):
+            tree.setdefault("parallel", {"type": "none"})
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}

@@ -49,7 +49,7 @@ class Saved:
         under `resolved`."""
         stated, computed = flat(self.resolved), flat(to_mapping(config)["resolved"])
         for key in [*computed, *(key for key in stated if key not in computed)]:
-            if key not in _OF_A_COMMAND and stated.get(key) != computed.get(key):
+            if key.partition(".")[0] not in _OF_A_COMMAND and stated.get(key) != computed.get(key):
                 raise ConfigError(
                     f"{key}: under resolved stands {stated.get(key)!r}, and {computed.get(key)!r} "
                     "comes of what was chosen. To change a saved run leave the file as it is and "

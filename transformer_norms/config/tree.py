@@ -17,7 +17,7 @@ from transformer_norms.data.settings import DataSettings
 from transformer_norms.kinds import Flag, Mark, Text, Values, marks_of, node, value_at
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.names import Registry
-from transformer_norms.training.settings import TrainerSettings
+from transformer_norms.training.settings import ParallelSettings, TrainerSettings
 
 
 def _folder_name(text: str) -> str:
@@ -75,6 +75,7 @@ class Config(ModelConfig):
     schedule: Values
     trainer: TrainerSettings
     tracking: Annotated[Values, Mark.ASIDE]
+    parallel: Annotated[ParallelSettings, Mark.ASIDE, Mark.COMMAND]
     study: Annotated[Study, Mark.ASIDE]
     plugins: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
     again: Annotated[Flag, Mark.ASIDE, Mark.COMMAND]

@@ -12,7 +12,36 @@ from transformer_norms.run.summary import LARGEST, Summary
 from transformer_norms.training.trainer import Trainer
 
 
-class Record:
+class Follower:
+    """The record of a rank that does not write. It takes part in what all ranks do together, and
+    knows the same steps as the record of rank 0."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+        self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
+        self.diverged: str | None = None
+
+    def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
+        """Returns the loss in nats per token, from the summed nats."""
+        return {f"{split}/loss": nats / tokens, f"{split}/bpb": nats / tokens}
+
+    def rewind(self, written: int) -> int:
+        raise NotImplementedError("rank 0 alone has rows to remove")
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.written = row["step"]
+
+    def checkpoint(self, trainer: Trainer) -> None:
+        checkpoint.follow(trainer.tensors())
+        self.saved = trainer.step
+
+    def summarize(self, trainer: Trainer, **changed: Any) -> None:
+        self.summary = replace(self.summary, step=trainer.step, **changed)
+
+    def progress(self, trainer: Trainer) -> None: ...
+
+
+class Record(Follower):
     """The run folder for the trainer. `summary` is written whole at every checkpoint."""
 
     def __init__(
@@ -24,20 +53,18 @@ class Record:
         bits_per_byte: Callable[[str, float], float],
         watch: Callable[[Trainer, float | None], None],
     ) -> None:
-        self.folder, self.summary, self.keep = folder, summary, keep
+        super().__init__(summary)
+        self.folder, self.keep = folder, keep
         self.bits_per_byte, self.watch = bits_per_byte, watch
         self.metrics = MetricsFile(folder / "metrics.jsonl")
-        self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
-        self.diverged: str | None = None
 
-    def rewind(self, step: int, written: int) -> None:
-        """Removes the rows after the checkpoint of `step`, from which the run goes on: the rows
-        after step `written`, which was the last row at that checkpoint. A later row of the same
-        step is measured again, because the trainer is in its earlier state."""
+    def rewind(self, written: int) -> int:
+        """Removes the rows after step `written`, which was the last row at the checkpoint from
+        which the run goes on. Returns the step of the last row that is left. A later row of the
+        checkpoint's step is measured again, because the trainer is in its earlier state."""
         self.metrics.truncate_after(written)
         rows = read_metrics(self.metrics.path)
-        self.written = rows[-1]["step"] if rows else 0
-        self.saved = step
+        return rows[-1]["step"] if rows else 0
 
     def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
         """Returns the loss in nats per token and in bits per byte, from the summed nats."""

@@ -4,6 +4,7 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -24,15 +25,17 @@ from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
+from transformer_norms.run.identity import differing_names
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.record import Record
+from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
+from transformer_norms.run.work_division import divide, divide_again, threads_of
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.replicas import replica_count
+from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
@@ -75,49 +78,74 @@ class Run:
 
     def __init__(self, plan: Plan, weights_only: bool = False) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
-        self.weights_only = weights_only
+        self.weights_only, self.ranks = weights_only, ALONE
 
     def train(self, stopping: Stopping, follow: Follow) -> Summary:
-        """Trains to the end or to a signal."""
-        model, tokens = self._build()
-        parameters = sum(p.numel() for p in model.parameters())
+        """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
+        tokens = self.plan.tokens()
         data = Data(
             identity=self.plan.data_identity,
             fingerprint=tokens.fingerprint,
             **tokens.facts,
             **self.plan.ngrams(tokens),
         )
+        self.ranks = join(self.config.parallel.type, self.config.trainer.device)
+        self._check_ranks(data)
+        model = self._build(tokens)
+        parameters = sum(p.numel() for p in model.parameters())
         say(_introduction(data, parameters))
+        with ExitStack() as holding:
+            summary = self.ranks.on_first(lambda: self._begin(holding, tokens, data, parameters))
+            if not summary.ended:
+                with Live(stays=True) as live:
+                    record = self._record(tokens, summary, live, follow)
+                    summary = self._train_or_fail(model, tokens, record, stopping, live)
+        self.ranks.leave()
+        return summary
+
+    def _check_ranks(self, data: Data) -> None:
+        """Raises ConfigError unless all ranks would train the same run."""
+        where = {"folder": str(self.folder), "tokens": data.fingerprint, **self.plan.code}
+        first, *others = self.ranks.gather(where)
+        for rank, other in enumerate(others, 1):
+            if names := differing_names(first, other):
+                raise ConfigError(
+                    f"parallel={self.config.parallel.type}: rank {rank} has another "
+                    f"{', '.join(names[:3])} than rank 0; all need one folder, code and data"
+                )
+
+    def _begin(self, holding: ExitStack, tokens: Tokens, data: Data, parameters: int) -> Summary:
+        """Locks the folder for as long as `holding` is entered, and writes what a run begins with.
+        Returns its summary, which says where another process has ended the run meanwhile."""
         with storage(self.folder):
             # Weights and two moments for each kept checkpoint and the one being written.
             preflight(self.folder, int((self.config.trainer.keep + 1) * parameters * 12 * 1.1))
             self.folder.mkdir(parents=True, exist_ok=True)
-        with hold_run(self.folder):
-            before = read_summary(self.folder)
-            if before and before.ended:  # by another process, since this one looked
-                say(f"{path_text(self.folder)} has {before.status} meanwhile")
-                return before
-            summary = self._summary(before, data, parameters)
-            self._write_first(tokens, summary)
-            with Live(stays=True) as live:
-                record = self._record(tokens, summary, live, follow)
-                return self._train_or_fail(model, tokens, record, stopping, live)
+        holding.enter_context(hold_run(self.folder))
+        before = read_summary(self.folder)
+        if before and before.ended:
+            say(f"{path_text(self.folder)} has {before.status} meanwhile")
+            return before
+        summary = self._summary(before, data, parameters)
+        self._write_first(tokens, summary)
+        return summary
 
-    def _build(self) -> tuple[Transformer, Tokens]:
-        """Builds the model and opens the tokens. A resumed run keeps its threads and replicas."""
-        config, before = self.config, read_summary(self.folder)
-        threads = (before and before.threads) or config.trainer.threads
-        self.threads = machine.cores() if threads == "auto" else threads
-        torch.set_num_threads(self.threads)
-        tokens = self.plan.tokens()
+    def _build(self, tokens: Tokens) -> Transformer:
+        """Builds the model, and divides the work of a step. A run that goes on keeps the division
+        as far as its digits depend on it."""
+        config, keys = self.config, self.config.trainer
+        before = self.ranks.on_first(lambda: read_summary(self.folder))
+        torch.set_num_threads((before and before.threads) or threads_of(keys, self.ranks))
         model = build_model(config, tokens.vocab_size)
-        self.replicas = (before and before.replicas) or replica_count(
-            config.trainer, model, self.threads, OPTIMIZERS[config.optimizer.type]
-        )
+        if before:
+            self.division = divide_again(before, keys, model, self.ranks)
+        else:
+            optimizer = OPTIMIZERS[config.optimizer.type]
+            self.division = divide(keys, model, optimizer, self.ranks)
         self.start = None if before else self._measure_start(model, tokens)
         looks_ahead = lookahead_warnings(model, tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
-        return model, tokens
+        return model
 
     def _measure_start(self, model: Transformer, tokens: Tokens) -> Start | None:
         """Measures the untrained model on the first batch, which variants of one seed share. A run
@@ -129,7 +157,7 @@ class Run:
         return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
-        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
+        self, model: Transformer, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
     ) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
         try:
@@ -137,12 +165,13 @@ class Run:
         except (Preempted, StorageError):
             raise
         except Exception:
-            error = traceback.format_exc()
-            record.summary = replace(record.summary, status="failed", error=error)
-            record.summary.write(self.folder)
+            if self.ranks.writes:
+                error = traceback.format_exc()
+                record.summary = replace(record.summary, status="failed", error=error)
+                record.summary.write(self.folder)
             raise
         finally:
-            torch.set_num_threads(self.threads)
+            torch.set_num_threads(self.division.threads)
 
     def _summary(self, before: Summary | None, data: Data, parameters: int) -> Summary:
         """Returns the summary of a run that begins, or that goes on from `before`."""
@@ -160,8 +189,7 @@ class Run:
                 **machine.commit(),
                 source=self.plan.code,
                 device=machine.device(config.trainer.device),
-                threads=self.threads,
-                replicas=self.replicas,
+                **self._divided(),
                 weights_only=self.weights_only,
                 start=self.start,
                 warnings=self.warnings,
@@ -173,7 +201,19 @@ class Run:
                 f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
                 "again=true runs it anew beside it"
             )
-        return replace(before, status="running", error=None, process=this_process())
+        changed = {**self._divided(), "process": this_process()}
+        return replace(before, status="running", error=None, **changed)
+
+    def _divided(self) -> dict[str, Any]:
+        """Returns what the summary says of how the work is divided."""
+        divided = self.division
+        return {
+            "threads": divided.threads,
+            "replicas": divided.replicas,
+            "parallel": self.config.parallel.type,
+            "ranks": divided.ranks,
+            "micro_batches": divided.micro_batches,
+        }
 
     def _write_first(self, tokens: Tokens, summary: Summary) -> None:
         if not (self.folder / "summary.json").exists():
@@ -184,7 +224,9 @@ class Run:
                 write_bytes(self.folder / "metrics.jsonl", rows)
         summary.write(self.folder)
 
-    def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Record:
+    def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Follower:
+        if not self.ranks.writes:
+            return Follower(summary)
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
         following = False
 
@@ -204,19 +246,28 @@ class Run:
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
     def _train(
-        self, model: Transformer, tokens: Tokens, record: Record, stopping: Stopping, live: Live
+        self, model: Transformer, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
     ) -> Summary:
         keys, context = self.config.trainer, self.config.model.context
         batches = Batches(tokens.train, context, keys.batch_size, self.config.data.seed)
         validation = self._windows(tokens.val, live, "validation")
         machine.forget_memory(keys.device)
-        torch.set_num_threads(self.threads // self.replicas)
-        trainer = build_trainer(self.config, model, batches, validation, self.replicas)
+        divided = self.division
+        torch.set_num_threads(divided.threads_each)
+        trainer = build_trainer(
+            self.config,
+            model,
+            batches,
+            validation,
+            divided.replicas,
+            ranks=self.ranks,
+            micro_batches=divided.micro_batches,
+        )
         self._restore(trainer, record)
         for line in self.warnings:
             say(f"warning: {line}")
         stopping.patient = True
-        if stopping.asked:
+        if self.ranks.any(stopping.asked):
             raise Preempted("a signal")
         results: dict[str, Any] = {"status": trainer.fit(record, stopping)}
         results["peak_memory"] = machine.peak_memory(keys.device)
@@ -232,12 +283,12 @@ class Run:
         record.progress(trainer)
         if results["status"] == "finished" and not record.summary.trained:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
-        if results["status"] in ENDED:
+        if results["status"] in ENDED and self.ranks.writes:
             self._draw(record.summary)
         return record.summary
 
     def _test(
-        self, trainer: Trainer, record: Record, batches: Iterator[Batch], stopping: Stopping
+        self, trainer: Trainer, record: Follower, batches: Iterator[Batch], stopping: Stopping
     ) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
         nats = trainer.evaluate(batches, stopping)
@@ -268,19 +319,24 @@ class Run:
 
         return read_windows
 
-    def _restore(self, trainer: Trainer, record: Record) -> None:
+    def _restore(self, trainer: Trainer, record: Follower) -> None:
         """Loads the folder's newest checkpoint that verifies, or else that of the origin."""
+        saved = self.ranks.on_first(self._newest_checkpoint)
+        step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
+        written = self.ranks.on_first(lambda: record.rewind(written))
+        record.written, record.saved = written, step
+        if saved is None:
+            return
+        with saved.open("model") as model, saved.open("optimizer") as optimizer:
+            trainer.restore(saved.state, model, optimizer)
+        say(f"{path_text(self.folder)} goes on from step {saved.step}")
+
+    def _newest_checkpoint(self) -> checkpoint.Checkpoint | None:
         remove_leftovers(self.folder / "checkpoints")
         saved = checkpoint.newest(self.folder / "checkpoints", say)
         if saved is None and self.plan.origin is not None:
             saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
-        if saved is None:
-            record.rewind(0, 0)
-            return
-        with saved.open("model") as model, saved.open("optimizer") as optimizer:
-            trainer.restore(saved.state, model, optimizer)
-        record.rewind(saved.step, saved.state.get("written", saved.step))
-        say(f"{path_text(self.folder)} goes on from step {saved.step}")
+        return saved
 
 
 def _progress_text(trainer: Trainer, val_loss: float | None) -> str:

@@ -103,7 +103,10 @@ class Summary:
     source: dict[str, str] = field(default_factory=dict)
     device: str | None = None
     threads: Whole | None = None
-    replicas: Whole | None = None
+    replicas: Whole | None = None  # of the model, in each process
+    parallel: str | None = None
+    ranks: Whole | None = None  # processes; none is one
+    micro_batches: Whole | None = None  # of a step
     weights_only: bool = False
     warnings: list[str] = field(default_factory=list)
     process: dict[str, Any] = field(default_factory=dict)  # pid and host of the last trainer

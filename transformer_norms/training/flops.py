@@ -65,5 +65,6 @@ def utilisation(flops: float, seconds: float, peak: float | None) -> float | Non
 def work(trainer: Trainer, context: int, device: str, precision: str) -> dict[str, float | None]:
     """Returns what a run computed, and how well it used the device of that name."""
     flops = flops_per_token(trainer, context) * trainer.tokens
-    used = utilisation(flops, trainer.seconds, peak(device, precision))
+    most = peak(device, precision)
+    used = utilisation(flops, trainer.seconds, most and most * trainer.ranks.count)
     return {"flops": flops, "model_flops_utilisation": used}

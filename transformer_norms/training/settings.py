@@ -31,9 +31,18 @@ Precision = Annotated[Literal["fp32", "bf16", "fp64"], BeforeValidator(_refuse_f
 
 
 @node
+class ParallelSettings:
+    """`parallel=ddp`: each process that torchrun started has the whole model, and computes a share
+    of a step's micro-batches. `parallel=fsdp`: each has a shard of every weight, too."""
+
+    type: Literal["none", "ddp", "fsdp"]
+
+
+@node
 class TrainerSettings:
-    """`trainer.*`: `steps` optimizer steps of `batch_size` sequences (over all devices and
-    accumulation); the `*_every` are in steps, 0 is never; `keep` is in checkpoints."""
+    """`trainer.*`: `steps` optimizer steps of `batch_size` sequences over all devices, read in
+    `accumulation` micro-batches or a multiple of it; the `*_every` are in steps, 0 is never; `keep`
+    is in checkpoints."""
 
     steps: Positive
     batch_size: Annotated[Positive, Field(le=2**20)]

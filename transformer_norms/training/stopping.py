@@ -3,10 +3,14 @@
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+from transformer_norms import processes
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+ONE_WISH = 10.0  # seconds
 PREEMPTED = 75  # the exit code that says: run the same command again
 
 
@@ -16,11 +20,13 @@ class Preempted(Exception):
 
 class Stopping:
     """While entered, SIGTERM, SIGINT and SIGUSR1 set `asked`, or raise Preempted until `patient` is
-    set. A second signal ends the process at once: what is on disk verifies at any time.
+    set. A second signal ends the process at once: what is on disk verifies at any time. Under
+    torchrun it does so after ONE_WISH seconds, because torchrun passes on what all have received.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.asked_at = 0.0
         self.patient = False
         self._before: dict[int, Any] = {}
 
@@ -37,8 +43,11 @@ class Stopping:
                 outer.asked = outer.asked or self.asked
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.asked and processes.launched() and now - self.asked_at < ONE_WISH:
+            return
         if self.asked:
             os._exit(PREEMPTED)
-        self.asked = True
+        self.asked, self.asked_at = True, now
         if not self.patient:
             raise Preempted(signal.Signals(number).name)

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.divergence import Divergence
-from transformer_norms.training.loss import Batch, Criterion, ModelLoss
+from transformer_norms.training.loss import Batch, ModelLoss
+from transformer_norms.training.parallel.micro_batches import MicroBatches
+from transformer_norms.training.parallel.ranks import Ranks
 from transformer_norms.training.probes import Probes
-from transformer_norms.training.replicas import Replicas
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Stopping
 from transformer_norms.training.tensors import (
@@ -44,18 +45,17 @@ class Trainer:
         schedule: Callable[[int, int], float],
         settings: TrainerSettings,
         *,
-        criterion: Criterion,
-        seed: int,
+        loss: ModelLoss,
+        micro_batches: MicroBatches,
+        ranks: Ranks,
         warmup: int = 0,
-        replicas: int = 1,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-        self.settings, self.seed, self.replicas = settings, seed, replicas
+        self.settings, self.loss = settings, loss
+        self.micro_batches, self.ranks = micro_batches, ranks
         self.parameters = list(model.parameters())
-        loss = ModelLoss(model, criterion, device=settings.device, precision=settings.precision)
-        self.loss = loss if replicas == 1 else Replicas(loss, replicas)
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.step, self.tokens = 0, 0
@@ -72,9 +72,11 @@ class Trainer:
         measured = True
         while measured:
             measured = self.measure(record, stopping)
-            if self._due(self.settings.checkpoint_every) and record.saved != self.step:
-                record.checkpoint(self)
-            if self.step == self.settings.steps or stopping.asked or not measured:
+            if self._due(self.settings.checkpoint_every):
+                self._save(record)
+            if self.step == self.settings.steps or not measured:
+                break
+            if self.ranks.any(stopping.asked):
                 break
             begun = time.perf_counter()
             reason = self.train_step()
@@ -82,8 +84,7 @@ class Trainer:
             if reason is not None:
                 return self._record_divergence(record, reason)
             record.progress(self)
-        if record.saved != self.step:
-            record.checkpoint(self)
+        self._save(record)
         if self.step < self.settings.steps or not measured:
             return "preempted"
         reason = self.divergence.end(self.final, self.best)
@@ -97,10 +98,7 @@ class Trainer:
                 group["lr"] = peak * rate
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
-        self._seed_dropout()
-        total = torch.zeros(2, device=self.settings.device, dtype=self.parameters[0].dtype)
-        for part in batch.chunk(self.settings.accumulation):
-            total += self.loss.backward(part, self.settings.accumulation)
+        total = self.micro_batches.backward(batch, self.step)
         probe.gradients()
         norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
         loss, nats, norm_here = torch.stack((*total, norm.to(total.dtype))).tolist()
@@ -160,15 +158,22 @@ class Trainer:
         """Returns the summed nats and the number of predicted tokens; None where a signal cut it
         short."""
         begun = time.perf_counter()
-        self.model.eval()
         nats, tokens = torch.zeros((), dtype=torch.float64, device=self.settings.device), 0
-        for window in windows:
-            if stopping is not None and stopping.asked:
-                self.model.train()
-                return None
-            nats += self.loss.sum(window).double()
-            tokens += window[:, 1:].numel()
-        self.model.train()
+
+        def counted() -> Iterator[Batch]:
+            nonlocal tokens
+            for window in windows:
+                tokens += window[:, 1:].numel()
+                yield window
+
+        self.model.eval()
+        try:
+            for sum_of_window in self.micro_batches.sums(counted()):
+                nats += sum_of_window.double()
+                if stopping is not None and self.ranks.any(stopping.asked):
+                    return None
+        finally:
+            self.model.train()
         summed = nats.item()
         self.evaluation_seconds += time.perf_counter() - begun
         return summed, tokens
@@ -176,18 +181,15 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
 
-    def _seed_dropout(self) -> None:
-        """Makes what a step drops depend on its number alone. Nothing else draws."""
-        digest = hashlib.sha256(f"{self.seed}/{self.step}".encode()).digest()
-        torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
-        if self.settings.device == "cuda":
-            torch.cuda.manual_seed(int.from_bytes(digest[:7], "big"))
-
     def _record_divergence(self, record: Any, reason: str) -> str:
         record.diverged = reason
-        if record.saved != self.step:
-            record.checkpoint(self)
+        self._save(record)
         return "diverged"
+
+    def _save(self, record: Any) -> None:
+        if record.saved != self.step:
+            self.micro_batches.check_ranks()
+            record.checkpoint(self)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Returns every number that the next step depends on, by name."""

@@ -1,0 +1,132 @@
+"""A step as a sum of micro-batches, added in one fixed order whoever computes them.
+
+A micro-batch runs on another rank, on another replica, or later on the same one. This decides where
+and when it runs. The tree in which gradients are added does not know it, so that 1, 2 and 4 ranks
+give the same bits.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from math import lcm
+
+import torch
+from torch import Tensor
+
+from transformer_norms.training.loss import Batch, ModelLoss
+from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
+from transformer_norms.training.parallel.replicas import Replicas, add_gradients, take_gradients
+
+
+def micro_batch_count(accumulation: int, replicas: int, ranks: int) -> int:
+    """Returns the least multiple of `accumulation` that the replicas of all ranks share evenly."""
+    return lcm(accumulation, replicas * ranks)
+
+
+class MicroBatches:
+    """The `count` micro-batches of a step, shared evenly by the ranks and by the replicas of each.
+
+    `asked` are those of trainer.accumulation. An evaluation's windows have the size of these, and
+    are cut into pieces of a micro-batch's size where they are even.
+    """
+
+    def __init__(
+        self, loss: ModelLoss, *, count: int, asked: int, replicas: int, ranks: Ranks, seed: int
+    ) -> None:
+        assert count % asked == 0
+        assert count % (replicas * ranks.count) == 0
+        self.count, self.pieces, self.ranks, self.seed = count, count // asked, ranks, seed
+        # Of a batch that is cut further than asked, each piece's logits are as much smaller.
+        loss.side_by_side = self.pieces
+        self.replicas = Replicas(loss, replicas)
+
+    def backward(self, batch: Batch, step: int) -> Tensor:
+        """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
+        Returns that loss and the cross-entropy. All is the same on all ranks."""
+        rows, share = len(batch) // self.count, self.count // self.ranks.count
+        parts = [(i * rows, part) for i, part in enumerate(batch.split(rows))]
+        own = parts[self.ranks.rank * share :][:share]
+        each = share // self.replicas.count
+
+        def add_share(loss: ModelLoss, replica: int) -> Tensor:
+            return self._add(loss, own[replica * each :][:each], step)
+
+        total = add_in_tree(self.replicas.run(add_share, self.replicas.count), torch.add)
+        gradients = self.replicas.gradients()
+        self.ranks.add([total, *gradients])
+        return total
+
+    def _add(self, loss: ModelLoss, parts: Sequence[tuple[int, Batch]], step: int) -> Tensor:
+        """Leaves the sum of the gradients of some micro-batches in the parameters of one model.
+        Each comes with the number of its first sequence in the step's batch."""
+        if len(parts) == 1:
+            first, part = parts[0]
+            seed_dropout(self.seed, step, first)
+            return loss.backward(part, self.count)
+        half = len(parts) // 2
+        parameters = list(loss.model.parameters())
+        total = self._add(loss, parts[:half], step)
+        before = take_gradients(parameters)
+        total = total + self._add(loss, parts[half:], step)
+        add_gradients(parameters, before)
+        return total
+
+    def sums(self, windows: Iterable[Batch]) -> Iterator[Tensor]:
+        """Yields the sum of the cross-entropy over the tokens of each window, in order, the same on
+        all ranks."""
+        counts: deque[int] = deque()
+
+        def pieces() -> Iterator[Batch]:
+            for window in windows:
+                even = len(window) % self.pieces == 0
+                cut = window.chunk(self.pieces) if even else [window]
+                counts.append(len(cut))
+                yield from cut
+
+        sums = self._sums(pieces())
+        for first in sums:
+            rest = islice(sums, counts.popleft() - 1)
+            yield add_in_tree([first, *rest], torch.add)
+
+    def check_ranks(self) -> None:
+        """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
+        if self.ranks.count > 1:
+            weights = self.replicas.parameters[0]
+            self.ranks.check_equal(torch.stack([_checksum(p) for p in weights]), "weight")
+
+    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
+        """Yields the sum of each piece, which one replica of one rank computes."""
+        width = self.replicas.count
+        while group := list(islice(pieces, self.ranks.count * width)):
+            own = group[self.ranks.rank * width :][:width]
+            yield from self._collect(self._sums_here(own))[: len(group)]
+
+    def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
+        return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))
+
+    def _collect(self, found: Sequence[Tensor]) -> Tensor:
+        """Returns the sums that all ranks found, in order. A rank that had fewer pieces fills up
+        with zeros."""
+        parameter = self.replicas.parameters[0][0]
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        sums = torch.zeros(self.replicas.count, dtype=dtype, device=parameter.device)
+        for i, one in enumerate(found):
+            sums[i] = one
+        return self.ranks.stack(sums).flatten()
+
+
+def _checksum(weight: Tensor) -> Tensor:
+    """Returns the sum of the bits of all numbers, read as integers."""
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return weight.detach().view(integers[weight.element_size()]).sum(dtype=torch.int64)
+
+
+def seed_dropout(seed: int, step: int, first: int) -> None:
+    """Makes what a micro-batch drops depend on the step and on the number of its first sequence in
+    the step's batch. Nothing else is drawn while a model trains."""
+    text = f"{seed}/{step}/{first}" if first else f"{seed}/{step}"
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(number)

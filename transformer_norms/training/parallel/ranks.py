@@ -1,0 +1,167 @@
+"""The processes that train one run together: torch.distributed, as far as a run needs it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor
+
+from transformer_norms import processes
+from transformer_norms.errors import ConfigError, LostRank
+
+T = TypeVar("T")
+BUCKET = 1 << 24  # numbers that are sent at a time: 64 MiB in float32
+
+
+def add_in_tree(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
+    """Returns the sum of the parts: that of the first half plus that of the second half, each added
+    likewise. Whoever holds 1/2, 1/4, .. of the parts in order holds a branch of this tree, so that
+    the sum has the same bits however many hold them."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return add(add_in_tree(parts[:half], add), add_in_tree(parts[half:], add))
+
+
+class Ranks:
+    """`count` processes, of which this one is number `rank`, and number `local_rank` of the
+    `local_count` on its machine. Every method is called by all of them in the same order, and
+    returns the same on all. `Ranks()` is a process alone, for which each method returns at once.
+    """
+
+    def __init__(
+        self, rank: int = 0, count: int = 1, local_rank: int = 0, local_count: int = 1
+    ) -> None:
+        self.rank, self.count = rank, count
+        self.local_rank, self.local_count = local_rank, local_count
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the run folder and talks to the user."""
+        return self.rank == 0
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces each tensor by its sum over the ranks, added in the tree.
+
+        Each rank adds the slice of every rank that is its own to add, and all exchange the sums: as
+        many bytes as a ring's, in an order that does not depend on the number of ranks.
+        """
+        if self.count == 1:
+            return
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.flatten() for tensor in bucket])
+            size = flat.numel()
+            flat = torch.nn.functional.pad(flat, (0, -size % self.count))
+            slices = torch.empty_like(flat)
+            with _together():
+                distributed.all_to_all_single(slices, flat)
+                own = add_in_tree(slices.chunk(self.count), torch.add)
+                distributed.all_gather_single(flat, own)
+            sums = flat[:size].split([tensor.numel() for tensor in bucket])
+            for tensor, total in zip(bucket, sums, strict=True):
+                tensor.copy_(total.view_as(tensor))
+
+    def stack(self, tensor: Tensor) -> Tensor:
+        """Returns the tensors of all ranks, in their order, along a new first axis."""
+        if self.count == 1:
+            return tensor[None]
+        stacked = tensor.new_empty(self.count, *tensor.shape)
+        with _together():
+            distributed.all_gather_single(stacked, tensor.contiguous()[None])
+        return stacked
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether the flag is set on any rank."""
+        if self.count == 1:
+            return flag
+        flags = torch.tensor([flag], dtype=torch.uint8)
+        with _together():
+            distributed.all_reduce(flags, distributed.ReduceOp.MAX)
+        return bool(flags.item())
+
+    def gather(self, value: T) -> list[T]:
+        """Returns the value of each rank."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        with _together():
+            distributed.all_gather_object(values, value)
+        return cast(list[T], values)
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Returns what `work` returns on rank 0, the only one that calls it. What it raises there
+        is raised on all."""
+        if self.count == 1:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = work()
+            except Exception as error:
+                outcome[1] = error
+        with _together():
+            distributed.broadcast_object_list(outcome, src=0)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return cast(T, outcome[0])
+
+    def check_equal(self, numbers: Tensor, what: str) -> None:
+        """Raises RuntimeError unless all ranks hold the same numbers."""
+        first, *others = self.stack(numbers)
+        different = [rank for rank, own in enumerate(others, 1) if not torch.equal(own, first)]
+        if different:
+            raise RuntimeError(f"rank {different[0]} has another {what} than rank 0")
+
+    def leave(self) -> None:
+        """Ends what `join` began, once all have come here."""
+        if self.count > 1:
+            distributed.barrier()
+            distributed.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Encloses what the ranks do together, which fails on all once one of them has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise LostRank(f"rank {processes.rank()} has lost another rank: {line}") from None
+
+
+ALONE = Ranks()
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Returns the tensors in order, in groups of one dtype and of BUCKET numbers or one tensor."""
+    buckets: list[list[Tensor]] = []
+    size = 0
+    for tensor in tensors:
+        full = size + tensor.numel() > BUCKET
+        if full or not buckets or buckets[-1][0].dtype != tensor.dtype:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(tensor)
+        size += tensor.numel()
+    return buckets
+
+
+def join(parallel: str, device: str) -> Ranks:
+    """Returns the ranks of this process, once all of them are there. On a GPU, each process takes
+    that of its number on the machine. Raises ConfigError where a machine has more processes than
+    GPUs."""
+    count, local = processes.count(), processes.local_rank()
+    if count == 1:
+        return ALONE
+    if device == "cuda":
+        gpus = torch.cuda.device_count()
+        if local >= gpus:
+            raise ConfigError(
+                f"parallel={parallel}: torchrun started {processes.local_count()} processes on a "
+                f"machine of {gpus} GPUs; it should be --nproc-per-node {gpus}"
+            )
+        torch.cuda.set_device(local)
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    return Ranks(processes.rank(), count, local, processes.local_count())

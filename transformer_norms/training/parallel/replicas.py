@@ -1,0 +1,185 @@
+"""A step in parallel on a CPU: replicas of the model, each with its share of the micro-batches.
+
+Operators that each run on all threads wait for the slowest thread some hundred times a step;
+replicas with a thread each wait for one another once. benchmarks/README.md has what that gives.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from math import lcm
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.causality import logits_under_noise
+from transformer_norms.training.loss import ModelLoss
+from transformer_norms.training.parallel.ranks import add_in_tree
+from transformer_norms.training.settings import TrainerSettings
+
+USUAL = 2  # replicas under `auto`; more were not measured
+# Tokens times width. With a smaller stream, and with blocks that are computed again, the threads
+# wait for the interpreter, which they share.
+STREAM = 1 << 16
+TOKENS = 12
+ROUNDING = 1e-5  # in standard deviations of the logits; a larger distance comes from other rows
+
+
+class Replicas:
+    """A loss and copies of it, `count` in all, that compute side by side.
+
+    Their models share weights and buffers, and have gradients of their own. They do not see modules
+    that are put into the model, or weights that are frozen, after they were made.
+    """
+
+    def __init__(self, loss: ModelLoss, count: int) -> None:
+        self.count = count
+        self.losses = [loss, *(_replica(loss) for _ in range(count - 1))]
+        self.parameters = [list(each.model.parameters()) for each in self.losses]
+        self.threads = ThreadPoolExecutor(max(1, count - 1), "replica")
+
+    def run(self, work: Callable[[ModelLoss, int], Tensor], count: int) -> list[Tensor]:
+        """Returns work(loss, i) for i below `count`, which each replica computes in a thread of its
+        own, the model in this one."""
+        graph, training = torch.is_grad_enabled(), self.losses[0].model.training
+
+        def run_one(i: int) -> Tensor:
+            loss = self.losses[i]
+            if loss.model.training != training:
+                loss.model.train(training)
+            with torch.set_grad_enabled(graph):  # a new thread does not inherit this
+                return work(loss, i)
+
+        begun = [self.threads.submit(run_one, i) for i in range(1, count)]
+        try:
+            first = [run_one(i) for i in range(min(count, 1))]
+        finally:  # after an error, too, no replica is still at work
+            wait(begun)
+        return [*first, *(each.result() for each in begun)]
+
+    def gradients(self) -> list[Tensor]:
+        """Adds the gradients of all replicas in those of the model, in the tree, and returns
+        these."""
+        add_in_tree(self.parameters, _move_gradients)
+        return [p.grad for p in self.parameters[0] if p.grad is not None]
+
+
+def _replica(loss: ModelLoss) -> ModelLoss:
+    """Returns the same loss for a copy of its model, whose weights and buffers share the memory of
+    the model's."""
+    memory: dict[int, Any] = {id(buffer): buffer for buffer in loss.model.buffers()}
+    for parameter in loss.model.parameters():
+        memory[id(parameter)] = nn.Parameter(parameter.detach(), parameter.requires_grad)
+    replica = copy.copy(loss)
+    replica.model = copy.deepcopy(loss.model, memory)
+    return replica
+
+
+def _move_gradients(target: list[nn.Parameter], source: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Adds the gradients of `source` to those of `target`, which it returns."""
+    add_gradients(target, take_gradients(source))
+    return target
+
+
+def take_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
+    """Returns the gradients, which the parameters then no longer have."""
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return gradients
+
+
+def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
+    """Adds gradients to those that the parameters have, in the memory of either."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+
+
+def replica_count(
+    settings: TrainerSettings,
+    model: Transformer,
+    threads: int,
+    optimizer: Callable[..., Any],
+    ranks: int = 1,
+) -> int:
+    """Returns how many replicas each of `ranks` processes has: `settings.replicas`, or, where that
+    is `auto`, USUAL if replicas save time and are possible. ConfigError where a typed number is not
+    possible. `optimizer` is one of OPTIMIZERS.
+    """
+    wanted = settings.replicas
+    count = USUAL if wanted == "auto" else wanted
+    read = settings.batch_size // lcm(settings.accumulation, ranks)  # sequences at a time
+    if wanted == "auto" and (
+        getattr(optimizer, "all_threads", False)
+        or settings.activation_checkpointing
+        or read * model.context * model.width < STREAM
+    ):
+        return 1
+    obstacle = None if count == 1 else _obstacle(settings, model, threads, count, ranks)
+    if obstacle is None:
+        return count
+    if wanted == "auto":
+        return 1
+    raise ConfigError(
+        f"trainer.replicas={wanted}: {obstacle}; auto takes {USUAL} where they can be and gain time"
+    )
+
+
+def _obstacle(
+    settings: TrainerSettings, model: Transformer, threads: int, count: int, ranks: int
+) -> str | None:
+    """The reason why `count` replicas are not possible, or None."""
+    if settings.device != "cpu":
+        return f"they are for a CPU, and trainer.device is {settings.device}"
+    if threads % count:
+        return f"{threads} threads cannot be shared evenly among so many"
+    if settings.batch_size % (count * ranks):
+        return f"{settings.batch_size} sequences cannot be shared evenly among {count * ranks}"
+    if settings.compile:
+        return "trainer.compile=true is for one"
+    rows = examine_rows(model)
+    if not rows.independent or rows.drawn or rows.counted:
+        return "a row of this model's batch is not independent of the others, or it draws numbers"
+    return None
+
+
+class Rows(NamedTuple):
+    """What a model in training mode does with the rows of a batch: whether a row's logits are the
+    same beside other rows (not for batchnorm), whether it draws numbers (dropout), and whether it
+    changes a buffer (running averages)."""
+
+    independent: bool
+    drawn: bool
+    counted: bool
+
+
+@torch.no_grad()
+def examine_rows(model: Transformer) -> Rows:
+    """Returns what the model does, seen on two batches that differ in their second row. The model
+    and torch's generators are left as they were."""
+    time = min(TOKENS, model.context)
+    generator = torch.Generator().manual_seed(0)
+    one, two, other = torch.randint(model.vocab_size, (3, 1, time), generator=generator)
+    before = [buffer.clone() for buffer in model.buffers()]
+    drawn = False
+
+    def first_row(beside: Tensor) -> Tensor:
+        nonlocal drawn
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        logits: Tensor = model(torch.cat((one, beside)))
+        drawn |= not torch.equal(state, torch.get_rng_state())
+        return logits[0]
+
+    with torch.random.fork_rng(devices=[]):
+        logits, beside_other = logits_under_noise(model, lambda: (first_row(two), first_row(other)))
+    counted = False
+    for buffer, value in zip(model.buffers(), before, strict=True):
+        counted |= not torch.equal(buffer, value)
+        buffer.copy_(value)
+    distance = (logits - beside_other).abs().max() / logits.std().clamp_min(1e-12)
+    return Rows(bool(distance < ROUNDING), drawn, counted)
