@@ -29,13 +29,14 @@ from transformer_norms.run.identity import differing_names
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
-from transformer_norms.run.work_division import divide, divide_again, threads_of
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
+from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
@@ -135,13 +136,17 @@ class Run:
         as far as its digits depend on it."""
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
-        torch.set_num_threads((before and before.threads) or threads_of(keys, self.ranks))
+        cores = machine.cores()
+        threads = (before and before.threads) or keys.threads
+        threads = max(1, cores // self.ranks.local_count) if threads == "auto" else threads
+        torch.set_num_threads(threads)
         model = build_model(config, tokens.vocab_size)
         if before:
-            self.division = divide_again(before, keys, model, self.ranks)
+            divided = _division_of(before, keys.accumulation, threads)
+            self.division = divide_again(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
-            self.division = divide(keys, model, optimizer, self.ranks)
+            self.division = divide(keys, model, optimizer, self.ranks, threads)
         self.start = None if before else self._measure_start(model, tokens)
         looks_ahead = lookahead_warnings(model, tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
@@ -337,6 +342,14 @@ class Run:
         if saved is None and self.plan.origin is not None:
             saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
         return saved
+
+
+def _division_of(before: Summary, accumulation: int, threads: int) -> Division:
+    """Returns how the work was divided before. A run of an earlier version was one process, and did
+    not say how many micro-batches it had."""
+    replicas = before.replicas or 1
+    count = before.micro_batches or micro_batch_count(accumulation, replicas, 1)
+    return Division(count, before.ranks or 1, replicas, threads)
 
 
 def _progress_text(trainer: Trainer, val_loss: float | None) -> str:

@@ -7,8 +7,6 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.run import machine
-from transformer_norms.run.summary import Summary
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import Ranks
 from transformer_norms.training.parallel.replicas import examine_rows, replica_count
@@ -31,19 +29,15 @@ class Division:
         return self.threads // self.replicas
 
 
-def threads_of(settings: TrainerSettings, ranks: Ranks) -> int:
-    """Returns how many threads a process has: those typed, or its share of the machine's cores."""
-    if settings.threads == "auto":
-        return max(1, machine.cores() // ranks.local_count)
-    return settings.threads
-
-
 def divide(
-    settings: TrainerSettings, model: Transformer, optimizer: Callable[..., Any], ranks: Ranks
+    settings: TrainerSettings,
+    model: Transformer,
+    optimizer: Callable[..., Any],
+    ranks: Ranks,
+    threads: int,
 ) -> Division:
-    """Returns the division of a run that begins. Raises ConfigError where a step cannot be shared
-    by so many ranks. `optimizer` is one of OPTIMIZERS."""
-    threads = threads_of(settings, ranks)
+    """Returns the division of a run that begins, with so many threads for each process. Raises
+    ConfigError where a step cannot be shared by so many ranks. `optimizer` is one of OPTIMIZERS."""
     _check_sequences(settings.batch_size, lcm(settings.accumulation, ranks.count), ranks.count)
     replicas = replica_count(settings, model, threads, optimizer, ranks.count)
     count = micro_batch_count(settings.accumulation, replicas, ranks.count)
@@ -52,22 +46,19 @@ def divide(
 
 
 def divide_again(
-    before: Summary, settings: TrainerSettings, model: Transformer, ranks: Ranks
+    before: Division, settings: TrainerSettings, model: Transformer, ranks: Ranks, cores: int
 ) -> Division:
-    """Returns the division of a run that goes on. It keeps the micro-batches, and the threads of an
-    operator, so that its digits are those of one number of ranks. What was shared by other ranks or
-    replicas is shared by as many of today's as the cores allow."""
-    replicas, ranks_before = before.replicas or 1, before.ranks or 1
-    each = max(1, (before.threads or 1) // replicas)
-    asked = settings.accumulation
-    kept = before.micro_batches or micro_batch_count(asked, replicas, ranks_before)
-    count = lcm(kept, ranks.count)
-    if ranks.count != ranks_before:
-        most = max(1, machine.cores() // ranks.local_count // each)
-        shared = max(1, replicas * ranks_before // ranks.count)
-        replicas = max(
-            n for n in range(1, shared + 1) if n <= most and count % (n * ranks.count) == 0
+    """Returns the division of a run that goes on, on a machine of so many cores. It keeps the
+    micro-batches, and the threads of an operator, so that the digits are those of one number of
+    ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
+    count = lcm(before.micro_batches, ranks.count)
+    replicas, each = before.replicas, max(1, before.threads_each)
+    if ranks.count != before.ranks:
+        most = min(
+            before.replicas * before.ranks // ranks.count, cores // ranks.local_count // each
         )
+        even = (n for n in range(1, most + 1) if count % (n * ranks.count) == 0)
+        replicas = max(even, default=1)
     _check_sequences(settings.batch_size, count, ranks.count)
     _check_rows(settings, model, ranks, count)
     return Division(count, ranks.count, replicas, each * replicas)
