@@ -137,8 +137,9 @@ class Run:
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         cores = machine.cores()
-        threads = (before and before.threads) or keys.threads
-        threads = max(1, cores // self.ranks.local_count) if threads == "auto" else threads
+        share = max(1, cores // self.ranks.local_count)
+        typed = share if keys.threads == "auto" else keys.threads
+        threads = (before and before.threads) or typed
         torch.set_num_threads(threads)
         model = build_model(config, tokens.vocab_size)
         if before:

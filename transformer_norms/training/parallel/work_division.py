@@ -54,9 +54,8 @@ def divide_again(
     count = lcm(before.micro_batches, ranks.count)
     replicas, each = before.replicas, max(1, before.threads_each)
     if ranks.count != before.ranks:
-        most = min(
-            before.replicas * before.ranks // ranks.count, cores // ranks.local_count // each
-        )
+        shared = before.replicas * before.ranks // ranks.count
+        most = min(shared, cores // ranks.local_count // each)
         even = (n for n in range(1, most + 1) if count % (n * ranks.count) == 0)
         replicas = max(even, default=1)
     _check_sequences(settings.batch_size, count, ranks.count)
