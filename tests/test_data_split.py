@@ -5,16 +5,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.data.split import (
-    content_number,
-    repeated_share,
-    split_by_hash,
-    split_by_tail,
-)
+from transformer_norms.data import slices
+from transformer_norms.data.documents import CORPORA
+from transformer_norms.data.encoding import Joined, encode_work
+from transformer_norms.data.slices import Hashed, Held, LowestTexts, ReadSlice, split_corpus
+from transformer_norms.data.split import content_number, split_by_hash
+from transformer_norms.data.tokenizer import ByteTokenizer
 
 
 def numbered(count):
     return [f"document {number}" for number in range(count)]
+
+
+def parts_of(texts, split, val_fraction, test_fraction=0):
+    """The texts of each part in order, and the split."""
+    made = split_corpus(Held(texts), split, val_fraction, test_fraction)
+    parts = {"train": [], "val": [], "test": []}
+    for placed in sorted(text for work in made.work() for text in work.placed()):
+        parts[placed.part].append(placed.text)
+    return parts, made
 
 
 def test_the_number_of_a_document_is_its_sha256_as_a_fraction():
@@ -23,20 +32,22 @@ def test_the_number_of_a_document_is_its_sha256_as_a_fraction():
 
 
 def test_hash_sends_the_lowest_numbers_to_test_and_the_next_to_val():
-    parts = split_by_hash(numbered(2000), 0.05)
-    assert all(content_number(text) < 0.05 for text in parts.test)
-    assert all(0.05 <= content_number(text) < 0.1 for text in parts.val)
-    assert all(content_number(text) >= 0.1 for text in parts.train)
-    assert sorted(parts.train + parts.val + parts.test) == sorted(numbered(2000))
-    assert len(parts.val) == pytest.approx(100, abs=40)
-    assert parts.separated
+    parts, split = parts_of(numbered(2000), "hash", 0.05)
+    assert all(content_number(text) < 0.05 for text in parts["test"])
+    assert all(0.05 <= content_number(text) < 0.1 for text in parts["val"])
+    assert all(content_number(text) >= 0.1 for text in parts["train"])
+    assert all(sorted(part, key=content_number) == part for part in parts.values())
+    assert sorted(sum(parts.values(), [])) == sorted(numbered(2000))
+    assert len(parts["val"]) == pytest.approx(100, abs=40)
+    assert (split.rule, split.separated) == ("hash", True)
 
 
 def test_no_document_stands_in_two_parts_even_if_it_comes_many_times():
-    parts = split_by_hash(numbered(300) * 3, 0.1)
-    train, val, test = set(parts.train), set(parts.val), set(parts.test)
+    parts, _ = parts_of(numbered(300) * 3, "hash", 0.1)
+    train, val, test = (set(part) for part in parts.values())
     assert min(len(train), len(val), len(test)) > 0
     assert len(train | val | test) == len(train) + len(val) + len(test)
+    assert sum(map(len, parts.values())) == 900  # and none is left out
 
 
 def test_the_order_of_reading_does_not_matter_to_a_hash_split():
@@ -46,44 +57,116 @@ def test_the_order_of_reading_does_not_matter_to_a_hash_split():
 
 
 def test_adding_documents_moves_none():
-    few, more = split_by_hash(numbered(150), 0.1), split_by_hash(numbered(400), 0.1)
-    assert set(few.val) <= set(more.val)
-    assert set(few.train) <= set(more.train)
+    (few, _), (more, _) = (parts_of(numbered(count), "hash", 0.1) for count in (150, 400))
+    assert set(few["val"]) <= set(more["val"])
+    assert set(few["train"]) <= set(more["train"])
 
 
 def test_fewer_than_a_hundred_documents_are_split_by_position_and_one_line_says_so():
     texts = ["é" * 600, "b" * 400]
-    parts = split_by_hash(texts, 0.05)
-    assert (parts.rule, parts.separated) == ("position", False)
-    assert [len(part[0]) for part in (parts.train, parts.val, parts.test)] == [900, 50, 50]
-    assert parts.train[0] + parts.val[0] + parts.test[0] == "".join(texts)
-    assert "position" in parts.note
-    assert "\n" not in parts.note
-    assert split_by_hash(numbered(99), 0.05).rule == "position"
-    assert split_by_hash(numbered(100), 0.05).rule == "hash"
+    parts, split = parts_of(texts, "hash", 0.05)
+    assert (split.rule, split.separated) == ("position", False)
+    assert [len(part[0]) for part in parts.values()] == [900, 50, 50]
+    assert "".join(sum(parts.values(), [])) == "".join(texts)
+    assert "position" in split.note
+    assert "\n" not in split.note
+    assert parts_of(numbered(99), "hash", 0.05)[1].rule == "position"
+    assert parts_of([*numbered(99), ""], "hash", 0.05)[1].rule == "position"
+    assert parts_of(numbered(100), "hash", 0.05)[1].rule == "hash"
 
 
-@given(st.integers(1, 10**6))
+@given(st.integers(10, 10**6))
 @settings(max_examples=200)
 def test_tail_cuts_where_nanogpt_cuts(n):
     text = "x" * n
-    parts = split_by_tail([text[: n // 3], text[n // 3 :]], 0.1)
-    assert parts.train == [text[: int(n * 0.9)]]
-    assert parts.val == [text[int(n * 0.9) :]]
-    assert (parts.test, parts.separated) == ([], False)
+    parts, split = parts_of([text[: n // 3], text[n // 3 :]], "tail", 0.1)
+    assert parts["train"] == [text[: int(n * 0.9)]]
+    assert parts["val"] == [text[int(n * 0.9) :]]
+    assert (parts["test"], split.rule, split.separated) == ([], "tail", False)
 
 
 @given(st.text(min_size=1), st.floats(0.01, 0.4), st.floats(0.01, 0.4))
 def test_a_test_part_of_the_tail_split_is_the_end_of_train_and_leaves_val_as_it_is(
     text, val_fraction, test_fraction
 ):
-    without, parts = (split_by_tail([text], val_fraction, share) for share in (0, test_fraction))
-    assert parts.val == without.val
-    assert parts.train[0] + parts.test[0] == without.train[0]
-    assert abs(len(parts.test[0]) - test_fraction * len(text)) < 1 + 1e-9
-    assert (parts.rule, parts.separated) == ("tail", False)
+    without, parts = (
+        {
+            part: "".join(texts)
+            for part, texts in parts_of([text], "tail", val_fraction, share)[0].items()
+        }
+        for share in (0, test_fraction)
+    )
+    assert parts["val"] == without["val"]
+    assert parts["train"] + parts["test"] == without["train"]
+    assert abs(len(parts["test"]) - test_fraction * len(text)) < 1 + 1e-9
+
+
+WORDS = st.lists(st.sampled_from(["a", "word", "x y z", " ", "é\n", "", "9.", "longer words here"]))
+
+
+@given(WORDS, st.integers(1, 30), st.floats(0.1, 0.4), st.sampled_from(["tail", "hash"]))
+def test_running_text_is_cut_only_between_words_wherever_its_documents_end(
+    texts, length, share, split
+):
+    text = "".join(texts)
+    whole, made = parts_of([text], split, share)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "MOST_CHARACTERS", length)
+        parts, _ = parts_of(texts, split, share)
+    for name, pieces in parts.items():
+        assert "".join(pieces) == "".join(whole[name])
+        assert all(pieces)
+        for left, right in zip(pieces, pieces[1:], strict=False):
+            assert len(left) >= length
+            assert (left[-1].isalpha(), right[0], right[1].isalpha()) == (True, " ", True)
 
 
 def test_near_copies_across_train_and_val_are_counted():
-    val = ["One  two\nthree", "four", "five", "six"]
-    assert repeated_share(["one two three", "FOUR", "seven"], val) == 0.5
+    texts = [f"Number  {n} " for n in range(400)]
+    number = {text: content_number(text) for text in texts}
+    val = [text for text in texts if 0.2 <= number[text] < 0.4]
+    # Copies in other letters that fall into train.
+    copies = [copy for text in val
+              for copy in (text.upper(), text.lower() + "\n", "\t" + text.upper())
+              if content_number(copy) >= 0.4]  # fmt: skip
+    likes = {copy.split()[1] for copy in copies}
+    runs = [encode_work(Hashed(ReadSlice(some), 0.2), ByteTokenizer(True), True)
+            for some in (texts, copies)]  # fmt: skip
+    val_after = [text for text in texts + copies if 0.2 <= content_number(text) < 0.4]
+    expected = sum(text.split()[1] in likes for text in val_after) / len(val_after)
+    assert 0 < expected < 1
+    assert Joined(runs).repeated_share() == expected
+
+
+def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):
+    monkeypatch.setattr(slices, "MOST_LEARNED", 1000)
+    texts = [(number, "x" * (1 + number % 7)) for number in range(2000)]
+    expected, characters = [], 0
+    for _, text in texts:
+        if characters + len(text) > 1000:
+            break
+        expected.append(text)
+        characters += len(text)
+    for seed in range(3):
+        random.Random(seed).shuffle(texts)
+        lowest = LowestTexts()
+        for at in range(0, len(texts), 50):
+            lowest.add([text for text in texts[at : at + 50] if text[0] < lowest.below])
+        assert lowest.texts() == expected
+        assert lowest.left_out
+        assert lowest.below < 2000
+    few = LowestTexts()
+    few.add([(2, "b"), (1, "a")])
+    assert (few.texts(), few.left_out) == (["a", "b"], False)
+
+
+def test_a_corpus_is_read_into_memory_only_if_it_fits(monkeypatch):
+    monkeypatch.setattr(slices, "MOST_CHARACTERS", 100_000)
+    told = []
+    small = CORPORA["stories"](documents=100, grammar_seed=0)
+    held = slices.hold(small, lambda *news: told.append(news))
+    assert list(held.documents()) == list(small.documents())
+    assert told
+    assert (
+        slices.hold(CORPORA["stories"](documents=1000, grammar_seed=0), lambda *news: None) is None
+    )

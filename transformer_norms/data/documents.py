@@ -16,8 +16,19 @@ CORPORA = Registry("corpus")
 
 
 @runtime_checkable
+class Slice(Protocol):
+    """A part of a corpus that another process can read. It can be pickled."""
+
+    def documents(self) -> Iterator[str]: ...
+
+
+@runtime_checkable
 class Corpus(Protocol):
-    """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None."""
+    """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None.
+
+    A corpus that may be large can also have `size`, about how many bytes its text has, and
+    `slices()`, which yields Slices in order.
+    """
 
     @property
     def floor(self) -> float | None: ...

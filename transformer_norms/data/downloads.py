@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -148,7 +148,7 @@ class _Vocabulary:
         return {"type": self.type}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
+        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         missing = [url for url, digest in self.files.items() if not _in_cache(url, digest, say)]
         if missing and not answers(HOST):

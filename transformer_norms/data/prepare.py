@@ -1,34 +1,51 @@
 """Prepares the tokens of a corpus: from the cache, or read, split, encoded and put there."""
 
 import math
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from transformer_norms.data.documents import Corpus
-from transformer_norms.data.split import SPLITS, Split, repeated_share
+from transformer_norms.data.encoding import (
+    Joined,
+    Order,
+    Run,
+    Workers,
+    encode_work,
+    open_run,
+    open_tokenizer,
+    store_run,
+    store_tokenizer,
+)
+from transformer_norms.data.slices import LowestTexts, Numbered, Split, Work, hold, split_corpus
 from transformer_norms.data.token_cache import (
+    PARTS,
     Tokens,
     dtype_for,
     entry_key,
     open_entry,
     open_or_build,
-    pack_ids,
     seal_entry,
+    workplace,
 )
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.manifest import Draft
+from transformer_norms.files import preflight
+from transformer_norms.manifest import DamagedError, Draft
 from transformer_norms.progress import Say, Tell, tell_nobody
 
 
 @runtime_checkable
 class TokenizerChoice(Protocol):
-    """A tokenizer that a config names. `fit` makes it, and sees only the train part."""
+    """A tokenizer that a config names. `fit` makes it, and sees only the train part: all of it, or
+    a fair sample where it is long. A tokenizer that learns nothing does not read it."""
 
     def identity(self) -> dict: ...
-    def fit(self, train: list[str], separated: bool, say: Say, tell: Tell) -> Tokenizer: ...
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer: ...
 
 
 def prepare(
@@ -39,11 +56,14 @@ def prepare(
     test_fraction: float,
     say: Say,
     tell: Tell = tell_nobody,
+    workers: int | None = None,
 ) -> Tokens:
     """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 
     `tell` is called often while encoding, and while waiting for another process. If it raises an
-    exception, the preparation ends and leaves no trace.
+    exception, the preparation ends. A corpus that fits into memory leaves no trace then; a larger
+    one is encoded by `workers` processes, one a core if it is None, and goes on later from the
+    slices that are done. The tokens do not depend on `workers`.
     """
     content = {
         "corpus": identity_of(corpus),
@@ -52,14 +72,25 @@ def prepare(
         "val_fraction": val_fraction,
         "test_fraction": test_fraction,
     }
+    key = entry_key(content)
+
+    def build(draft: Draft) -> None:
+        folder = workplace("tokens", key)
+        Preparation(corpus, tokenizer, content, folder, workers or _cores(), say, tell).write(draft)
+
     return open_or_build(
         "tokens",
-        entry_key(content),
-        build=lambda draft: _build(draft, corpus, tokenizer, content, say, tell),
+        key,
+        build=build,
         read=open_entry,
         say=say,
         poll=lambda: tell("data: waiting", 0, 0),
     )
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def identity_of(corpus: Corpus) -> dict:
@@ -75,75 +106,151 @@ def identity_of(corpus: Corpus) -> dict:
     return identity
 
 
-def _build(
-    draft: Draft, corpus: Corpus, choice: TokenizerChoice, content: dict, say: Say, tell: Tell
-) -> None:
-    notes: list[str] = []
+class Preparation:
+    """One preparation of a corpus that is not in the cache. `folder` is the workplace of a large
+    one."""
 
-    def note(line: str) -> None:
-        notes.append(line)
-        say(line)
+    def __init__(
+        self,
+        corpus: Corpus,
+        choice: TokenizerChoice,
+        content: dict,
+        folder: Path,
+        workers: int,
+        say: Say,
+        tell: Tell,
+    ) -> None:
+        self.corpus, self.choice, self.content = corpus, choice, content
+        self.folder, self.workers, self.say, self.tell = folder, workers, say, tell
+        self.notes: list[str] = []
 
-    say(f"data: reading {content['corpus']['type']}")
-    documents = _read_documents(corpus, tell)
-    shares = content["val_fraction"], content["test_fraction"]
-    split = SPLITS[content["split"]](documents, *shares)
-    if split.note:
-        note(split.note)
-    _check_parts(split, content)
-    tokenizer = choice.fit(split.train, split.separated, note, tell)
-    facts: dict[str, Any] = content | {"split": split.rule, "separated": split.separated}
-    facts |= _write_parts(draft, split, tokenizer, tell)
-    facts["uniform"] = math.log(tokenizer.vocab_size)
-    facts["repeated"] = repeated_share(split.train, split.val)
-    if split.separated and facts["repeated"]:
-        note(f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly")
-    facts |= {"floor": corpus.floor, "notes": notes}
-    seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
+    def note(self, line: str) -> None:
+        """Says a line that also belongs to the record of a run."""
+        self.notes.append(line)
+        self.say(line)
 
+    def write(self, draft: Draft) -> None:
+        self.say(f"data: reading {self.content['corpus']['type']}")
+        held = hold(self.corpus, self.tell)
+        keys = ("split", "val_fraction", "test_fraction")
+        split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
+        if split.note:
+            self.note(split.note)
+        if split.ends:
+            lengths = np.diff([0, *split.ends.values()]).tolist()
+            self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
+        if held:
+            tokenizer, runs = self._encode_held(split, held.size)
+        else:
+            with Workers(self.workers) as workers:
+                tokenizer, runs = self._encode_slices(split, workers)
+        self._seal(draft, split, tokenizer, Joined(runs))
 
-def _read_documents(corpus: Corpus, tell: Tell) -> list[str]:
-    documents, characters = [], 0
-    tell("data: reading", 0, 0)
-    for document in corpus.documents():
-        characters += len(document)
-        tell("data: reading, {:.0f} million characters", characters / 1e6, 0)
-        if document:
-            documents.append(document)
-    return documents
+    def _check_parts(self, split: Split, sizes: dict[str, int]) -> None:
+        test = self.content["test_fraction"]
+        shares = f"data.val_fraction={self.content['val_fraction']:g}"
+        shares += f" data.test_fraction={test:g}" if test else ""
+        for part in ("train", "val", "test") if test else ("train", "val"):
+            if not sizes[part]:
+                raise InputError(
+                    f"data={self.content['corpus']['type']}: no text falls into {part} with "
+                    f"data.split={split.rule} {shares}; use more text or other shares"
+                )
 
+    def _fit(self, split: Split, workers: Workers) -> Tokenizer:
+        train = TrainTexts(split, workers, self.note, self.tell)
+        return self.choice.fit(train, split.separated, self.note, self.tell)
 
-def _check_parts(split: Split, content: dict) -> None:
-    test = content["test_fraction"]
-    shares = f"data.val_fraction={content['val_fraction']:g}"
-    shares += f" data.test_fraction={test:g}" if test else ""
-    for part in ("train", "val", "test") if test else ("train", "val"):
-        if not any(split.parts()[part]):
-            raise InputError(
-                f"data={content['corpus']['type']}: no text falls into {part} with "
-                f"data.split={split.rule} {shares}; use more text or other shares"
+    def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[Run]]:
+        """Encodes a corpus of `size` bytes, all of it in memory."""
+        tokenizer, done = self._fit(split, Workers(1)), 0
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, size / 1e6)
+
+        runs = [encode_work(work, tokenizer, split.separated, tell=tell) for work in split.work()]
+        return tokenizer, runs
+
+    def _encode_slices(self, split: Split, workers: Workers) -> tuple[Tokenizer, list[Run]]:
+        """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
+        try:
+            tokenizer, notes = open_tokenizer(self.folder)
+            for line in notes:
+                self.note(line)
+            self.say(f"data: going on with what a stopped preparation left in {self.folder}")
+        except DamagedError:
+            before = len(self.notes)
+            tokenizer = self._fit(split, workers)
+            store_tokenizer(self.folder, tokenizer, self.notes[before:])
+        orders = (
+            Order(work, self.folder / f"run-{number:06}", split.separated)
+            for number, work in enumerate(split.work())
+        )
+        runs, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
+        for folder, damage in workers.map(store_run, orders):
+            if damage:
+                self.say(f"data: a slice was damaged ({damage}) and was encoded again")
+            runs.append(open_run(folder, dtype))
+            done += int(runs[-1].index["bytes"].sum(dtype=np.int64))
+            if len(runs) == 1:
+                self._check_space(runs[0], done, np.dtype(dtype).itemsize)
+            total = max(getattr(self.corpus, "size", 0), done)
+            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
+        speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
+        self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
+        return tokenizer, runs
+
+    def _check_space(self, run: Run, size: int, width: int) -> None:
+        """Raises StorageError unless there is space for the rest: every slice, and their union."""
+        per_byte = int(run.index["tokens"].sum(dtype=np.int64)) * width / size
+        stored = sum(file.stat().st_size for file in self.folder.rglob("*.bin"))
+        preflight(self.folder, int(2 * per_byte * getattr(self.corpus, "size", 0)) - stored)
+
+    def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: Joined) -> None:
+        """Writes the ids of each part, and what is to be known about them."""
+        facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
+        facts |= {part: joined.sizes(part) for part in PARTS}
+        self._check_parts(split, {part: facts[part]["bytes"] for part in PARTS})
+        for part in PARTS:
+            self.tell(f"data: writing {part}", 0, 0)
+            draft.write(f"{part}.bin", joined.ids(part))
+            if not split.separated:  # one stretch of text, in however many slices it was encoded
+                facts[part]["documents"] = min(facts[part]["documents"], 1)
+        facts["uniform"] = math.log(tokenizer.vocab_size)
+        facts["repeated"] = joined.repeated_share()
+        if split.separated and facts["repeated"]:
+            self.note(
+                f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly"
             )
+        facts |= {"floor": self.corpus.floor, "notes": self.notes}
+        seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
 
 
-def _write_parts(
-    draft: Draft, split: Split, tokenizer: Tokenizer, tell: Tell
-) -> dict[str, dict[str, int]]:
-    """Encodes each part into a file. Returns how many documents, bytes and tokens it has."""
-    sizes = {
-        part: sum(len(text.encode()) for text in texts) for part, texts in split.parts().items()
-    }
-    total, done, facts = sum(sizes.values()), 0, {}
+class TrainTexts:
+    """The text of train that a tokenizer is fitted to. It is read when it is asked for."""
 
-    def encode(texts: list[str]) -> Iterator[bytes]:
-        nonlocal done
-        for ids in tokenizer.encode_documents(texts, split.separated):
-            yield pack_ids(ids, tokenizer.vocab_size)
-            done += int(tokenizer.byte_lengths[ids].sum())
-            tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
+    def __init__(self, split: Split, workers: Workers, say: Say, tell: Tell) -> None:
+        self.split, self.workers, self.say, self.tell = split, workers, say, tell
 
-    width = np.dtype(dtype_for(tokenizer.vocab_size)).itemsize
-    for part, texts in split.parts().items():
-        draft.write(f"{part}.bin", encode(texts))
-        tokens = draft.files[f"{part}.bin"]["size"] // width
-        facts[part] = {"documents": len(texts), "bytes": sizes[part], "tokens": tokens}
-    return facts
+    def __iter__(self) -> Iterator[str]:
+        lowest = LowestTexts()
+        asked = ((work, lowest.below) for work in self.split.work())
+        for texts in self.workers.map(_train_texts, asked):
+            lowest.add(texts)
+            self.tell(
+                "data: choosing {:.0f} million characters of train", lowest.characters / 1e6, 0
+            )
+        chosen = lowest.texts()
+        if lowest.left_out:
+            self.say(
+                f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
+                "the texts of lowest hash"
+            )
+        return iter(chosen)
+
+
+def _train_texts(asked: tuple[Work, int]) -> list[Numbered]:
+    work, below = asked
+    return work.train_texts(below)

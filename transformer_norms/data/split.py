@@ -1,91 +1,107 @@
-"""Splits documents into train, val and test, before anything else sees them."""
+"""Splits a corpus into train, val and test, before anything else sees it.
+
+A corpus may be larger than memory, so a split works on slices of it. It says of each text in which
+part it stands, and at which place of the part. How a corpus is sliced has no effect on that.
+"""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from transformer_norms.data.tokenizer import stretches
+from transformer_norms.errors import InputError
 
 FEWEST_DOCUMENTS = 100
+SPLITS = ("hash", "tail")  # of `data.split`; few documents are split by position instead
+_BITS = 53  # of a hash: as many as a float holds exactly
 
 
-@dataclass(frozen=True)
-class Split:
-    """The parts of a corpus: whole documents by `hash`, one stretch of text by `position`, `tail`.
+class Placed(NamedTuple):
+    """A text, the part in which it stands, and its place among the texts of that part."""
 
-    `separated` says that one end-of-document token follows each document. `note` is a line for the
-    user, or empty.
-    """
-
-    rule: str
-    train: list[str]
-    val: list[str]
-    test: list[str] = field(default_factory=list)
-    separated: bool = False
-    note: str = ""
-
-    def parts(self) -> dict[str, list[str]]:
-        return {"train": self.train, "val": self.val, "test": self.test}
+    part: str
+    place: int
+    text: str
 
 
-def split_by_hash(documents: list[str], val_fraction: float, test_fraction: float = 0) -> Split:
+def split_by_hash(documents: Iterable[str], val_fraction: float) -> list[Placed]:
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
     Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
-    of val, and the order of reading has no effect. Few documents are split by position. The test
-    part is as large as val, so that there is no `test_fraction`.
+    of val, and the order of reading has no effect. The test part is as large as val.
     """
-    assert test_fraction == 0
-    if len(documents) < FEWEST_DOCUMENTS:
-        return _split_by_position(documents, val_fraction)
-    parts: dict[str, list[str]] = {"train": [], "val": [], "test": []}
-    for number, document in sorted((content_number(text), text) for text in documents):
-        if number < val_fraction:
-            parts["test"].append(document)
-        elif number < 2 * val_fraction:
-            parts["val"].append(document)
-        else:
-            parts["train"].append(document)
-    return Split("hash", parts["train"], parts["val"], parts["test"], separated=True)
+    numbered = sorted((content_number(text), text) for text in documents)
+    return [Placed(_part_of(number, val_fraction), place_of(number), text)
+            for number, text in numbered]  # fmt: skip
 
 
-def split_by_tail(documents: list[str], val_fraction: float, test_fraction: float = 0) -> Split:
-    """val = the last share of the characters, as nanoGPT's text[int(n * (1 - f)):]. If there is a
-    test part, it is the share of the characters before val, which train would have without it."""
-    text = "".join(documents)
-    val = int(len(text) * (1 - val_fraction))
-    if test_fraction == 0:
-        return Split(rule="tail", train=[text[:val]], val=[text[val:]])
-    test = int(len(text) * (1 - val_fraction - test_fraction))
-    return Split(rule="tail", train=[text[:test]], val=[text[val:]], test=[text[test:val]])
+def _part_of(number: float, val_fraction: float) -> str:
+    if number < val_fraction:
+        return "test"
+    return "val" if number < 2 * val_fraction else "train"
 
 
 def content_number(document: str) -> float:
     """SHA-256 of the document's UTF-8 bytes, its first 53 bits as a number in [0, 1)."""
     digest = hashlib.sha256(document.encode("utf-8")).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+    return (int.from_bytes(digest[:8], "big") >> 64 - _BITS) / 2**_BITS
 
 
-def _split_by_position(documents: list[str], val_fraction: float) -> Split:
-    text = "".join(documents)
-    first = int(len(text) * (1 - 2 * val_fraction))
-    second = int(len(text) * (1 - val_fraction))
-    note = (
-        f"data: {len(documents)} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
-        f"train first, then val, then test, each {val_fraction:g} of the text"
-    )
-    return Split("position", [text[:first]], [text[first:second]], [text[second:]], note=note)
+def place_of(number: float) -> int:
+    """The number of a document as an integer, exactly."""
+    return int(number * 2**_BITS)
 
 
-SPLITS = {"hash": split_by_hash, "tail": split_by_tail}
+def tail_ends(characters: int, val_fraction: float, test_fraction: float) -> dict[str, int]:
+    """val = the last share of the characters, as nanoGPT's text[int(n * (1 - f)):]. If there is a
+    test part, it is the share of the characters before val, which train would have without it.
+
+    Returns where each part ends, in the order of the text.
+    """
+    val = int(characters * (1 - val_fraction))
+    if test_fraction == 0:
+        return {"train": val, "val": characters}
+    test = int(characters * (1 - val_fraction - test_fraction))
+    return {"train": test, "test": val, "val": characters}
 
 
-def repeated_share(train: Iterable[str], val: list[str]) -> float:
-    """The share of val's documents that are also in train, but for case and white space."""
-    known = {_normalized_hash(text) for text in val}
-    shared = known & {_normalized_hash(text) for text in train}
-    return sum(_normalized_hash(text) in shared for text in val) / max(len(val), 1)
+def position_ends(characters: int, val_fraction: float) -> dict[str, int]:
+    """train, then val, then test, each of the last two the same share of the characters."""
+    first = int(characters * (1 - 2 * val_fraction))
+    second = int(characters * (1 - val_fraction))
+    return {"train": first, "val": second, "test": characters}
 
 
-def _normalized_hash(text: str) -> int:
-    # 64 bits of Python's own hash serve for counting in this process alone.
-    return hash(" ".join(text.split()).casefold())
+def split_by_position(
+    documents: Iterable[str], ends: dict[str, int], length: int
+) -> Iterator[Placed]:
+    """Cuts the text of all documents at the ends of its parts. Within a part it is cut after about
+    `length` characters, where no token can reach across."""
+    unread = (document[at : at + length]
+              for document in documents for at in range(0, len(document), length))  # fmt: skip
+    text, start, place = "", 0, 0
+    for part, end in ends.items():
+        while start < end:
+            stretch, text = _first_stretch(text, unread, end - start, length)
+            yield Placed(part, place, stretch)
+            start, place = start + len(stretch), place + 1
+
+
+def _first_stretch(text: str, unread: Iterator[str], limit: int, length: int) -> tuple[str, str]:
+    """Returns the beginning of the text and what was read beyond it. The beginning has `limit`
+    characters at most, and ends with the first safe cut after `length`."""
+    wanted = 2 * length
+    while True:
+        pieces, count = [text], len(text)
+        while count < min(wanted, limit):
+            piece = next(unread, None)
+            if piece is None:
+                raise InputError("data: the corpus became shorter while it was read; try again")
+            pieces.append(piece)
+            count += len(piece)
+        text = "".join(pieces)
+        stretch = next(stretches(text[:limit], length))
+        if len(stretch) < len(text) or count >= limit:
+            return stretch, text[len(stretch) :]
+        wanted *= 2

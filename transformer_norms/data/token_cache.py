@@ -29,6 +29,7 @@ PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
 _NAMES = r"(train|val|test)\.bin|tokenizer\.json"
 _TWO_BYTES = 2**16  # ids
+_UNFINISHED = ".unfinished"
 Entry = TypeVar("Entry")
 
 
@@ -112,7 +113,14 @@ def open_or_build(
         _remove_leftovers(root, name)
         with build_folder(folder) as draft:
             build(draft)
+        shutil.rmtree(workplace(kind, key), ignore_errors=True)
         return read(folder)
+
+
+def workplace(kind: str, key: str) -> Path:
+    """The folder in which a long build of an entry keeps what it has, until the entry is there. A
+    build that was stopped goes on from it."""
+    return cache_folder() / f"{kind}-{key}{_UNFINISHED}"
 
 
 def _lock_file(root: Path, name: str) -> Path:
@@ -131,6 +139,9 @@ def _remove_leftovers(root: Path, name: str) -> None:
         if lock is not None:
             with lock:
                 shutil.rmtree(leftover, ignore_errors=True)
+    for unfinished in root.glob(f"*{_UNFINISHED}"):
+        if unfinished.with_suffix("").is_dir():  # killed when the entry was there already
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def dtype_for(vocab_size: int) -> str:

@@ -58,16 +58,20 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, unsigned. Raises UnicodeEncodeError for half a surrogate pair."""
 
-    def encode_documents(self, documents: Iterable[str], separated: bool) -> Iterator[np.ndarray]:
+    def encode_documents(
+        self, documents: Iterable[str], separated: bool, threads: int | None = None
+    ) -> Iterator[np.ndarray]:
         """The ids of all documents in order, part by part; with `end` after each if separated."""
         closing = np.array([self.end] * separated, dtype=np.uint32)
 
         def encode(part: str | None) -> np.ndarray:
             return closing if part is None else self.encode(part)
 
-        return self._map(encode, _cut_documents(documents))
+        return self._map(encode, _cut_documents(documents), threads)
 
-    def _map(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
+    def _map(
+        self, encode: Callable, parts: Iterator[str | None], threads: int | None
+    ) -> Iterator[np.ndarray]:
         return map(encode, parts)
 
     def decode(self, ids: Any) -> str:
@@ -144,8 +148,12 @@ class RankTokenizer(Tokenizer):
             middle = len(text) // 2
             return np.concatenate([self.encode(text[:middle]), self.encode(text[middle:])])
 
-    def _map(self, encode: Callable, parts: Iterator[str | None]) -> Iterator[np.ndarray]:
-        with ThreadPoolExecutor() as pool:  # tiktoken releases Python's lock while it encodes
+    def _map(
+        self, encode: Callable, parts: Iterator[str | None], threads: int | None
+    ) -> Iterator[np.ndarray]:
+        with ThreadPoolExecutor(
+            threads
+        ) as pool:  # tiktoken releases Python's lock while it encodes
             while group := list(islice(parts, _GROUP)):
                 yield from pool.map(encode, group)
 
@@ -216,7 +224,7 @@ class Bytes:
         return {"type": "byte"}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
+        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         return ByteTokenizer(separated)
 
@@ -235,10 +243,10 @@ class BytePairs:
         return {"type": "bpe", "vocab_size": self.vocab_size}
 
     def fit(
-        self, train: Sequence[str], separated: bool, say: Say, tell: Tell = tell_nobody
+        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         wanted = self.vocab_size - separated
-        ranks = learn_pairs(train, wanted, tell)
+        ranks = learn_pairs(list(train), wanted, tell)
         if len(ranks) < wanted:
             most = len(ranks) + separated
             raise InputError(

@@ -1,0 +1,249 @@
+"""Encodes slices of a corpus, on many processes if it is large, and joins what they wrote.
+
+A slice becomes a run: the ids of its documents, sorted by the places that the split gives them, and
+an index of the documents. Runs that are sorted are merged as in any external sort: a band of places
+after the other is read from every run. So the memory is bounded, and the ids do not depend on the
+slices. Each run of a large corpus lies in a folder with a manifest, so that a preparation that was
+stopped goes on with the runs that are missing.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from transformer_norms.data.slices import Work
+from transformer_norms.data.split import Placed
+from transformer_norms.data.token_cache import (
+    PARTS,
+    SCHEMA,
+    TOKENIZER,
+    canonical_json,
+    dtype_for,
+    pack_ids,
+)
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.errors import InputError
+from transformer_norms.manifest import DamagedError, build_folder, verify_folder
+
+BAND = 2**25  # ids that are merged at once
+INDEX = np.dtype(
+    [("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"), ("likeness", "<u8")]
+)
+_IDS, _DOCUMENTS = "ids.bin", "documents.bin"
+_NAMES = r"ids\.bin|documents\.bin"
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The documents of a slice in the order of their parts and places. `read(start, stop)` returns
+    ids; the documents stand in them one after the other."""
+
+    index: np.ndarray
+    read: Callable[[int, int], np.ndarray]
+
+
+def encode_work(
+    work: Work,
+    tokenizer: Tokenizer,
+    separated: bool,
+    threads: int | None = None,
+    tell: Callable[[int], object] = lambda encoded: None,
+) -> Run:
+    """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
+    placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))  # which keeps places
+    index = np.array([_describe(text) for text in placed], INDEX)
+    packed = []
+    for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
+        packed.append(pack_ids(ids, tokenizer.vocab_size))
+        tell(int(tokenizer.byte_lengths[ids].sum()))
+    ids = np.frombuffer(b"".join(packed), dtype_for(tokenizer.vocab_size))
+    if separated:
+        index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
+    else:
+        assert len(placed) == 1, "only an end tells documents apart"
+        index["tokens"] = ids.size
+    return Run(index, lambda start, stop: ids[start:stop])
+
+
+def _describe(placed: Placed) -> tuple[int, int, int, int, int]:
+    """The row of a document in the index, its tokens left open."""
+    normalized = " ".join(placed.text.split()).casefold().encode()
+    likeness = hashlib.blake2b(normalized, digest_size=8).digest()
+    size = len(placed.text.encode())
+    return PARTS.index(placed.part), placed.place, size, 0, int.from_bytes(likeness, "little")
+
+
+class Joined:
+    """All runs of a corpus as one: the index of all documents, and the ids of each part."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.reads = [run.read for run in runs]
+        sizes = [len(run.index) for run in runs]
+        self.source = np.repeat(np.arange(len(runs), dtype=np.uint32), sizes)
+        self.index = np.concatenate([run.index for run in runs])
+        tokens = (run.index["tokens"] for run in runs)
+        self.stops = np.concatenate([np.cumsum(counts, dtype=np.int64) for counts in tokens])
+        self.starts = self.stops - self.index["tokens"]
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """How many documents, bytes and tokens a part has."""
+        rows = self.index[self.index["part"] == PARTS.index(part)]
+        sums = {key: int(rows[key].sum(dtype=np.int64)) for key in ("bytes", "tokens")}
+        return {"documents": len(rows), **sums}
+
+    def repeated_share(self) -> float:
+        """The share of val's documents that are also in train, but for case and white space."""
+        likeness, part = self.index["likeness"], self.index["part"]
+        train, val = (likeness[part == PARTS.index(name)] for name in ("train", "val"))
+        return float(np.isin(val, train).sum() / max(len(val), 1))
+
+    def ids(self, part: str) -> Iterator[bytes]:
+        """Yields the ids of a part in the order of its places, a band of documents at a time."""
+        chosen = np.flatnonzero(self.index["part"] == PARTS.index(part))
+        order = chosen[np.argsort(self.index["place"][chosen], kind="stable")]
+        bands = np.cumsum(self.index["tokens"][order], dtype=np.int64) // BAND
+        for rows in np.split(order, np.flatnonzero(np.diff(bands)) + 1):
+            source, starts, stops = self.source[rows], self.starts[rows], self.stops[rows]
+            first, ids = {}, {}
+            for run in np.unique(source).tolist():
+                # A run is sorted too, so what it has of a band stands in one stretch.
+                mine = np.flatnonzero(source == run)
+                first[run] = int(starts[mine[0]])
+                ids[run] = self.reads[run](first[run], int(stops[mine[-1]]))
+            documents = zip(source.tolist(), starts.tolist(), stops.tolist(), strict=True)
+            yield b"".join(
+                ids[run][start - first[run] : stop - first[run]] for run, start, stop in documents
+            )
+
+
+# Runs on disk.
+
+
+def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> None:
+    """Writes what `open_tokenizer` reads, and the lines that a user has to know."""
+    with build_folder(workplace / "tokenizer") as draft:
+        draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
+        draft.seal({"schema": SCHEMA, "files": draft.files, "notes": notes})
+
+
+def open_tokenizer(workplace: Path) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer and its notes. Raises DamagedError if there is none."""
+    manifest = verify_folder(workplace / "tokenizer", SCHEMA, r"tokenizer\.json")
+    saved = json.loads((workplace / "tokenizer" / TOKENIZER).read_bytes())
+    return load_tokenizer(saved), manifest["notes"]
+
+
+_tokenizer_of = cache(open_tokenizer)  # once a process
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process is to do: to encode a slice into a folder of the workplace."""
+
+    work: Work
+    folder: Path
+    separated: bool
+
+
+def store_run(order: Order) -> tuple[Path, str]:
+    """Writes the run of a slice, unless it is there. Returns its folder, and what was damaged."""
+    damage = ""
+    if order.folder.is_dir():
+        try:
+            verify_folder(order.folder, SCHEMA, _NAMES)
+            return order.folder, damage
+        except DamagedError as error:
+            damage = str(error)
+    tokenizer, _ = _tokenizer_of(order.folder.parent)
+    run = encode_work(order.work, tokenizer, order.separated, threads=1)
+    with build_folder(order.folder) as draft:
+        draft.write(_IDS, [run.read(0, int(run.index["tokens"].sum())).tobytes()])
+        draft.write(_DOCUMENTS, [run.index.tobytes()])
+        draft.seal({"schema": SCHEMA, "files": draft.files})
+    return order.folder, damage
+
+
+def open_run(folder: Path, dtype: str) -> Run:
+    """The run that `store_run` wrote or verified."""
+    width = np.dtype(dtype).itemsize
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return np.fromfile(folder / _IDS, dtype, stop - start, offset=start * width)
+
+    return Run(np.fromfile(folder / _DOCUMENTS, INDEX), read)
+
+
+# Processes.
+
+
+class Workers:
+    """Calls functions on `count` processes, or here if `count` is 1. For a `with`.
+
+    A function and what it is called with can be pickled.
+    """
+
+    def __init__(self, count: int) -> None:
+        # The children of a daemon could outlive it, so that Python forbids them.
+        self.count = 1 if multiprocessing.current_process().daemon else count
+
+    def __enter__(self) -> "Workers":
+        if self.count > 1:
+            from pebble import ProcessPool
+
+            spawn = multiprocessing.get_context("spawn")
+            self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.count > 1:
+            self.pool.stop()
+            self.pool.join()
+
+    def map(self, call: Callable[[Any], Result], things: Iterable[Any]) -> Iterator[Result]:
+        """Yields the results in the order of the things. Two things a process are read ahead."""
+        if self.count == 1:
+            yield from map(call, things)
+            return
+        waiting: deque[Any] = deque()
+        for thing in things:
+            waiting.append(self.pool.submit(call, None, thing))
+            if len(waiting) == 2 * self.count:
+                yield _result(waiting.popleft())
+        while waiting:
+            yield _result(waiting.popleft())
+
+
+def _result(future: Any) -> Any:
+    from pebble import ProcessExpired
+
+    try:
+        return future.result()
+    except ProcessExpired as error:
+        raise InputError(
+            f"data: a process that encoded was ended from outside ({error}); where memory is short "
+            "use fewer cores, e.g. taskset -c 0-3 and the same command, which goes on"
+        ) from None
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
