@@ -103,7 +103,12 @@ def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
 
 @pytest.mark.parametrize(
     ("typed", "near"),
-    [("h100 sxn", "'H100 SXM'"), ("A100 SXM 80", "'A100 SXM 80GB'"), ("4090", "'RTX 4090'")],
+    [
+        ("h100 sxn", "'H100 SXM'"),
+        ("H100", "'H100 SXM'"),
+        ("A100 SXM 80", "'A100 SXM 80GB'"),
+        ("4090", "'RTX 4090'"),
+    ],
 )
 def test_an_accelerator_that_is_not_known_is_answered_with_the_nearest_name(typed, near):
     with pytest.raises(ConfigError, match=near) as error:

@@ -27,6 +27,7 @@ comparison
 report
 tracking
 sweep
+plan
 hf
 analysis
 judge

@@ -59,7 +59,8 @@ def find_accelerator(name: str) -> Accelerator:
     by_name = {known.lower(): known for known in ACCELERATORS}
     if name.lower() in by_name:
         return ACCELERATORS[by_name[name.lower()]]
-    near = [f" (did you mean {by_name[one]!r}?)" for one in nearest(name, by_name)]
+    begun = [one for one in by_name if name and one.startswith(name.lower())]
+    near = [f" (did you mean {by_name[one]!r}?)" for one in begun[:1] or nearest(name, by_name)]
     raise ConfigError(
         f"--accelerator {name}: there is no such accelerator; there are "
         f"{', '.join(ACCELERATORS)}{''.join(near)}"

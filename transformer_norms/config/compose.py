@@ -51,21 +51,22 @@ class Choices:
         return replace(self, values=values, axes=axes)
 
 
-def compose(overrides: Iterable[str] = ()) -> Config:
+def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
-    `config=FILE` starts from a saved run instead of the defaults. Raises ConfigError, one line.
+    `config=FILE` starts from a saved run instead of the defaults. `device` stands for the machine's
+    own where the config says auto. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = keys.pop("config", None)
     folder = check_plugins(keys["plugins"].word) if "plugins" in keys else None
     typed = list(keys.values())
     if file is None:
-        return complete(choose(typed, folder), typed, folder)
+        return complete(choose(typed, folder), typed, folder, device)
     saved = read_saved(Path(file.word))
     choices = _choices_of(saved, typed, folder)
     _check_unedited(str(file), saved, folder)
-    return complete(choices, typed, folder)
+    return complete(choices, typed, folder, device)
 
 
 def complete(

@@ -10,12 +10,8 @@ from typing import Any
 from transformer_norms.cli import Parser, print_line, run_command
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import parse
+from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
-
-# The sizes of published vocabularies. A byte vocabulary has one more where documents are kept
-# apart, which only the data can tell.
-VOCABULARIES = {"byte": 256, "gpt2": 50257, "cl100k": 100277}
-UNKNOWN = 256
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,9 +88,7 @@ def _explain(overrides: Sequence[str], vocab: int | None) -> Any:
     from transformer_norms.explain.explanation import explain
 
     keys = {pair.key for pair in parse(overrides)}
-    tokenizer = config.tokenizer
-    known = tokenizer.get("vocab_size", VOCABULARIES.get(tokenizer.type, UNKNOWN))
-    return explain(config, known if vocab is None else vocab, keys)
+    return explain(config, vocab or expected_vocab_size(config.tokenizer), keys)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""Plans a run or a sweep before anything is bought: parameters, FLOPs, memory, time and cost."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from transformer_norms.accelerators import find_accelerator
+from transformer_norms.cli import Parser, print_line, run_command
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import ConfigError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_command(partial(_print, _parser(), arguments))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m transformer_norms.plan", description=__doc__)
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="the config, as for train.py")
+    add("-m", "--multirun", action="store_true", help="plan a sweep over KEY=A,B")
+    add("--devices", type=int, default=1, metavar="N", help="how many devices there are")
+    add("--accelerator", metavar="NAME", help='a device by its data sheet, such as "H100 SXM"')
+    add("--utilisation", type=float, default=0.4, help="share of its peak (default 0.4)")
+    add("--network", type=float, default=50, metavar="GB/S", help="to other machines, by device")
+    add("--price", help="of a device-hour, as 2.5 or '2.5 EUR'")
+    add("--fit", nargs="?", const="batch", metavar="WHAT",
+        help="batch: the largest that fits; devices: the fewest that hold it")  # fmt: skip
+    add("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
+    add("--json", action="store_true", help="numbers in bytes, seconds and FLOPs, for a program")
+    return parser
+
+
+def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
+    typed = parser.parse_intermixed_args(arguments)
+    many = typed.multirun or any(
+        text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides
+    )
+    _check(typed, many)
+    config = None if many else compose(typed.overrides, "cuda" if typed.accelerator else "auto")
+    # The imports below take torch's time: a wrong command is answered before.
+    from transformer_norms.plan.of_run import Hardware, plan_run
+    from transformer_norms.plan.of_sweep import plan_sweep_of
+    from transformer_norms.plan.price import read_price
+    from transformer_norms.plan.sheet import run_lines, sweep_lines
+
+    price = read_price(typed.price) if typed.price else None
+    hardware = Hardware(typed.devices, typed.accelerator, typed.utilisation, typed.network * 1e9)
+    if config is None:
+        sweep = plan_sweep_of(typed.overrides, hardware, typed.vocab)
+        values, lines = sweep.values(), sweep_lines(sweep, price)
+    else:
+        run = plan_run(config, hardware, typed.vocab, typed.fit)
+        values, lines = run.values(), run_lines(run, price)
+    print_line(json.dumps(values, allow_nan=False) if typed.json else "\n".join(lines))
+    return 0
+
+
+def _check(typed: argparse.Namespace, many: bool) -> None:
+    """Raises ConfigError for options that are wrong or do not go together."""
+    if typed.accelerator is not None:
+        find_accelerator(typed.accelerator)
+    for name, value in (("--devices", typed.devices), ("--vocab", typed.vocab)):
+        if value is not None and not 1 <= value <= 10**9:
+            raise ConfigError(f"{name} {value}: at least 1 is wanted")
+    if not 0 < typed.utilisation <= 1:
+        raise ConfigError(f"--utilisation {typed.utilisation:g}: a share above 0, at most 1")
+    if not (typed.network > 0 and math.isfinite(typed.network)):
+        raise ConfigError(f"--network {typed.network:g}: a number of GB/s above 0 is wanted")
+    if typed.fit not in (None, "batch", "devices"):
+        raise ConfigError(f"--fit {typed.fit}: it is batch or devices")
+    for name, value in (("--fit", typed.fit), ("--price", typed.price)):
+        if value and not typed.accelerator:
+            raise ConfigError(f"{name}: needs --accelerator NAME, such as --accelerator 'H100 SXM'")
+    if typed.fit and many:
+        raise ConfigError("--fit: is for one run; a sweep says what its fullest run takes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

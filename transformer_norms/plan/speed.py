@@ -1,0 +1,77 @@
+"""The time of a step: its FLOPs at an assumed utilisation, and what devices send to each other."""
+
+from dataclasses import dataclass, replace
+
+from transformer_norms.accelerators import Accelerator
+from transformer_norms.plan.rehearsal import Sizes
+from transformer_norms.plan.sharing import Layout
+
+MACHINE = 8  # devices in a machine
+DAY = 86400
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`count` accelerators, of which MACHINE are in a machine. `peak` is in FLOP/s of one of them,
+    `utilisation` the share of it that is assumed to be made use of, `network` in bytes per second
+    that each sends to other machines."""
+
+    accelerator: Accelerator
+    count: int
+    peak: float
+    utilisation: float
+    network: float
+
+    def of(self, count: int) -> "Cluster":
+        """Returns a cluster of another number of the same devices."""
+        return replace(self, count=count)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one machine has all of them."""
+        return self.count <= MACHINE
+
+    def ring(self, size: float) -> float:
+        """Returns the seconds in which a ring gathers or scatters so many bytes. Between machines
+        it goes through the ports of all devices."""
+        link = self.accelerator.link
+        rate = link if self.alone else min(link, MACHINE * self.network)
+        return size * (self.count - 1) / self.count / rate
+
+    def slices(self, size: float) -> float:
+        """Returns the seconds in which each device sends every other one its slice of so many
+        bytes. Each sends what leaves its machine through its own port."""
+        if self.alone:
+            return self.ring(size)
+        return size * (self.count - MACHINE) / self.count / self.network
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a step: `arithmetic`, and `exchange` of gradients and weights. Under fsdp both go
+    on at once; under ddp one follows the other."""
+
+    arithmetic: float
+    exchange: float
+    overlaps: bool
+
+    @property
+    def step(self) -> float:
+        if self.overlaps:
+            return max(self.arithmetic, self.exchange)
+        return self.arithmetic + self.exchange
+
+
+def speed_of(cluster: Cluster, layout: Layout, flops: float, sizes: Sizes) -> Speed:
+    """Returns the time of a step of so many FLOPs, of all devices together."""
+    arithmetic = flops / (cluster.count * cluster.peak * cluster.utilisation)
+    if layout.devices == 1:
+        return Speed(arithmetic, 0.0, overlaps=False)
+    if layout.parallel == "ddp":
+        exchange = cluster.slices(sizes.whole) + cluster.ring(sizes.whole)
+        return Speed(arithmetic, exchange, overlaps=False)
+    # Blocks are gathered for the forward and for the backward pass of each micro-batch; gradients
+    # are scattered once.
+    gathered = 2 * (sizes.whole - sizes.outside) + sizes.outside
+    exchange = layout.share * cluster.ring(gathered) + cluster.ring(sizes.whole)
+    return Speed(arithmetic, exchange, overlaps=True)
