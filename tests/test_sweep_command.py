@@ -159,7 +159,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     assert not workers_at_work("rough")
     assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
 
-    launcher = PoolLauncher(1)
+    launcher = PoolLauncher({"workers": 1, "per_gpu": 1, "pools": 1})
     launcher.setup(hydra_context=None, task_function=None, config=None)
     code, answer, err = drive_here(capsys, launcher, *small)
     launcher.close()

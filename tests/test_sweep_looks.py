@@ -191,7 +191,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_decisions(capsys, trainings,
 
 def test_a_pool_is_kept_busy(capsys, trainings):
     launcher = BasicLauncher()
-    launcher.workers = 4
+    launcher.at_once = 4
     sweep(capsys, *write_sweep(FEW), launcher=launcher)
     assert len(trainings.seeds["layernorm"]) in (5, 7, 8)  # two variants, four workers
 

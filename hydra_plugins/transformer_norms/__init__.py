@@ -1,4 +1,4 @@
-"""Shows Hydra our sweeper, `hydra/sweeper=study`, and our launcher, `hydra/launcher=pool`.
+"""Shows Hydra our sweeper, `hydra/sweeper=study`, and our launchers, `launcher=pool` and `slurm`.
 
 Hydra imports this folder at every start, so nothing heavy is imported here.
 """
@@ -14,7 +14,10 @@ from hydra.plugins.sweeper import Sweeper
 _HERE = "hydra_plugins.transformer_norms"
 _store = partial(ConfigStore.instance().store, provider="transformer_norms")
 _store("study", {"_target_": f"{_HERE}.StudySweeper"}, "hydra/sweeper")
-_store("pool", {"_target_": f"{_HERE}.PoolLauncher", "workers": 2}, "hydra/launcher")
+_LAUNCHERS = {"pool": "PoolLauncher", "slurm": "SlurmLauncher"}
+for _name, _class in _LAUNCHERS.items():
+    _node = {"_target_": f"{_HERE}.{_class}", "settings": "${launcher}"}
+    _store(_name, _node, "hydra/launcher")
 
 
 class StudySweeper(Sweeper):
@@ -39,14 +42,16 @@ class StudySweeper(Sweeper):
 class PoolLauncher(Launcher):
     """Runs jobs in the workers of transformer_norms.sweep.pool, which stay until the end."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
         self.pool: Any = None
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        from transformer_norms.config.launchers import read_launcher
         from transformer_norms.sweep.pool import Pool
 
-        self.pool = Pool(self.workers)
+        self.pool = Pool.of(read_launcher("pool", self.settings))
+        self.at_once = self.pool.at_once
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
         from hydra.core.utils import JobReturn, JobStatus
@@ -58,3 +63,27 @@ class PoolLauncher(Launcher):
 
     def close(self) -> None:
         self.pool.close()
+
+
+class SlurmLauncher(Launcher):
+    """Leaves the sweep to jobs of Slurm: transformer_norms.sweep.pilots submits them and says how
+    far they are."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        from transformer_norms.config.launchers import read_launcher
+        from transformer_norms.sweep.pilots import Pilots
+
+        settings = read_launcher("slurm", self.settings)
+        self.pilots = Pilots(settings, config.hydra.overrides.task)
+        self.at_once = self.pilots.at_once
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
+        from transformer_norms.errors import ConfigError
+
+        raise ConfigError("launcher=slurm: goes with hydra/sweeper=study, which is the default")
+
+    def close(self) -> None:
+        self.pilots.close()

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
+from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import Typed, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen
@@ -30,7 +31,6 @@ from transformer_norms.names import (
     unknown,
 )
 
-MOST_WORKERS = 1024
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 
 
@@ -228,12 +228,19 @@ def check_hydra_keys(typed: Iterable[str]) -> None:
     try:
         composed = _compose_with_hydra(typed, None)
     except ConfigError as error:
-        pool = "launcher=pool" in typed or not any(text.startswith("launcher.") for text in typed)
-        hint = "" if pool else " (launcher=pool has workers)"
-        raise ConfigError(f"{' '.join(typed)}: {error}{hint}") from None
-    workers = composed.hydra.launcher.get("workers", 1)
-    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
-        raise ConfigError(f"launcher.workers={workers}: should be from 1 to {MOST_WORKERS}")
+        raise ConfigError(f"{' '.join(typed)}: {error}{_launchers_with(typed)}") from None
+    choices = composed.hydra.runtime.choices
+    check_chosen_launcher(choices.launcher, choices["hydra/launcher"])
+    read_launcher(choices.launcher, to_dict(composed.launcher))
+
+
+def _launchers_with(typed: Iterable[str]) -> str:
+    """Returns the launchers that have the typed keys, where none or another one is chosen."""
+    keys = {text.partition("=")[0].removeprefix("launcher.") for text in typed if "." in text}
+    files = {name: to_dict(OmegaConf.load(file)) for name, file in option_files("launcher").items()}
+    fits = [name for name, content in files.items() if keys & content.get("launcher", {}).keys()]
+    names = " and ".join(f"launcher={name}" for name in fits if f"launcher={name}" not in typed)
+    return f" ({names} {'have' if ' and ' in names else 'has'} that key)" if names else ""
 
 
 @lru_cache(maxsize=256)

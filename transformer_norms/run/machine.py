@@ -14,8 +14,11 @@ import torch
 
 
 def cores() -> int:
-    """Returns how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many processors this process may use. Some clusters give a job its share of a
+    node only in words."""
+    here = hasattr(os, "sched_getaffinity")
+    seen = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
+    return min(seen, int(os.environ.get("SLURM_CPUS_PER_TASK") or seen))
 
 
 def versions() -> dict[str, str]:

@@ -142,7 +142,7 @@ class Sweep:
             for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
                 if self.stopped:
                     break
-                answers = launch(self.launcher, batch, self.board.say)
+                answers = launch(self.launcher, batch, self.request.name, self.board.say)
                 for job, answer in zip(batch, answers, strict=True):
                     self._note(job, answer)
                     if answer["status"] == "busy":
@@ -235,7 +235,7 @@ class Sweep:
             self._read_findings()
             return plan.results(self.found) if self.found else None
 
-        most, workers = self.question.most_seeds, getattr(self.launcher, "workers", 1)
+        most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
         lines: list[str] = []
         for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
             assert self.found is not None

@@ -27,7 +27,7 @@ def end_sweep(
     is 0, or what the sweep has already ended with. A sweep that was stopped gets no report."""
     if code == AGAIN:
         report = None
-        say("stopped; the same command goes on with it")
+        say("no report yet; the same command goes on with it")
     else:
         report, report_code = _write_report(record, say)
         code = code or report_code

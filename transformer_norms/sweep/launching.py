@@ -29,11 +29,13 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
     return [jobs] if jobs else []
 
 
-def launch(launcher: Any, batch: list[Job], say: Callable[[str], None]) -> list[Answer]:
+def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None]) -> list[Answer]:
     """Runs a batch and returns an answer for each job. A launcher that breaks down loses no more
-    than the jobs of its batch."""
+    than the jobs of its batch. A launcher with pilots leaves them the whole `sweep`."""
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
+    if hasattr(launcher, "pilots"):
+        return launcher.pilots.run(batch, sweep, say)
     try:
         returned = launcher.launch([_for_hydra(job) for job in batch], initial_job_idx=0)
     except Exception as error:

@@ -17,8 +17,10 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from transformer_norms.errors import describe_error
+from transformer_norms.config.launchers import PoolSettings
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.locks import Lock, take_lock
+from transformer_norms.sweep.gpus import Mps, visible_gpus
 from transformer_norms.training.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
@@ -27,11 +29,23 @@ _PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
 
 
 class Pool:
-    """`workers` processes, spawned when first needed and ended by `close`."""
+    """`workers` processes, spawned when first needed and ended by `close`. They share `gpus` GPUs,
+    through MPS if they are several on each. `at_once` is how many runs all pools train that work
+    on one sweep."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, gpus: int = 0, share: bool = False, pools: int = 1) -> None:
+        self.workers, self.gpus, self.share = workers, gpus, share
+        self.at_once = workers * pools
         self.processes: Any = None
+
+    @classmethod
+    def of(cls, settings: PoolSettings) -> "Pool":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if settings.per_gpu > 1 and not gpus:
+            raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
+        return cls(settings.count(gpus), gpus, settings.per_gpu > 1, settings.pools)
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
@@ -65,20 +79,22 @@ class Pool:
         if self.processes is not None:
             self.processes.close()
             self.processes.join()
+            if self.mps:
+                self.mps.close()
             self.slots.cleanup()
             self.processes = None
 
     def _open(self) -> None:
-        import torch
-
         # A forked worker would inherit torch's locks without the threads that release them.
         spawn = multiprocessing.get_context("spawn")
         self.stopping = spawn.Event()
         self.slots = tempfile.TemporaryDirectory(prefix="transformer_norms-")
+        self.mps = Mps(Path(self.slots.name)) if self.share else None
+        names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
         self.processes = ProcessPool(
             max_workers=self.workers,
             initializer=_prepare_worker,
-            initargs=(self.slots.name, self.workers, torch.cuda.device_count(), self.stopping),
+            initargs=(self.slots.name, self.workers, names, self.stopping),
             context=spawn,
         )
 
@@ -129,7 +145,7 @@ def _run_in_worker(overrides: list[str]) -> dict[str, Any]:
         _worker.busy = False
 
 
-def _prepare_worker(slots: str, workers: int, gpus: int, stopping: Any) -> None:
+def _prepare_worker(slots: str, workers: int, gpus: Sequence[str], stopping: Any) -> None:
     """Gives a new worker its share of the machine, before it imports torch."""
     _worker.stopping = stopping
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
@@ -162,22 +178,26 @@ def _take_cores(number: int, workers: int) -> None:
         os.sched_setaffinity(0, cores[number * share : (number + 1) * share])
 
 
-def _take_gpu(number: int, gpus: int) -> None:
-    """Takes one of this command's GPUs, in turn: more workers than GPUs share them. CUDA ends its
-    list of GPUs at the first one that does not exist."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
+def _take_gpu(number: int, gpus: Sequence[str]) -> None:
+    """Takes one of this command's GPUs, in turn: more workers than GPUs share them."""
     if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[number % gpus].strip()
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
 
 
 def _leave_when_told(parent: int) -> None:
     """Lets the run save and ends the worker, once the driver says so or has ended itself."""
     while not _worker.stopping.is_set() and os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
-    if _worker.busy:
+    if _worker.busy and not _was_asked():
         os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + _PATIENCE
     while os.getppid() == parent or (_worker.busy and time.monotonic() < end):
         time.sleep(_LOOK_EVERY)
     os._exit(1)
+
+
+def _was_asked() -> bool:
+    """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
+    a second signal would mean "at once"."""
+    handler = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return isinstance(handler, Stopping) and handler.asked

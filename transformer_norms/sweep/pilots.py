@@ -1,0 +1,259 @@
+"""`launcher=slurm`: jobs of Slurm that run a sweep together, and the command that looks after them.
+
+Such a job is a pilot. It runs the whole sweep, all stages, as a command with `launcher=pool` would,
+and shares the study's runs with the other pilots. The command that is typed trains nothing. It
+submits the pilots, says how far they are, and ends in the report once they have trained all runs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra_plugins.transformer_norms import PoolLauncher
+from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.locks import wait_for_lock
+from transformer_norms.run.folder import path_text
+from transformer_norms.run.summary import read_summary
+from transformer_norms.sweep.drive import run_sweep
+from transformer_norms.sweep.ending import AGAIN
+from transformer_norms.sweep.launching import Answer
+from transformer_norms.sweep.planning import Job, count
+from transformer_norms.training.stopping import Stopping
+
+FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
+SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
+_LOOK_EVERY = 10.0  # seconds
+_MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
+_OURS = ("launcher=", "launcher.", "hydra/", "hydra.")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An array of pilots, as Slurm knows it."""
+
+    job: str
+    pilots: int
+
+
+class Pilots:
+    """The pilots of one sweep, as the command that was typed sees them."""
+
+    def __init__(self, settings: SlurmSettings, command: Sequence[str]) -> None:
+        _check_slurm()
+        self.settings = settings
+        self.command = tuple(text for text in command if not text.startswith(_OURS))
+        self.at_once = settings.pool.count(settings.gpus) * settings.pilots
+        self.over: Path | None = None  # the record of pilots that have ended, with failures
+
+    def run(self, jobs: Sequence[Job], name: str, say: Callable[[str], None]) -> list[Answer]:
+        """Returns an answer for each of these runs, of which some have not ended. `name` is that of
+        the sweep. While pilots have work to do the answer is `preempted`: again later."""
+        folder = jobs[0].folder.parent / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        record = folder / f"{name}.json"
+        with Stopping() as stop:
+            stop.patient = True
+            try:
+                with wait_for_lock(folder):  # one command at a time submits
+                    submission = self._submission(record, jobs, say)
+                while submission and self.settings.wait and not stop.asked:
+                    submission = self._wait(submission, record, jobs, say, stop)
+            except Busy as error:
+                say(str(error))
+                return [{"status": "preempted"}] * len(jobs)
+        if submission:
+            return [{"status": "preempted"}] * len(jobs)
+        answers = [_answer(job, folder) for job in jobs]
+        if any(answer["status"] == "failed" for answer in answers):
+            self.over = record
+        return answers
+
+    def _submission(
+        self, record: Path, jobs: Sequence[Job], say: Callable[[str], None]
+    ) -> Submission | None:
+        """Returns the pilots that live or have just been submitted. None if there is nothing more
+        to do: the pilots have ended, and at least one of them after it had tried every run."""
+        missing = count(sum(not job.ended for job in jobs), "run")
+        if record.is_file():
+            submission = Submission(**json.loads(record.read_text()))
+            states = pilot_states(submission.job)
+            if states:
+                say(f"slurm: job {submission.job}: {_text(states)}; not ended: {_waiting(jobs)}")
+                return submission
+            if any(record.parent.glob(f"{submission.job}_*result.pkl")):  # which submitit writes
+                return None
+            say(
+                f"slurm: the pilots of job {submission.job} have ended without {missing}; their "
+                f"logs are in {path_text(record.parent)}"
+            )
+        submission = submit(self.settings, self.command, record.parent, record.stem)
+        record.write_text(json.dumps(asdict(submission)))
+        say(
+            f"slurm: submitted job {submission.job}, {count(submission.pilots, 'pilot')} for "
+            f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
+            f"them, their logs are in {path_text(record.parent)}"
+        )
+        return submission
+
+    def _wait(
+        self, submission: Submission, record: Path, jobs: Sequence[Job],
+        say: Callable[[str], None], stop: Stopping,
+    ) -> Submission | None:  # fmt: skip
+        """Waits until these pilots have trained all runs, or have ended. Pilots that ended after
+        some progress are submitted anew."""
+        ended = sum(job.ended for job in jobs)
+        while not stop.asked:
+            if all(job.ended for job in jobs):
+                return None
+            if not pilot_states(submission.job):
+                break
+            end = time.monotonic() + _LOOK_EVERY
+            while not stop.asked and time.monotonic() < end:
+                time.sleep(0.1)
+        else:
+            return submission
+        if sum(job.ended for job in jobs) == ended:
+            return None
+        with wait_for_lock(record.parent):
+            return self._submission(record, jobs, say)
+
+    def close(self) -> None:
+        """Forgets pilots that have ended, once their failures are told: the same command tries the
+        failed runs again."""
+        if self.over:
+            self.over.unlink(missing_ok=True)
+
+
+@dataclass
+class Pilot:
+    """What a job of Slurm runs: the sweep, with a pool, in the folder where it was typed."""
+
+    folder: str
+    command: tuple[str, ...]
+    pool: PoolSettings
+
+    def __call__(self) -> int:
+        os.chdir(self.folder)
+        launcher = PoolLauncher(asdict(self.pool))
+        launcher.setup(hydra_context=None, task_function=None, config=None)
+        code = 0
+        try:
+            run_sweep(self.command, launcher)
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+        finally:
+            launcher.close()
+        if code == AGAIN and "RUNNING" in pilot_states(os.environ["SLURM_JOB_ID"]):
+            # The runs are saved. submitit's handler puts the job into the queue again. A job that
+            # was cancelled has another state by now.
+            signal.raise_signal(getattr(signal, f"SIG{SIGNAL}"))
+        if code == AGAIN:
+            raise SystemExit(code)  # which leaves no result: not every run was tried
+        return code
+
+    def checkpoint(self) -> Any:
+        """Returns what the job runs after it was queued again: the same. submitit calls it at
+        Slurm's signal, also where that comes before the sweep has begun."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> Submission:
+    """Submits the pilots. Raises ConfigError with sbatch's own words if it refuses them."""
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError, FailedSubmissionError, environment_variables
+    from submitit.helpers import clean_env
+
+    executor = SlurmExecutor(folder, max_num_timeout=_MOST_REQUEUES)
+    given = {"partition": settings.partition, "mem": settings.memory}
+    if settings.memory != "none":
+        given["mem"] = f"{round(settings.memory * 1024)}M"
+    if settings.gpus:
+        given["gpus_per_node"] = settings.gpus
+    executor.update_parameters(
+        job_name=name,
+        time=settings.time,
+        nodes=1,
+        ntasks_per_node=1,
+        cpus_per_task=settings.cpus,
+        srun_args=[f"--cpus-per-task={settings.cpus}"],  # which srun takes from nowhere else
+        setup=[f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
+        wckey=None,
+        additional_parameters={"requeue": True, **read_options(settings.options)},
+        **{key: value for key, value in given.items() if value != "none"},
+    )
+    pilot = Pilot(os.getcwd(), tuple(command), settings.pool)
+    with ExitStack() as stack:
+        if "SLURM_JOB_ID" in os.environ:  # submitted from a job: its variables are not ours
+            kept = {key: os.environ[key] for key in ("SLURM_CONF",) if key in os.environ}
+            stack.enter_context(clean_env())
+            stack.enter_context(environment_variables(**kept))
+        try:
+            jobs = executor.submit_array([pilot] * settings.pilots)
+        except (FailedJobError, FailedSubmissionError) as error:
+            lines = str(error).strip().splitlines() or [""]
+            raise ConfigError(f"sbatch: {lines[-1].removeprefix('sbatch: ')}") from None
+    return Submission(jobs[0].job_id.partition("_")[0], settings.pilots)
+
+
+def pilot_states(job: str) -> Counter[str]:
+    """Returns how many jobs of an array are in each state, RUNNING or PENDING (Resources) for
+    example; nothing if all have ended. Raises Busy if Slurm does not answer."""
+    command = ["squeue", "--noheader", "--array", f"--jobs={job}", "--format=%T %r"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Busy(f"squeue: {error}") from None
+    if done.returncode and "Invalid job id" in done.stderr:  # ended, and forgotten
+        return Counter()
+    if done.returncode:
+        raise Busy(f"squeue: {' '.join(done.stderr.split())}")
+    states = (line.split(maxsplit=1) for line in done.stdout.splitlines() if line.strip())
+    return Counter(
+        state if why == ["None"] else f"{state} ({' '.join(why)})" for state, *why in states
+    )
+
+
+def _check_slurm() -> None:
+    """Raises ConfigError where nothing can be submitted."""
+    if find_spec("submitit") is None:
+        raise ConfigError("launcher=slurm needs submitit: pip install 'transformer_norms[slurm]'")
+    if missing := [name for name in ("sbatch", "srun", "squeue") if not shutil.which(name)]:
+        raise ConfigError(
+            f"launcher=slurm: there is no {missing[0]} here; type it where Slurm's commands are"
+        )
+
+
+def _answer(job: Job, folder: Path) -> Answer:
+    if job.ended:
+        return {"status": "finished"}
+    summary = read_summary(job.folder)
+    error = (summary.error or "").strip().splitlines()[-1:] if summary else []
+    logs = f"the pilots ended without it; their logs are in {path_text(folder)}"
+    return {"status": "failed", "error": error[0] if error else logs}
+
+
+def _text(states: Counter[str]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+
+
+def _waiting(jobs: Sequence[Job]) -> str:
+    """`1 running, 3 waiting`: the runs that have not ended."""
+    states: Counter[str] = Counter()
+    for job in jobs:
+        with suppress(OSError, ValueError):  # a summary that is being written
+            states[job.state] += not job.ended
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)
