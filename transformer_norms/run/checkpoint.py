@@ -41,13 +41,14 @@ class Checkpoint:
     state: dict[str, Any]
     extra: dict[str, Any]
     files: dict[str, dict[str, Any]]
+    stamps: dict[str, tuple[int, ...]]
 
     @contextmanager
     def open(self, name: str) -> Iterator[Any]:
         """Opens stored tensors, of which slices are read when they are asked for.
 
         Raises ValueError if the checkpoint keeps weights only. Raises DamagedError where the file
-        holds no tensors, and after the reading, where its bytes changed since they were verified.
+        holds no tensors, and after the reading, where its bytes are not those that were verified.
         """
         file = self.path / (name + _SUFFIX)
         if file.name not in self.files:
@@ -59,7 +60,15 @@ class Checkpoint:
                 yield tensors
         except SafetensorError as error:
             raise DamagedError(f"{file}: {error}") from None
-        check_hash(file, self.files[file.name])
+        # To hash every file a second time would take longer than to read it.
+        if _stamp(file) != self.stamps[file.name]:
+            check_hash(file, self.files[file.name])
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Returns what a file system changes whenever a file is written to."""
+    status = file.lstat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def save(
@@ -145,6 +154,7 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 
 def verify(path: Path) -> Checkpoint:
     """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
+    stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
     manifest = verify_folder(path, SCHEMA, _NAMES)
     step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
     if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
@@ -157,7 +167,7 @@ def verify(path: Path) -> Checkpoint:
         state = _read_state(path / _STATE, files[_STATE])
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
-    return Checkpoint(path, step, state, extra, files)
+    return Checkpoint(path, step, state, extra, files, stamps)
 
 
 def _check_header(file: Path, size: int) -> None:

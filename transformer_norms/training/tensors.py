@@ -108,11 +108,15 @@ def _fits(stored: list[int], tensor: Tensor) -> bool:
     return stored == list(tensor.shape) or (stored == [] and tensor.shape == (1,))
 
 
+def _with_axis(stored: Tensor, tensor: Tensor) -> Tensor:
+    return stored if stored.shape == tensor.shape else stored.reshape(1)
+
+
 def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
     """Returns the stored tensor `name` with the shape and device of `tensor`, and sharded like it:
     then only the rows of this rank are read."""
     if not _sharded(tensor):
-        return file.get_tensor(name).reshape(tensor.shape).to(tensor.device)
+        return _with_axis(file.get_tensor(name), tensor).to(tensor.device)
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -120,7 +124,7 @@ def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
     mesh, placements = tensor.device_mesh, tensor.placements
     shape, (first, *_) = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     stored = file.get_slice(name)
-    source = stored if stored.get_shape() else file.get_tensor(name).reshape(tensor.shape)
+    source = stored if stored.get_shape() else _with_axis(file.get_tensor(name), tensor)
     # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
     rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
     assert rows.shape == shape, "tensors are sharded by rows"
