@@ -28,7 +28,7 @@ BUDGETS = {
         "attention divergence flops loss memory optimizer overfit probes replicas schedule trainer "
         "training",
     ),
-    "data": (20, "checkpoint data files progress tokenizers"),
+    "data": (28, "checkpoint data files progress tokenizers"),
     "sweep": (
         190,
         "benchmarks command extension judge readme rooms run_folder sample shape_checker sweep",

@@ -165,3 +165,87 @@ def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
     assert list(corpus.documents()) == expected
     assert asked == [(("some/corpus", None), {"revision": "main"})]
     assert set(keys.values()) <= set(map(str, corpus.identity().values()))
+
+
+# A data set on the hub that is stored as Parquet. Local files stand for those of the hub.
+
+
+@pytest.fixture
+def hub_of_parquet(monkeypatch, tmp_path):
+    """A data set of three files, in two parts, and the addresses that were downloaded."""
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
+    files = {"train": ["a", "b"], "test": ["c"]}
+    for name in "abc":
+        texts = [f"{name}{number}" if number % 5 else "" for number in range(20)]
+        parquet.write_table(pyarrow.table({"page": texts}), tmp_path / name, row_group_size=7)
+    local = datasets.load_dataset_builder(
+        "parquet",
+        data_files={
+            part: [str(tmp_path / name) for name in names] for part, names in files.items()
+        },
+        cache_dir=str(tmp_path / "cache"),
+    )
+    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(downloads, "answers", lambda url: True)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: local)
+    asked, download = [], datasets.DownloadManager.download
+
+    def record(self, address):
+        asked.append(str(address).rpartition("/")[2])
+        return download(self, address)
+
+    monkeypatch.setattr(datasets.DownloadManager, "download", record)
+    return asked
+
+
+def hub(part, documents="all", field="page"):
+    keys = {"name": "some/corpus", "subset": "none", "revision": "main"}
+    return CORPORA["hub"](**keys, field=field, part=part, documents=documents)
+
+
+def page_texts(names):
+    return [f"{name}{number}" for name in names for number in range(20) if number % 5]
+
+
+@pytest.mark.parametrize(("part", "names"), [("train", "ab"), ("test+train", "cab")])
+def test_a_whole_data_set_is_downloaded_file_by_file_and_cut_in_its_order(
+    hub_of_parquet, monkeypatch, part, names
+):
+    monkeypatch.setattr("transformer_norms.data.documents.SLICE", 40)
+    corpus = hub(part)
+    slices = list(corpus.slices())
+    assert [text for cut in slices for text in cut.documents() if text] == page_texts(names)
+    assert hub_of_parquet == list(names)
+    assert len(slices) > 2 * len(names)
+    assert list(corpus.documents()) == page_texts(names)
+    assert corpus.size > sum(map(len, page_texts(names)))
+
+
+def test_a_number_of_documents_downloads_no_whole_file(hub_of_parquet):
+    corpus = hub("train", documents=7)
+    assert list(corpus.documents()) == page_texts("a")[:5]  # two of the seven rows are empty
+    assert corpus.slices() is None
+    assert hub_of_parquet == []
+
+
+def test_a_part_that_is_cut_by_datasets_is_read_by_it(hub_of_parquet):
+    assert list(hub("train[5:10]").documents()) == page_texts("a")[4:8]
+    assert len(hub_of_parquet) == 1  # all files at once
+
+
+def test_a_download_that_fails_and_a_wrong_field_are_refused_in_one_line(
+    hub_of_parquet, monkeypatch
+):
+    line = refused(lambda: list(hub("train", field="pag").slices()))
+    assert "did you mean 'page'" in line
+
+    def fail(self, address):
+        raise FileNotFoundError("403: the data set is gated\nask for access")
+
+    monkeypatch.setattr("datasets.DownloadManager.download", fail)
+    line = refused(lambda: list(hub("train").slices()))
+    assert "data.name=some/corpus cannot be downloaded (403: the data set is gated)" in line

@@ -1,9 +1,10 @@
 """Corpora: the protocol of each, and the user's own files of text and of rows."""
 
 import glob
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +14,7 @@ from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, hint
 
 CORPORA = Registry("corpus")
+SLICE = 2**25  # bytes of text that one process encodes at once
 
 
 @runtime_checkable
@@ -87,6 +89,10 @@ class TextFiles:
     def __init__(self, *, paths: Texts) -> None:
         self.files = find_files(paths)
 
+    @property
+    def size(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
     def identity(self) -> dict:
         return {"type": "text", "sha256": [sha256(file) for file in self.files]}
 
@@ -102,10 +108,9 @@ class TextFiles:
 
 
 class _RowFiles:
-    """Files of rows, read through `datasets`; the column `field` of each row is a document."""
+    """Files of rows; the column `field` of each row is a document."""
 
     type: str
-    builder: str
     floor = None
 
     def __init__(self, *, paths: Texts, field: Text) -> None:
@@ -116,39 +121,126 @@ class _RowFiles:
         hashes = [sha256(file) for file in self.files]
         return {"type": self.type, "sha256": hashes, "field": self.field}
 
+
+@CORPORA("jsonl")
+class JsonLines(_RowFiles):
+    """Files with one JSON object a line, read through `datasets`."""
+
+    type = "jsonl"
+
+    @property
+    def size(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
     def documents(self) -> Iterator[str]:
         import datasets
 
         names = ", ".join(str(file) for file in self.files)
-        # The usual cache of `datasets` is keyed by modification times and keeps a second copy.
-        with tempfile.TemporaryDirectory() as cache, hide_bars():
+        files = [str(file.resolve()) for file in self.files]
+        with hide_bars():
             try:
+                # Without streaming, `datasets` would first write a second copy of all rows.
                 rows = datasets.load_dataset(
-                    self.builder,
-                    data_files=[str(file.resolve()) for file in self.files],
-                    split="train",
-                    cache_dir=cache,
+                    "json", data_files=files, split="train", streaming=True
                 )
+                check_field(self.field, rows.features, names)
+                yield from read_column(rows, self.field, names)
+            except InputError:
+                raise
             except (datasets.exceptions.DatasetsError, ValueError) as error:
                 raise InputError(
-                    f"data.paths: {names} cannot be read as {self.type} ({root_cause(error)})"
+                    f"data.paths: {names} cannot be read as jsonl ({root_cause(error)})"
                 ) from None
-            check_field(self.field, rows.features, names)
-            yield from read_column(rows, self.field, names)
-
-
-@CORPORA("jsonl")
-class JsonLines(_RowFiles):
-    """Files with one JSON object a line."""
-
-    type, builder = "jsonl", "json"
 
 
 @CORPORA("parquet")
 class Parquet(_RowFiles):
     """Parquet files."""
 
-    type, builder = "parquet", "parquet"
+    type = "parquet"
+    size = 0
+
+    def slices(self) -> Iterator["ParquetRows"]:
+        self.size = sum(column_size(file, self.field) for file in self.files)
+        for file in self.files:
+            yield from cut_parquet(file, self.field)
+
+    def documents(self) -> Iterator[str]:
+        return (document for rows in self.slices() for document in rows.documents())
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """The documents in `count` rows of a Parquet file, from row `first`."""
+
+    file: Path
+    field: str
+    first: int
+    count: int
+
+    def documents(self) -> Iterator[str]:
+        with _open_parquet(self.file) as table:
+            groups = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
+            starts = [0, *accumulate(groups)]
+            last = self.first + self.count
+            needed = [i for i, start in enumerate(starts[:-1])
+                      if start < last and starts[i + 1] > self.first]  # fmt: skip
+            number = starts[needed[0]]
+            for batch in table.iter_batches(1024, row_groups=needed, columns=[self.field]):
+                for document in batch.column(0).to_pylist():
+                    if self.first <= number < last:
+                        if not isinstance(document, str):
+                            raise no_text(self.file, number, self.field)
+                        yield document
+                    number += 1
+
+
+def cut_parquet(file: Path, field: str) -> Iterator[ParquetRows]:
+    """Cuts the rows of a file into slices of about SLICE bytes of text."""
+    rows = 0
+    with _open_parquet(file) as table:
+        check_field(field, _columns(table), str(file))
+        rows = table.metadata.num_rows
+    count = min(-(-column_size(file, field) // SLICE), rows)
+    for at in range(count):
+        first, last = (rows * place // count for place in (at, at + 1))
+        yield ParquetRows(file, field, first, last - first)
+
+
+def column_size(file: Path, field: str) -> int:
+    """The bytes of a column of text, not compressed."""
+    with _open_parquet(file) as table:
+        groups = map(table.metadata.row_group, range(table.num_row_groups))
+        columns = (group.column(i) for group in groups for i in range(group.num_columns))
+        sizes = (column.total_uncompressed_size for column in columns
+                 if column.path_in_schema == field)  # fmt: skip
+        return sum(sizes)
+
+
+@contextmanager
+def _open_parquet(file: Path) -> Iterator[Any]:
+    """Opens a file during a `with`. Raises InputError if it cannot be read."""
+    import pyarrow.parquet
+
+    try:
+        # A buffer reads a column of rows piece by piece, and not at once.
+        with pyarrow.parquet.ParquetFile(file, buffer_size=2**20) as table:
+            yield table
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"data.paths: {file} cannot be read as parquet ({root_cause(error)})"
+        ) from None
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    """The type of each column. Words that are stored as numbers of a dictionary are text too."""
+    import pyarrow
+
+    types = {column.name: column.type for column in table.schema_arrow}
+    return {name: type.value_type if pyarrow.types.is_dictionary(type) else type
+            for name, type in types.items()}  # fmt: skip
 
 
 def read_column(rows: Any, field: str, where: str) -> Iterator[str]:
@@ -156,8 +248,12 @@ def read_column(rows: Any, field: str, where: str) -> Iterator[str]:
     for number, row in enumerate(rows):
         document = row.get(field)
         if not isinstance(document, str):
-            raise InputError(f"{where}: row {number} has no text in data.field={field}")
+            raise no_text(where, number, field)
         yield document
+
+
+def no_text(where: object, row: int, field: str) -> InputError:
+    return InputError(f"{where}: row {row} has no text in data.field={field}")
 
 
 def check_field(field: str, features: Any, where: str) -> None:
@@ -170,7 +266,7 @@ def check_field(field: str, features: Any, where: str) -> None:
             f"data.field={field}: {where} has no such column. "
             f"Columns are {', '.join(columns)}{hint(field, columns)}."
         )
-    kind = getattr(features[field], "dtype", type(features[field]).__name__)
+    kind = str(getattr(features[field], "dtype", features[field]))
     if kind not in ("string", "large_string", "string_view"):
         raise InputError(f"data.field={field}: in {where} this column holds {kind} and no text")
 

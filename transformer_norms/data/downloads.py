@@ -12,12 +12,19 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from transformer_norms.data.documents import (
     CORPORA,
+    ParquetRows,
+    Slice,
     check_field,
+    column_size,
+    cut_parquet,
     hide_bars,
     read_column,
     root_cause,
@@ -31,6 +38,10 @@ PATIENCE = 3.0  # seconds for a first answer
 METADATA_SECONDS = 60.0
 VOCABULARY_SECONDS = 120.0
 HOST = "https://openaipublic.blob.core.windows.net"
+_INSTEAD = (
+    "without the hub use data=pydocs, or data=text data.paths=FILE, "
+    "or HF_DATASETS_OFFLINE=1 for a copy that was cached before"
+)
 
 
 def answers(url: str) -> bool:
@@ -67,10 +78,12 @@ class Hub:
     """A data set on Hugging Face's hub. A row is a document; rows without text are left out.
 
     `part` is the hub's own split, or several joined by +. A number of `documents` is streamed, so
-    that a sample of a large corpus does not download the whole.
+    that a sample of a large corpus does not download the whole. `all` downloads file by file into
+    Hugging Face's own cache.
     """
 
     floor = None
+    size = 0  # bytes of text, about, as soon as a file of a large data set is there
 
     def __init__(
         self,
@@ -94,39 +107,89 @@ class Hub:
         return {"type": "hub"} | {key: getattr(self, key) for key in keys}
 
     def documents(self) -> Iterator[str]:
-        where = f"data.name={self.name}"
-        endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        instead = (
-            "without the hub use data=pydocs, or data=text data.paths=FILE, "
-            "or HF_DATASETS_OFFLINE=1 for a copy that was cached before"
-        )
-        offline = _offline()
-        if not offline and not answers(endpoint):
-            raise InputError(f"{where}: {endpoint} does not answer; {instead}")
-        with hide_bars():
-            try:
-                rows = self._open(offline)
-            except (OSError, ValueError, RuntimeError) as error:  # which `datasets` raises
-                raise InputError(
-                    f"{where} cannot be opened ({root_cause(error)}); {instead}"
-                ) from None
+        builder, where = self._builder, f"data.name={self.name}"
+        if files := self._parquet_files():
+            for rows in self._cut(files):
+                yield from filter(None, rows.documents())
+            return
+        with hide_bars(), self._refusals("cannot be read"):
+            if self.limit is not None and not _offline():
+                rows = builder.as_streaming_dataset(self.part)
+            else:
+                builder.download_and_prepare()
+                rows = builder.as_dataset(self.part)
             check_field(self.field, rows.features, where)
             texts = read_column(rows, self.field, where)
-            yield from (text for text in itertools.islice(texts, self.limit) if text)
+            yield from filter(None, itertools.islice(texts, self.limit))
 
-    def _open(self, offline: bool) -> Any:
+    def slices(self) -> Iterator[Slice] | None:
+        """The slices of a data set that is stored as Parquet and wanted as a whole."""
+        if self.limit is not None:
+            return None
+        files = self._parquet_files()
+        return self._cut(files) if files else None
+
+    @cached_property
+    def _builder(self) -> Any:
+        """The builder of `datasets`, which knows the files of the data set."""
         import datasets
 
-        builder = call_within(
-            METADATA_SECONDS,
-            lambda: datasets.load_dataset_builder(
-                self.name, self.subset, revision=None if offline else self.revision
-            ),
-        )
-        if self.limit is not None and not offline:
-            return builder.as_streaming_dataset(self.part)
-        builder.download_and_prepare()
-        return builder.as_dataset(self.part)
+        endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        offline = _offline()
+        if not offline and not answers(endpoint):
+            raise InputError(f"data.name={self.name}: {endpoint} does not answer; {_INSTEAD}")
+        with hide_bars(), self._refusals("cannot be opened"):
+            return call_within(
+                METADATA_SECONDS,
+                lambda: datasets.load_dataset_builder(
+                    self.name, self.subset, revision=None if offline else self.revision
+                ),
+            )
+
+    def _parquet_files(self) -> list[str]:
+        """The addresses of the data set's files, if it is wanted as a whole and stored as Parquet.
+        Offline, `datasets` finds what it has prepared before."""
+        from datasets.packaged_modules.parquet.parquet import Parquet
+
+        parts = self.part.split("+")
+        if self.limit is not None or _offline() or not isinstance(self._builder, Parquet):
+            return []
+        files = self._builder.config.data_files
+        return [file for part in parts for file in files[part]] if set(parts) <= set(files) else []
+
+    def _cut(self, addresses: list[str]) -> Iterator[ParquetRows]:
+        bytes_so_far = 0
+        for count, file in enumerate(self._download(addresses), start=1):
+            bytes_so_far += column_size(file, self.field)
+            self.size = bytes_so_far * len(addresses) // count  # as if all files were like these
+            yield from cut_parquet(file, self.field)
+
+    def _download(self, addresses: list[str]) -> Iterator[Path]:
+        """Yields the files, in Hugging Face's cache, while the next one is on its way. A download
+        that was stopped goes on where it was."""
+        import datasets
+
+        download = datasets.DownloadManager().download
+        with ThreadPoolExecutor(1) as pool, hide_bars():
+            ahead = pool.submit(download, addresses[0])
+            for following in [*addresses[1:], None]:
+                with self._refusals("cannot be downloaded"):
+                    file = Path(ahead.result())
+                if following is not None:
+                    ahead = pool.submit(download, following)
+                yield file
+
+    @contextmanager
+    def _refusals(self, what: str) -> Iterator[None]:
+        """Turns the errors of `datasets` into InputErrors during a `with`."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"data.name={self.name} {what} ({root_cause(error)}); {_INSTEAD}"
+            ) from None
 
 
 def _offline() -> bool:

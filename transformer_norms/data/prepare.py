@@ -193,20 +193,22 @@ class Preparation:
             if damage:
                 self.say(f"data: a slice was damaged ({damage}) and was encoded again")
             runs.append(open_run(folder, dtype))
+            if done == 0:
+                self._check_space(runs[-1], np.dtype(dtype).itemsize)
             done += int(runs[-1].index["bytes"].sum(dtype=np.int64))
-            if len(runs) == 1:
-                self._check_space(runs[0], done, np.dtype(dtype).itemsize)
             total = max(getattr(self.corpus, "size", 0), done)
             self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
         speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
         self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
         return tokenizer, runs
 
-    def _check_space(self, run: Run, size: int, width: int) -> None:
-        """Raises StorageError unless there is space for the rest: every slice, and their union."""
-        per_byte = int(run.index["tokens"].sum(dtype=np.int64)) * width / size
-        stored = sum(file.stat().st_size for file in self.folder.rglob("*.bin"))
-        preflight(self.folder, int(2 * per_byte * getattr(self.corpus, "size", 0)) - stored)
+    def _check_space(self, run: Run, width: int) -> None:
+        """Raises StorageError unless there is space for the ids of all slices, twice: before and
+        after they are joined. A slice tells how many tokens there are in a byte."""
+        tokens, size = (int(run.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
+        whole = getattr(self.corpus, "size", 0) * tokens * width // max(size, 1)
+        stored = sum(file.stat().st_size for file in self.folder.glob("run-*/ids.bin"))
+        preflight(self.folder, 2 * whole - stored)
 
     def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: Joined) -> None:
         """Writes the ids of each part, and what is to be known about them."""
