@@ -17,7 +17,7 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
-from transformer_norms.errors import ConfigError, StorageError, describe_error
+from transformer_norms.errors import ConfigError, LostRank, StorageError, describe_error
 from transformer_norms.files import preflight, remove_leftovers, storage, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
@@ -170,10 +170,11 @@ class Run:
             return self._train(model, tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
-        except Exception:
+        except Exception as error:
             if self.ranks.writes:
-                error = traceback.format_exc()
-                record.summary = replace(record.summary, status="failed", error=error)
+                lost = isinstance(error, LostRank)  # the run itself may be as good as before
+                status = {"status": "preempted" if lost else "failed"}
+                record.summary = replace(record.summary, **status, error=traceback.format_exc())
                 record.summary.write(self.folder)
             raise
         finally:

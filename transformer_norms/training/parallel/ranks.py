@@ -127,8 +127,12 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        line = str(error).strip().splitlines()[0]
-        raise LostRank(f"rank {processes.rank()} has lost another rank: {line}") from None
+        if "onnection" not in str(error) and "imed out" not in str(error):
+            raise
+        raise LostRank(
+            "another process of this run has ended or does not answer; the same command goes on "
+            "from the last checkpoint"
+        ) from error
 
 
 ALONE = Ranks()

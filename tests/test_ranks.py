@@ -1,0 +1,250 @@
+"""A step is a sum of micro-batches in one tree: the same bits on any number of ranks."""
+
+import json
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rank_workers import (
+    SIZES,
+    VOCABULARY,
+    batches,
+    on_ranks,
+    torchrun,
+    train_all,
+    train_all_alone,
+    train_some,
+    trainer_of,
+)
+from test_run_folder import BASE, go, here, rows, state  # noqa: F401
+
+from transformer_norms import ConfigError, cli, compose
+from transformer_norms.config.building import build_model
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parallel import ranks as ranks_module
+from transformer_norms.training.parallel.micro_batches import micro_batch_count
+from transformer_norms.training.parallel.ranks import ALONE, Ranks, add_in_tree
+from transformer_norms.training.parallel.work_division import Division, divide, divide_again
+
+
+def gradients_of(model, part, share):
+    """Those of one micro-batch's mean loss times its share, by autograd alone."""
+    logits = model(part[:, :-1]).flatten(0, 1)
+    loss = F.cross_entropy(logits, part[:, 1:].flatten()) * share
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("typed", [["placement=pre"], ["norm=dyt", "architecture.tied=false"]])
+def test_four_micro_batches_are_added_as_two_pairs(typed):
+    trainer = trainer_of(ALONE, [*typed, "trainer.accumulation=4", "trainer.precision=fp64"])
+    a, b, c, d = (gradients_of(trainer.model, part, 0.25) for part in batches(0).split(4))
+    trainer.micro_batches.backward(batches(0), 0)
+    for p, *four in zip(trainer.parameters, a, b, c, d, strict=True):
+        torch.testing.assert_close(p.grad, sum(four), rtol=1e-12, atol=1e-16)
+
+
+def test_the_tree_is_the_same_whoever_holds_its_branches():
+    """The rounding of these numbers' sum depends on the order."""
+    parts = [0.1, 0.7, 0.3, 0.6, 0.2, 0.9, 0.4, 0.8]
+    a, b, c, d, e, f, g, h = parts
+    whole = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    assert whole != sum(parts)
+    for holders in (1, 2, 4, 8):
+        share = len(parts) // holders
+        held = [add_in_tree(parts[i * share :][:share], float.__add__) for i in range(holders)]
+        assert add_in_tree(held, float.__add__) == whole
+    assert add_in_tree(parts[:3], float.__add__) == a + (b + c)
+
+
+def add_on_ranks(ranks, tensors):
+    """Each rank adds its own tensors, in buckets of 5 numbers at most."""
+    ranks_module.BUCKET = 5
+    own = [tensor.clone() for tensor in tensors[ranks.rank]]
+    ranks.add(own)
+    facts = [
+        ranks.any(ranks.rank == 1),
+        ranks.any(False),
+        ranks.gather(ranks.rank * 10),
+        ranks.on_first(lambda: f"from {ranks.rank}"),
+        ranks.stack(torch.tensor([ranks.rank, 7])).tolist(),
+    ]
+    errors = []
+    for work in (
+        lambda: ranks.on_first(lambda: int("x")),
+        lambda: check_weights(ranks),
+    ):
+        try:
+            work()
+        except (ValueError, RuntimeError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    return own, facts, errors
+
+
+def check_weights(ranks):
+    """The weights are equal, and then one differs in its last bits."""
+    trainer = trainer_of(ranks, [])
+    trainer.micro_batches.check_ranks()
+    with torch.no_grad():
+        trainer.parameters[-1].view(-1)[0] += 1e-6 * ranks.rank
+    trainer.micro_batches.check_ranks()
+
+
+CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
+CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
+
+
+def both(ranks, tensors, cases):
+    return add_on_ranks(ranks, tensors), train_all(ranks, cases)
+
+
+def test_two_ranks_add_and_agree_and_train_to_the_bits_of_one():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3,), (4, 4), (1,), (2, 2), ()]
+    tensors = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2)]
+    tensors[0].append(torch.ones(3, dtype=torch.float64) / 3)
+    tensors[1].append(torch.ones(3, dtype=torch.float64) / 7)
+    found = on_ranks(2, both, tensors, CASES)
+    alone = train_all_alone(CASES)
+    for (sums, facts, errors), trained in found:
+        wanted = (a + b for a, b in zip(*tensors, strict=True))
+        assert all(map(torch.equal, sums, wanted))
+        assert facts == [True, False, [0, 10], "from 0", [[0, 7], [1, 7]]]
+        assert [line.partition(":")[0] for line in errors] == ["ValueError", "RuntimeError"]
+        assert errors[1].endswith("rank 1 has another weight than rank 0")
+        assert trained == alone
+    assert alone[0] != train_all_alone([[*CASES[0], "seed=1"]])[0]
+
+
+def test_replicas_give_the_bits_of_one_with_as_many_micro_batches():
+    typed = ["placement=pre", "trainer.accumulation=4"]
+    assert train_some(ALONE, typed, 3, replicas=2) == train_some(ALONE, typed, 3)
+
+
+def test_what_is_dropped_depends_on_the_step_and_the_sequence():
+    """A micro-batch that stands elsewhere in the step's batch drops otherwise."""
+    trainer = trainer_of(ALONE, ["model.dropout=0.5", "trainer.accumulation=2"])
+    same = batches(0)[:8].repeat(2, 1)
+
+    def losses(step):
+        found = []
+        backward = trainer.loss.backward
+        trainer.loss.backward = lambda *given: found.append(backward(*given)) or found[-1]
+        trainer.micro_batches.backward(same, step)
+        del trainer.loss.backward
+        return [loss[0].item() for loss in found]
+
+    first, again, later = losses(3), losses(3), losses(4)
+    assert first == again
+    assert len({*first, *later}) == 4
+
+
+# ------------------------------------------------------------------------- the division
+
+
+def divided(before, ranks, cores, *typed):
+    config = compose([*SIZES, *typed])
+    model = build_model(config, VOCABULARY)
+    return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores)
+
+
+@pytest.mark.parametrize(
+    ("before", "ranks", "cores", "after"),
+    [
+        ((2, 1, 2, 2), 2, 2, (2, 2, 1, 1)),
+        ((2, 2, 1, 1), 1, 2, (2, 1, 2, 2)),
+        ((2, 1, 2, 2), 1, 8, (2, 1, 2, 2)),  # as it was
+        ((4, 4, 1, 1), 1, 2, (4, 1, 2, 2)),  # as many as there are cores
+        ((4, 4, 1, 1), 1, 8, (4, 1, 4, 4)),
+        ((2, 1, 2, 4), 4, 16, (4, 4, 1, 2)),  # more micro-batches: other digits
+        ((1, 1, 1, 3), 2, 2, (2, 2, 1, 3)),
+    ],
+)
+def test_a_run_goes_on_with_the_micro_batches_and_operators_that_it_had(
+    before, ranks, cores, after
+):
+    assert divided(Division(*before), ranks, cores) == Division(*after)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ranks", "said"),
+    [
+        (["trainer.batch_size=6", "trainer.accumulation=3"], 4, "as 12 micro-batches"),
+        (["norm=batchnorm", "norm.allow_noncausal=true"], 2, "running averages"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused(typed, ranks, said):
+    keys = {text.partition("=")[0] for text in typed}
+    config = compose([*(text for text in SIZES if text.partition("=")[0] not in keys), *typed])
+    model, optimizer = build_model(config, VOCABULARY), OPTIMIZERS["adamw"]
+    with pytest.raises(ConfigError, match=said):
+        divide(config.trainer, model, optimizer, Ranks(0, ranks, 0, ranks), 2)
+    divide(config.trainer, model, optimizer, ALONE, 2)
+
+
+def test_rows_that_know_of_each_other_want_the_accumulation_typed():
+    class OfTheBatch(torch.nn.Module):
+        def forward(self, x):
+            return x - x.mean(0, keepdim=True)
+
+    two = Ranks(0, 2, 0, 2)
+    for accumulation, said in ((1, "trainer.accumulation=2 says so"), (2, None)):
+        config = compose([*SIZES, f"trainer.accumulation={accumulation}", "model.dropout=0.1"])
+        model = build_model(config, VOCABULARY)
+        divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+        model.blocks[1].mlp.f.mid = OfTheBatch()
+        if said is None:
+            divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+            continue
+        with pytest.raises(ConfigError, match=said):
+            divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+
+
+def test_the_micro_batches_are_the_least_that_all_share():
+    given = [(1, 1, 1), (1, 2, 1), (3, 2, 1), (4, 2, 2)]
+    assert [micro_batch_count(*each) for each in given] == [1, 2, 6, 4]
+
+
+# ------------------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["-m", "norm=rmsnorm,layernorm", "parallel=ddp"], "start it with python"),
+        (["sweep=quick"], "start it with python"),
+        ([], "type parallel=ddp or parallel=fsdp"),
+    ],
+)
+def test_torchrun_is_for_one_run_that_is_parallel(typed, said, monkeypatch, capsys, here):  # noqa: F811
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("TORCHELASTIC_RUN_ID", "1")):
+        monkeypatch.setenv(name, value)
+    assert cli.main(typed) == 2
+    assert said in capsys.readouterr().err
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
+    assert cli.main(typed) == 2
+    assert capsys.readouterr().err == ""  # one rank says it for all
+    assert not os.path.exists("runs")
+
+
+def test_a_sweep_is_not_parallel(capsys, here):  # noqa: F811
+    assert cli.main(["-m", "norm=rmsnorm,layernorm", "parallel=ddp"]) == 2
+    assert "each run of a sweep is one process" in capsys.readouterr().err
+
+
+def test_a_run_of_two_ranks_is_the_run_of_one(here):  # noqa: F811
+    alone = go("study=alone", "trainer.accumulation=2")
+    typed = [*BASE, "study=both", "trainer.accumulation=2", "parallel=ddp"]
+    job = torchrun(2, *typed)
+    out, err = job.communicate()
+    assert job.returncode == 0, err
+    assert len(out.splitlines()) == 1  # rank 0 alone
+    answer = json.loads(out)
+    assert answer["val_loss"] == alone["val_loss"]
+    assert rows(answer["run"]) == rows(alone["folder"])
+    (tensors, _), (wanted, _) = state(answer["run"]), state(alone["folder"])
+    assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
+    summary = json.loads((here / answer["run"] / "summary.json").read_text())
+    assert (summary["ranks"], summary["parallel"], summary["micro_batches"]) == (2, "ddp", 2)
+    assert summary["identity"] == alone["identity"]

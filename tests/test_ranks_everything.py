@@ -1,0 +1,184 @@
+"""Nightly: the same bits on 1, 2 and 4 ranks for many variants; signals, kills and resumes under
+torchrun; two agents that meet as two machines do."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import pytest
+from rank_workers import ROOT, free_port, on_ranks, torchrun, train_all, train_all_alone
+from test_run_folder import BASE, go, here, rows, same, state  # noqa: F401
+
+pytestmark = pytest.mark.nightly
+
+VARIANTS = [f"placement={name}" for name in "pre hybrid ngpt mixln residual_dual qk_cap".split()]
+VARIANTS += ["norm=dyt", "norm=seednorm"]
+OTHERS = [[], ["model.dropout=0.1"]], [["trainer.accumulation=4"], ["trainer.accumulation=8"]]
+OPTIMIZERS = [["optimizer=adamw"], ["optimizer=muon"]]
+CASES = [
+    [variant, *dropout, *accumulation, *optimizer]
+    for variant, dropout, accumulation, optimizer in product(VARIANTS, *OTHERS, OPTIMIZERS)
+]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return train_all_alone(CASES)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_weights_and_every_loss_have_the_bits_of_one_process(count, alone):
+    for found in on_ranks(count, train_all, CASES):
+        for case, one, other in zip(CASES, alone, found, strict=True):
+            assert one == other, case
+
+
+def test_the_cases_differ():
+    """Else they would say less than they seem to."""
+    assert len({weights for _, weights in train_all_alone(CASES)}) == len(CASES)
+
+
+# ------------------------------------------------------------------------- torchrun
+
+MORE = ["trainer.accumulation=4", "trainer.steps=400", "trainer.checkpoint_every=20"]
+MORE += ["trainer.batch_size=8", "parallel=ddp", "trainer.eval_every=100", "trainer.probe_every=0"]
+
+
+def command(study, *more):
+    typed = dict(text.split("=", 1) for text in [*BASE, *MORE, f"study={study}", *more])
+    return [f"{key}={value}" for key, value in typed.items()]
+
+
+def folder_of(study):
+    return next(Path("runs", study).iterdir())
+
+
+def wait_for(job, found):
+    """Waits for an event; a job that ends before it fails the test."""
+    while not found():
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.05)
+
+
+def saved(study, beyond=0):
+    folders = Path("runs", study).glob("*/checkpoints/step-*")
+    return max((int(folder.name[5:]) for folder in folders), default=0) > beyond
+
+
+def ranks_of(job):
+    """The processes that torchrun started, by number."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    ranks = {}
+    for pid in map(int, listed):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found = [v for v in variables if v.startswith(b"RANK=")]
+        if found:
+            ranks[int(found[0][5:])] = pid
+    return ranks
+
+
+def start(count, study, *more):
+    """A job on so many ranks; one process is started without torchrun."""
+    if count > 1:
+        return torchrun(count, *command(study, *more))
+    words = [sys.executable, str(ROOT / "train.py"), *command(study, "parallel=none", *more)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def calm(here):  # noqa: F811
+    job = start(1, "calm")
+    out, err = job.communicate()
+    assert job.returncode == 0, err
+    return folder_of("calm")
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 1), (2, 4), (4, 1)], ids=str)
+def test_a_run_goes_on_with_another_number_of_ranks(counts, calm):
+    beyond = 0
+    for i, count in enumerate(counts):
+        job = start(count, "rough")
+        if i < len(counts) - 1:
+            wait_for(job, lambda beyond=beyond: saved("rough", beyond))
+            job.send_signal(signal.SIGTERM)
+        out, err = job.communicate()
+        summary = json.loads((folder_of("rough") / "summary.json").read_text())
+        assert summary["ranks"] == count
+        assert summary["status"] == ("finished" if i == len(counts) - 1 else "preempted"), err
+        beyond = summary["step"]
+    assert same(calm, folder_of("rough"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(rank, number, calm):
+    job = start(2, "rough")
+    wait_for(job, lambda: saved("rough"))
+    begun = time.monotonic()
+    os.kill(ranks_of(job)[rank], number)
+    out, err = job.communicate()
+    assert time.monotonic() - begun < 60
+    assert job.returncode == 1
+    summary = json.loads((folder_of("rough") / "summary.json").read_text())
+    assert summary["status"] == "preempted", err
+    assert state(folder_of("rough"))[1]["step"] == summary["step"]
+    assert json.loads(out)["status"] == "preempted"
+    assert start(2, "rough").wait() == 0
+    assert same(calm, folder_of("rough"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(rank, calm):
+    job = start(2, "rough")
+    wait_for(job, lambda: saved("rough"))
+    begun = time.monotonic()
+    os.kill(ranks_of(job)[rank], signal.SIGKILL)
+    out, err = job.communicate()
+    assert time.monotonic() - begun < 60
+    assert job.returncode == 1
+    assert start(2, "rough").wait() == 0
+    assert same(calm, folder_of("rough"))
+
+
+def test_two_agents_meet_as_two_machines_do(calm):
+    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    words += ["--rdzv-backend=c10d", "--rdzv-id=norms", meeting, str(ROOT / "train.py")]
+    jobs = [
+        subprocess.Popen(
+            [*words, *command("rough")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [job.communicate() for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], said
+    assert sorted(len(out.splitlines()) for out, _ in said) == [0, 1]
+    assert same(calm, folder_of("rough"))
+
+
+def test_a_rank_with_other_code_or_data_is_refused(here):  # noqa: F811
+    """The second machine has another corpus."""
+    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    words += ["--rdzv-backend=c10d", "--rdzv-id=norms", meeting, str(ROOT / "train.py")]
+    (here / "other").mkdir()
+    (here / "other" / "corpus.txt").write_text((here / "corpus.txt").read_text() + "and one more\n")
+    jobs = [
+        subprocess.Popen(
+            [*words, *command("rough")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        )
+        for folder in (here, here / "other")
+    ]  # fmt: skip
+    said = [job.communicate()[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [1, 1]
+    assert any("has another" in err and "than rank 0" in err for err in said), said
+    assert not (here / "runs").exists()
+    assert not (here / "other" / "runs").exists()
