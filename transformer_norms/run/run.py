@@ -28,7 +28,7 @@ from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import differing_names
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
-from transformer_norms.run.summary import ENDED, Data, Summary, read_summary
+from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
@@ -172,9 +172,10 @@ class Run:
             raise
         except Exception as error:
             if self.ranks.writes:
-                lost = isinstance(error, LostRank)  # the run itself may be as good as before
-                status = {"status": "preempted" if lost else "failed"}
-                record.summary = replace(record.summary, **status, error=traceback.format_exc())
+                # Of a rank that is gone, the run itself may be as good as before.
+                status: Status = "preempted" if isinstance(error, LostRank) else "failed"
+                error_text = traceback.format_exc()
+                record.summary = replace(record.summary, status=status, error=error_text)
                 record.summary.write(self.folder)
             raise
         finally:
