@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from transformer_norms.config.tree import Config
@@ -20,20 +21,26 @@ from transformer_norms.training.parallel.micro_batches import MicroBatches, micr
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.training.tensors import cut
 from transformer_norms.training.trainer import Trainer, Windows
 
+Shard = Callable[[Any], Any]  # a Sharder, or `nothing` where each process holds the whole model
 
-def build_model(config: Config, vocab_size: int) -> Transformer:
+
+def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Transformer:
     """Returns the model of a composed config on the CPU, its weights drawn from `config.seed`, in
-    float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config."""
-    model = undrawn(config, vocab_size)
-    rule_of(config.init).apply(model, config.seed, formula_values(config.model))
+    float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config.
+    `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
+    model = undrawn(config, vocab_size, shard)
+    rule_of(config.init).apply(model, config.seed, formula_values(config.model), cut)
     model.constrain(model)
     return model
 
 
-def undrawn(config: Config, vocab_size: int) -> Transformer:
-    """Returns the model before its weights are drawn, for a caller who sets them."""
+def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transformer:
+    """Returns the model before its weights are drawn, for a caller who sets them. Each block is cut
+    by `shard` as soon as it is built, then what is outside of the blocks."""
+    precise = nn.Module.double if config.trainer.precision == "fp64" else nothing
     sizes, architecture = config.model, config.architecture
     width, values = sizes.width, formula_values(sizes)
     position = POSITIONS.maker(config.position)(
@@ -52,7 +59,7 @@ def undrawn(config: Config, vocab_size: int) -> Transformer:
         width=width,
         context=sizes.context,
         position=position,
-        blocks=[assembly(i) for i in range(sizes.depth)],
+        blocks=[shard(precise(assembly(i))) for i in range(sizes.depth)],
         tied=architecture.tied,
         bias="head" in biased(architecture.bias),
         scale=scale_of(architecture.embed_scale, width, values),
@@ -67,7 +74,8 @@ def undrawn(config: Config, vocab_size: int) -> Transformer:
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
     )
     model.config = config
-    return model.double() if config.trainer.precision == "fp64" else model
+    shard(precise(model))
+    return model
 
 
 def build_trainer(

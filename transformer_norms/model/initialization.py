@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
 from transformer_norms.model.settings import ROLES
+from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.
 BIASED = "query key value output up gate down head".split()
@@ -70,14 +71,21 @@ class InitRule:
         self.truncate = None if truncate == "none" else float(truncate)
 
     @torch.no_grad()
-    def apply(self, model: nn.Module, seed: int, values: Mapping[str, float]) -> None:
+    def apply(
+        self,
+        model: nn.Module,
+        seed: int,
+        values: Mapping[str, float],
+        cut: Callable[[Tensor, Tensor], Tensor] = nothing,
+    ) -> None:
+        """Draws every weight whole. `cut(drawn, weight)` returns what of it `weight` holds."""
         for name, module in model.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 weight = module.weight
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
                 if self.truncate is not None:
                     z = truncated(z, self.truncate)
-                weight.copy_(z * self.deviation(name, module, values))
+                weight.copy_(cut(z * self.deviation(name, module, values), weight))
 
     def formula(self, name: str) -> Formula:
         """Returns the formula of a role, or of a module by the last part of its name."""

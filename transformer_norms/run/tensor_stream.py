@@ -32,13 +32,13 @@ def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """
     yield _header(tensors)
     for name, tensor in _in_order(tensors):
-        yield _finite_bytes(name, whole(tensor))
+        yield _finite_bytes(name, whole(tensor.detach()).cpu().contiguous())
 
 
 def gather(tensors: Tensors) -> None:
     """Gathers what `stream` gathers. Every rank that does not write must call it meanwhile."""
     for _, tensor in _in_order(tensors):
-        whole(tensor)
+        whole(tensor.detach())
 
 
 def _in_order(tensors: Tensors) -> list[tuple[str, Tensor]]:

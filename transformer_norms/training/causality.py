@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.tensors import cut, whole
 
 TOKENS = 12
 ROUNDING = 1e-3  # in a model that looks ahead, the distance is of the order of 1
@@ -57,12 +58,13 @@ def logits_under_noise(
     logits are not finite, returns those of the model without noise. Afterwards the model is as it
     was."""
     generator = torch.Generator().manual_seed(0)
-    kept = [(p, p.detach().clone()) for p in model.parameters() if p.dim() < 2 or not p.any()]
+    switched_off = (p for p in model.parameters() if p.dim() < 2 or not whole(p.any()))
+    kept = [(p, p.detach().clone()) for p in switched_off]
     try:
         for parameter, value in kept:
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             fan_in = value.shape[-1] if value.dim() > 1 else 1
-            parameter.data += noise.to(value.device) / fan_in**0.5
+            parameter.data += cut(noise.to(value.device) / fan_in**0.5, parameter)
         under_noise = logits()
     finally:
         for parameter, value in kept:

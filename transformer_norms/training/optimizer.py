@@ -19,6 +19,8 @@ from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
 from transformer_norms.training.settings import GROUPS, check_factor
+from transformer_norms.training.sharding import map_whole
+from transformer_norms.training.tensors import local
 
 OPTIMIZERS = Registry("optimizer")
 # What the learning rate of each of GROUPS is multiplied by: a number, or a formula of N, d, .. and,
@@ -167,16 +169,18 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for parameters in _by_shape(group["params"]):
-                gradients = torch.stack([_grad(p) for p in parameters])  # one product for all alike
-                buffers = [self._buffer(p) for p in parameters]
+                # One product for all alike. A sharded parameter is here by its shard.
+                gradients = torch.stack([local(_grad(p)) for p in parameters])
+                buffers = [local(self._buffer(p)) for p in parameters]
                 for buffer, gradient in zip(buffers, gradients, strict=True):
                     buffer.lerp_(gradient, 1 - group["momentum"])
                 gradients.lerp_(torch.stack(buffers), group["momentum"])
-                update = orthogonal(gradients)
-                rate = group["lr"] * 0.2 * max(update.shape[-2:]) ** 0.5
+                update = map_whole(orthogonal, gradients, parameters[0])
+                rate = group["lr"] * 0.2 * max(parameters[0].shape) ** 0.5
                 for parameter, direction in zip(parameters, update, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(direction, alpha=-rate)
+                    weight = local(parameter)
+                    weight.mul_(1 - group["lr"] * group["weight_decay"])
+                    weight.add_(direction, alpha=-rate)
 
     def _buffer(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]

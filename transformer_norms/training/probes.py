@@ -20,6 +20,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
 from transformer_norms.training.measures import Place, key_of
 from transformer_norms.training.optimizer import groups
+from transformer_norms.training.tensors import whole
 
 SEQUENCES = 2  # of the step's batch, for the forward pass
 QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
@@ -82,17 +83,17 @@ class Probe:
     def gradients(self) -> None:
         """Call it after the backward pass and before clipping."""
         present = {path: w.grad for path, w in self.matrices.items() if w.grad is not None}
-        self._read("gradient_norm", present, torch._foreach_norm(list(present.values())))
+        self._read("gradient_norm", present, _lengths(list(present.values())))
 
     @contextmanager
     def update(self) -> Iterator[None]:
         """Encloses everything that changes the weights."""
         weights = [weight.detach() for weight in self.matrices.values()]
         change = [weight.clone() for weight in weights]
-        norms = torch._foreach_norm(change)
+        norms = _lengths(change)
         yield
         torch._foreach_sub_(change, weights)
-        ratios = torch._foreach_div(torch._foreach_norm(change), norms)
+        ratios = torch._foreach_div(_lengths(change), norms)
         self._read("update_over_weight", self.matrices, ratios)
 
     def _read(self, measure: str, paths: Iterable[str], values: Any) -> None:
@@ -102,6 +103,11 @@ class Probe:
     def values(self) -> Values:
         numbers = torch.stack([value.double() for value in self.readings.values()]).tolist()
         return {key: round_digits(x) for key, x in zip(self.readings, numbers, strict=True)}
+
+
+def _lengths(tensors: list[Tensor]) -> list[Tensor]:
+    """Returns the Euclidean norm of each tensor, on all ranks where the tensors are sharded."""
+    return [whole(norm) for norm in torch._foreach_norm(tensors)]
 
 
 def round_digits(value: float) -> float | None:
@@ -182,7 +188,9 @@ def _watch_branch(
     stack: ExitStack, readings: Readings, i: int, block: nn.Module, name: str
 ) -> None:
     sub_layer: SubLayer = getattr(block, name)
-    update, added_to = sub_layer.update, ADDED_TO[type(block)]
+    update = sub_layer.update
+    # A sharded block is of a subclass.
+    added_to = next(stream for kind, stream in ADDED_TO.items() if isinstance(block, kind))
     key = key_of(Place("branch_over_stream", name, i))
     start: list[Any] = []
 
@@ -233,7 +241,7 @@ def gain_spreads(model: nn.Module) -> Readings:
         gain = own.get("gain", own.get("offset"))
         # A learned coefficient is no norm, and one number has no spread.
         if gain is not None and gain.numel() > 1 and not isinstance(module, Learned):
-            gains.setdefault(place("gain_spread", path), []).append(gain.flatten())
+            gains.setdefault(place("gain_spread", path), []).append(whole(gain).flatten())
     return {key_of(at): torch.cat(all_).double().std(correction=0) for at, all_ in gains.items()}
 
 

@@ -51,20 +51,34 @@ def optimizer_tensors(model: nn.Module, optimizers: Optimizers) -> dict[str, Ten
     return tensors
 
 
-# ------------------------------------------------------------------------- whole tensors
+# ------------------------------------------------------------------------- whole and sharded
+
+
+def sharded(tensor: Tensor) -> bool:
+    # To name the class DTensor would load torch.distributed.tensor, which takes as long as torch.
+    return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns the whole tensor on the CPU. All ranks must call it for a sharded tensor."""
-    tensor = tensor.detach()
-    if _sharded(tensor):
-        tensor = cast("DTensor", tensor).full_tensor()
-    return tensor.cpu().contiguous()
+    """Returns the whole of a sharded tensor, on every rank; a plain one as it is. All ranks must
+    call it for the same tensors in the same order."""
+    return cast("DTensor", tensor).full_tensor() if sharded(tensor) else tensor
 
 
-def _sharded(tensor: Tensor) -> bool:
-    # To name the class DTensor would load torch.distributed.tensor, which takes as long as torch.
-    return hasattr(tensor, "full_tensor")
+def local(tensor: Tensor) -> Tensor:
+    """Returns this rank's shard, in the memory of `tensor`; a plain tensor as it is."""
+    return cast("DTensor", tensor).to_local() if sharded(tensor) else tensor
+
+
+def cut(tensor: Tensor, like: Tensor) -> Tensor:
+    """Returns a whole tensor, which every rank has, in shards where `like` is sharded."""
+    if not sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = cast("DTensor", like).device_mesh, cast("DTensor", like).placements
+    # Without a source nothing is sent: each rank takes its rows of what it has.
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
 # ------------------------------------------------------------------------- reading
@@ -115,7 +129,7 @@ def _with_axis(stored: Tensor, tensor: Tensor) -> Tensor:
 def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
     """Returns the stored tensor `name` with the shape and device of `tensor`, and sharded like it:
     then only the rows of this rank are read."""
-    if not _sharded(tensor):
+    if not sharded(tensor):
         return _with_axis(file.get_tensor(name), tensor).to(tensor.device)
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
