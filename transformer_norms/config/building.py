@@ -19,9 +19,10 @@ from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches, micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
+from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMicroBatches
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
-from transformer_norms.training.tensors import cut
+from transformer_norms.training.tensors import cut, sharded
 from transformer_norms.training.trainer import Trainer, Windows
 
 Shard = Callable[[Any], Any]  # a Sharder, or `nothing` where each process holds the whole model
@@ -102,7 +103,9 @@ def build_trainer(
         model.through = recompute
     optimizers = OPTIMIZERS.maker(config.optimizer)(model)
     criterion = LOSSES.maker(config.loss)()
-    loss = ModelLoss(model, criterion, device=settings.device, precision=settings.precision)
+    cut_in_shards = sharded(model.embedding.weight)
+    kind = ShardedLoss if cut_in_shards else ModelLoss
+    loss = kind(model, criterion, device=settings.device, precision=settings.precision)
     asked = settings.accumulation
     return Trainer(
         model,
@@ -112,7 +115,7 @@ def build_trainer(
         SCHEDULES.maker(config.schedule),
         settings,
         loss=loss,
-        micro_batches=MicroBatches(
+        micro_batches=(ShardedMicroBatches if cut_in_shards else MicroBatches)(
             loss,
             count=micro_batches or micro_batch_count(asked, replicas, ranks.count),
             asked=asked,

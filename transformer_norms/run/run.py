@@ -36,6 +36,7 @@ from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
+from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
@@ -141,7 +142,8 @@ class Run:
         typed = share if keys.threads == "auto" else keys.threads
         threads = (before and before.threads) or typed
         torch.set_num_threads(threads)
-        model = build_model(config, tokens.vocab_size)
+        shard = sharder(config.parallel.type, keys.device, self.ranks)
+        model = build_model(config, tokens.vocab_size, shard)
         if before:
             divided = _division_of(before, keys.accumulation, threads)
             self.division = divide_again(divided, keys, model, self.ranks, cores)

@@ -18,8 +18,8 @@ from transformer_norms.model.initialization import Embedding, Linear, fans
 from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
+from transformer_norms.training.parallel.sharding import map_whole
 from transformer_norms.training.settings import GROUPS, check_factor
-from transformer_norms.training.sharding import map_whole
 from transformer_norms.training.tensors import local
 
 OPTIMIZERS = Registry("optimizer")

@@ -23,6 +23,7 @@ from transformer_norms.training.tensors import (
     load_weights,
     optimizer_tensors,
     stored_tensors,
+    whole,
 )
 
 Windows = Callable[[], Iterable[Batch]]
@@ -100,7 +101,7 @@ class Trainer:
         probe.forward(batch, self.loss)
         total = self.micro_batches.backward(batch, self.step)
         probe.gradients()
-        norm = nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
+        norm = whole(nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None))
         loss, nats, norm_here = torch.stack((*total, norm.to(total.dtype))).tolist()
         # The rule of divergence reads nats, whatever a run trains on.
         judged = nats if math.isfinite(loss) else loss

@@ -44,10 +44,7 @@ class MicroBatches:
     def backward(self, batch: Batch, step: int) -> Tensor:
         """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
         Returns that loss and the cross-entropy. All is the same on all ranks."""
-        rows, share = len(batch) // self.count, self.count // self.ranks.count
-        parts = [(i * rows, part) for i, part in enumerate(batch.split(rows))]
-        own = parts[self.ranks.rank * share :][:share]
-        each = share // self.replicas.count
+        own, each = self.own(batch), self.count // self.ranks.count // self.replicas.count
 
         def add_share(loss: ModelLoss, replica: int) -> Tensor:
             return self._add(loss, own[replica * each :][:each], step)
@@ -57,9 +54,15 @@ class MicroBatches:
         self.ranks.add([total, *gradients])
         return total
 
+    def own(self, batch: Batch) -> list[tuple[int, Batch]]:
+        """Returns the micro-batches of this rank, each with the number of its first sequence in the
+        step's batch."""
+        rows, share = len(batch) // self.count, self.count // self.ranks.count
+        parts = [(i * rows, part) for i, part in enumerate(batch.split(rows))]
+        return parts[self.ranks.rank * share :][:share]
+
     def _add(self, loss: ModelLoss, parts: Sequence[tuple[int, Batch]], step: int) -> Tensor:
-        """Leaves the sum of the gradients of some micro-batches in the parameters of one model.
-        Each comes with the number of its first sequence in the step's batch."""
+        """Leaves the sum of the gradients of some micro-batches in the parameters of one model."""
         if len(parts) == 1:
             first, part = parts[0]
             seed_dropout(self.seed, step, first)

@@ -19,6 +19,7 @@ from transformer_norms.training.causality import logits_under_noise
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.parallel.ranks import add_in_tree
 from transformer_norms.training.settings import TrainerSettings
+from transformer_norms.training.tensors import sharded
 
 USUAL = 2  # replicas under `auto`; more were not measured
 # Tokens times width. With a smaller stream, and with blocks that are computed again, the threads
@@ -133,6 +134,8 @@ def _obstacle(
     settings: TrainerSettings, model: Transformer, threads: int, count: int, ranks: int
 ) -> str | None:
     """The reason why `count` replicas are not possible, or None."""
+    if sharded(model.embedding.weight):
+        return "they share the whole of each weight, which parallel=fsdp cuts in shards"
     if settings.device != "cpu":
         return f"they are for a CPU, and trainer.device is {settings.device}"
     if threads % count:

@@ -11,6 +11,7 @@ from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import Ranks
 from transformer_norms.training.parallel.replicas import examine_rows, replica_count
 from transformer_norms.training.settings import TrainerSettings
+from transformer_norms.training.tensors import sharded
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def divide_again(
     ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
     count = lcm(before.micro_batches, ranks.count)
     replicas, each = before.replicas, max(1, before.threads_each)
-    if ranks.count != before.ranks:
+    if sharded(model.embedding.weight):
+        replicas, each = 1, max(1, min(before.threads, cores // ranks.local_count))
+    elif ranks.count != before.ranks:
         shared = before.replicas * before.ranks // ranks.count
         most = min(shared, cores // ranks.local_count // each)
         even = (n for n in range(1, most + 1) if count % (n * ranks.count) == 0)

@@ -6,6 +6,7 @@ Zhao et al. 2023, arXiv:2304.11277; Rajbhandari et al. 2019 (ZeRO), arXiv:1910.0
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.norms import nothing
 from transformer_norms.training.loss import Batch, ModelLoss
+from transformer_norms.training.parallel.micro_batches import MicroBatches, seed_dropout
+from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
 from transformer_norms.training.tensors import sharded
 
 Parts = Sequence[Tensor]
@@ -57,16 +61,18 @@ def _exchange(parts: Parts, shapes: Sequence[tuple[int, int]], group: Any) -> li
 
 
 class Sharder:
-    """`sharder(module)` cuts the parameters of a block, or of a model whose blocks are cut, into
-    shards for `count` ranks. Buffers stay whole.
+    """`sharder(module)` cuts the parameters of a block, or of a model whose blocks are cut, into a
+    shard for each rank, on `device`. Buffers stay whole.
 
-    Applied to each block as soon as it is built, so that no rank ever holds more than one.
+    It is applied to each block as soon as the block is built, so that a rank holds one whole block
+    at most. A block's weights have no values then, and its gains, biases and buffers are what their
+    class says.
     """
 
-    def __init__(self, device: str, count: int) -> None:
+    def __init__(self, device: str, ranks: Ranks) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
-        self.mesh = init_device_mesh(device, (count,))
+        self.mesh = init_device_mesh(device, (ranks.count,))
 
     def __call__(self, module: nn.Module) -> nn.Module:
         from torch.distributed.fsdp import (
@@ -86,6 +92,12 @@ class Sharder:
         return module
 
 
+def sharder(parallel: str, device: str, ranks: Ranks) -> Callable[[Any], Any]:
+    """Returns what cuts a model in shards: a Sharder under parallel=fsdp, else `nothing`. Of a
+    process alone, everything is the only shard."""
+    return Sharder(device, ranks) if parallel == "fsdp" and ranks.count > 1 else nothing
+
+
 @contextmanager
 def outer_weights(model: Any) -> Iterator[None]:
     """Keeps the weights outside of the blocks whole meanwhile: else every piece of a loss would
@@ -101,8 +113,8 @@ def outer_weights(model: Any) -> Iterator[None]:
 class ShardedLoss(ModelLoss):
     """The loss of a sharded model on this rank's share of a batch.
 
-    `last` says that the next backward pass is the last of a step: after it the gradients are summed
-    over the ranks, and they are shards. Before, each rank adds up its own, whole.
+    `last` says that the next backward pass is the last one of a step. After it the gradients are
+    summed over the ranks, and are shards. Before it each rank adds up its own, whole.
     """
 
     last = True
@@ -124,3 +136,31 @@ class ShardedLoss(ModelLoss):
         finally:
             model.set_reshard_after_backward(True, recurse=False)
             model.set_requires_gradient_sync(self.last)
+
+
+class ShardedMicroBatches(MicroBatches):
+    """The micro-batches of a step of a sharded model. Each rank computes its own one after the
+    other. Sums over ranks are in the order of the backend, so that they equal those of one process
+    to rounding."""
+
+    def backward(self, batch: Batch, step: int) -> Tensor:
+        loss: Any = self.replicas.losses[0]
+        own = self.own(batch)
+        losses: list[Tensor] = []
+        for i, (first, part) in enumerate(own, 1):
+            loss.last = i == len(own)
+            seed_dropout(self.seed, step, first)
+            losses.append(loss.backward(part, self.count))
+        total = add_in_tree(losses, torch.add)
+        self.ranks.add([total])
+        return total
+
+    def check_ranks(self) -> None:
+        """Ranks hold different shards, which nothing can be compared with."""
+
+    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
+        """Yields the sum of each piece, which one rank computes. The ranks gather the weights
+        together, so that a rank for which there is no piece computes the last one again."""
+        while group := list(islice(pieces, self.ranks.count)):
+            own = group[min(self.ranks.rank, len(group) - 1)]
+            yield from self._collect(self._sums_here([own]))[: len(group)]
