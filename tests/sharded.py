@@ -1,0 +1,173 @@
+"""Models in shards on ranks of this machine, and the same models in one process."""
+
+import multiprocessing
+import tempfile
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from datetime import timedelta
+
+import torch
+import torch._dynamo  # forked ranks share what is imported here
+import torch.distributed.fsdp
+import torch.distributed.tensor
+import torch.nn.functional as F
+from torch import distributed
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import ConfigError
+from transformer_norms.training import loss as losses
+from transformer_norms.training.parallel.ranks import Ranks
+from transformer_norms.training.parallel.sharding import Sharder
+from transformer_norms.training.tensors import sharded, whole
+
+# Neither the width nor the vocabulary can be cut evenly in 4, and 2 heads have an odd width each.
+SIZES = [
+    "model=tiny", "model.width=36", "model.heads=2", "model.depth=2", "model.context=12",
+    "trainer.batch_size=8", "trainer.accumulation=8", "trainer.steps=9", "schedule.warmup=2",
+    "trainer.threads=1", "trainer.probe_every=1", "parallel=fsdp",
+]  # fmt: skip
+VOCABULARY, STEPS = 61, 3
+LIMIT = timedelta(seconds=120)  # of waiting for a rank that has failed
+
+
+def on_ranks(count, work, *arguments):
+    """Returns what work(ranks, *arguments) returns on each of `count` ranks. They are forked from
+    a process that has imported this module once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with (
+        tempfile.NamedTemporaryFile() as file,
+        ProcessPoolExecutor(count, mp_context=context) as pool,
+    ):
+        begun = [
+            pool.submit(_work, file.name, Ranks(rank, count, rank, count), work, arguments)
+            for rank in range(count)
+        ]
+        done, _ = wait(begun, return_when=FIRST_EXCEPTION)
+        failures = [each for each in done if each.exception()]
+        return [each.result() for each in (failures or begun)]
+
+
+def _work(file, ranks, work, arguments):
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{file}.store", rank=ranks.rank, world_size=ranks.count,
+        timeout=LIMIT,
+    )  # fmt: skip
+    try:
+        return work(ranks, *arguments)
+    finally:
+        distributed.destroy_process_group()
+
+
+def config_of(*typed):
+    keys = {text.partition("=")[0] for text in typed}
+    return compose([*(text for text in SIZES if text.partition("=")[0] not in keys), *typed])
+
+
+def batch_of(step):
+    return torch.randint(VOCABULARY, (8, 13), generator=torch.Generator().manual_seed(step))
+
+
+def distance(found, expected, least=0.0):
+    """The largest difference, in units of the largest number of the expected tensor, which counts
+    as `least` at least."""
+    unit = max(expected.abs().max().item(), least)
+    difference = (found - expected).abs().max().item()
+    return difference / unit if unit else difference
+
+
+def first_gradients(ranks, cases):
+    """For each case, what is to be seen of one step's gradients in shards, beside the gradients
+    that autograd gives for the whole model and the whole batch in one process."""
+    losses.LOGITS = 5 * VOCABULARY  # several pieces for each micro-batch
+    return [_compare_gradients(ranks, config) for config in cases]
+
+
+def _compare_gradients(ranks, config):
+    batch = batch_of(0)
+    one = build_model(config, VOCABULARY)
+    logits = one(batch[:, :-1]).flatten(0, 1)
+    loss = F.cross_entropy(logits, batch[:, 1:].flatten())
+    loss.backward()
+    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    start = {name: whole(p.detach()) for name, p in model.named_parameters()}
+    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
+    total = trainer.micro_batches.backward(batch, 0)
+    # That of a key's bias, and of what is multiplied by a zero, is zero but for rounding.
+    expected = {name: p.grad for name, p in one.named_parameters() if p.grad is not None}
+    least = 1e-4 * max(gradient.abs().max().item() for gradient in expected.values())
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    gradients = {
+        name: distance(whole(found[name]), gradient, least) for name, gradient in expected.items()
+    }
+    return {
+        "sharded": all(sharded(p) for p in model.parameters()),
+        "start": max(distance(start[name], p.detach()) for name, p in one.named_parameters()),
+        "buffers": all(map(torch.equal, model.buffers(), one.buffers())),
+        "loss": distance(total, loss.detach().expand(2)),
+        "gradients": gradients,
+    }
+
+
+def steps(ranks, cases):
+    """For each case, how far some steps of training in shards are from those in one process."""
+    return [_compare_steps(ranks, config) for config in cases]
+
+
+def _compare_steps(ranks, config):
+    one = build_trainer(config, build_model(config, VOCABULARY), batch_of, lambda: ())
+    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
+    windows = [batch_of(9), batch_of(10)[:5], batch_of(11)[:3]]
+    seen = []
+    for each in (one, trainer):
+        probed = []
+        for _ in range(STEPS):
+            assert each.train_step() is None
+            probed.append(each.probed)
+        nats, tokens = each.evaluate(windows)
+        seen.append({
+            "losses": torch.tensor(each.losses, dtype=torch.float64),
+            "norm": torch.tensor(each.grad_norm, dtype=torch.float64),
+            "nats": torch.tensor(nats, dtype=torch.float64), "tokens": tokens, "probed": probed,
+            "tensors": {
+                f"{kind}/{name}": whole(tensor.detach()) for kind, group in each.tensors().items()
+                for name, tensor in group.items()
+            },
+        })  # fmt: skip
+    mine, expected = seen[1], seen[0]
+    assert mine["tensors"].keys() == expected["tensors"].keys()
+    return {
+        **{key: distance(mine[key], expected[key]) for key in ("losses", "norm", "nats")},
+        "probed": [_differing(*pair) for pair in zip(mine["probed"], expected["probed"])],
+        "tokens": mine["tokens"] == expected["tokens"],
+        "tensors": {
+            name: distance(mine["tensors"][name], tensor)
+            for name, tensor in expected["tensors"].items()
+        },
+    }  # fmt: skip
+
+
+def _differing(found, expected):
+    """The probes that differ by more than a digit in the last place that is kept."""
+    assert found.keys() == expected.keys()
+    return {
+        key: (found[key], expected[key]) for key in expected
+        if found[key] != expected[key]
+        and abs((found[key] or 0) - (expected[key] or 0)) > 2e-5 * abs(expected[key] or 0)
+    }  # fmt: skip
+
+
+def refusal(ranks, config):
+    """The message that refuses a config in shards."""
+    from transformer_norms.training.optimizer import OPTIMIZERS
+    from transformer_norms.training.parallel.work_division import divide
+
+    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    try:
+        divide(config.trainer, model, OPTIMIZERS[config.optimizer.type], ranks, 1)
+    except ConfigError as error:
+        return str(error)
+    return None

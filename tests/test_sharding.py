@@ -1,0 +1,53 @@
+"""parallel=fsdp: two ranks with a shard of each weight compute what one process computes."""
+
+import pytest
+from sharded import config_of, first_gradients, on_ranks, refusal, steps
+
+PRECISE = "trainer.precision=fp64"
+TIED = PRECISE, "preset=gpt2"
+UNTIED = PRECISE, "placement=rezero", "architecture.tied=false"
+CONSTRAINED = PRECISE, "placement=ngpt", "optimizer=muon"
+AVERAGING = "norm=batchnorm", "norm.allow_noncausal=true"
+
+
+def work(ranks, tied, untied, constrained, averaging):
+    return (
+        first_gradients(ranks, [tied, untied]),
+        steps(ranks, [constrained]),
+        refusal(ranks, averaging),
+    )
+
+
+@pytest.fixture(scope="module")
+def seen():
+    configs = [config_of(*typed) for typed in (TIED, UNTIED, CONSTRAINED, AVERAGING)]
+    first, second = on_ranks(2, work, *configs)
+    assert first == second
+    return first
+
+
+def test_the_start_is_that_of_one_process_bit_by_bit(seen):
+    for case in seen[0]:
+        assert case["sharded"]
+        assert case["buffers"]
+        assert case["start"] == 0
+
+
+def test_a_loss_and_every_gradient_are_those_of_one_process(seen):
+    for case in seen[0]:
+        assert len(case["gradients"]) > 10
+        assert case["loss"] < 1e-12
+        assert max(case["gradients"].values()) < 1e-12
+
+
+def test_steps_probes_and_evaluations_are_those_of_one_process(seen):
+    for case in seen[1]:
+        assert max(case["losses"], case["norm"], case["nats"]) < 1e-12
+        assert max(case["tensors"].values()) < 1e-9
+        assert case["tokens"]
+        assert case["probed"] == [{}, {}, {}]
+
+
+def test_running_averages_are_refused(seen):
+    assert "norm=batchnorm" in seen[2]
+    assert "\n" not in seen[2]
