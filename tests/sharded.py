@@ -141,7 +141,7 @@ def _compare_steps(ranks, config):
     assert mine["tensors"].keys() == expected["tensors"].keys()
     return {
         **{key: distance(mine[key], expected[key]) for key in ("losses", "norm", "nats")},
-        "probed": [_differing(*pair) for pair in zip(mine["probed"], expected["probed"])],
+        "probed": list(map(_differing, mine["probed"], expected["probed"])),
         "tokens": mine["tokens"] == expected["tokens"],
         "tensors": {
             name: distance(mine["tensors"][name], tensor)

@@ -54,7 +54,7 @@ class MicroBatches:
         self.ranks.add([total, *gradients])
         return total
 
-    def own(self, batch: Batch) -> list[tuple[int, Batch]]:
+    def own(self, batch: Batch) -> list[tuple[int, Tensor]]:
         """Returns the micro-batches of this rank, each with the number of its first sequence in the
         step's batch."""
         rows, share = len(batch) // self.count, self.count // self.ranks.count
