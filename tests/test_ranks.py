@@ -164,6 +164,12 @@ def test_a_run_goes_on_with_the_micro_batches_and_operators_that_it_had(
     before, ranks, cores, after
 ):
     assert divided(Division(*before), ranks, cores) == Division(*after)
+    # Replicas would draw what to drop in another order.
+    dropping = divided(Division(*before), ranks, cores, "model.dropout=0.1")
+    same_ranks = before[1] == ranks
+    assert dropping == (
+        Division(*after) if same_ranks else Division(*after[:2], 1, after[3] // after[2])
+    )
 
 
 @pytest.mark.parametrize(

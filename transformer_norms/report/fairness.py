@@ -221,6 +221,7 @@ def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
     summaries = [run.summary for run in runs]
     values = {name: [getattr(summary, name) for summary in summaries] for name in _MACHINE}
     values["replicas"] = [summary.replicas or 1 for summary in summaries]
+    values["parallel"] = [summary.parallel_text for summary in summaries]
     for name in sorted({name for summary in summaries for name in summary.versions}):
         values[name] = [summary.versions.get(name) for summary in summaries]
     notes = []

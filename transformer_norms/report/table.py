@@ -317,6 +317,7 @@ def origin_notes(study: Study) -> list[str]:
 def _origin(run: SavedRun) -> dict[str, str]:
     summary, value = run.summary, run.value
     replicas = f", replicas {summary.replicas}" if (summary.replicas or 1) > 1 else ""
+    parallel = f", parallel {summary.parallel_text}" if (summary.ranks or 1) > 1 else ""
     return {
         "commit": f"{summary.commit or 'unknown'}{' with changes' if summary.dirty else ''}",
         "data": f"{run.choice('data')}, tokens {summary.data.fingerprint[:16]}",
@@ -324,7 +325,7 @@ def _origin(run: SavedRun) -> dict[str, str]:
         f"context {value('model.context')}",
         "horizon": f"{value('trainer.steps')} steps of {value('trainer.batch_size')} sequences",
         "evaluated on": f"{value('data.val_tokens')} tokens at most",
-        "device": f"{summary.device}, threads {summary.threads}{replicas}, "
+        "device": f"{summary.device}, threads {summary.threads}{replicas}{parallel}, "
         f"{value('trainer.precision')}",
         "torch": summary.versions.get("torch", "unknown"),
     }

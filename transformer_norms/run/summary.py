@@ -115,6 +115,12 @@ class Summary:
     def ended(self) -> bool:
         return self.status in ENDED
 
+    @property
+    def parallel_text(self) -> str:
+        """`ddp on 2 processes`, or `none`."""
+        several = (self.ranks or 1) > 1
+        return f"{self.parallel} on {self.ranks} processes" if several else "none"
+
     def values(self) -> dict[str, Any]:
         """Returns plain values, as the file holds them."""
         return asdict(self)

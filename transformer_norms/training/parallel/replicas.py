@@ -120,17 +120,17 @@ def replica_count(
         or read * model.context * model.width < STREAM
     ):
         return 1
-    obstacle = None if count == 1 else _obstacle(settings, model, threads, count, ranks)
-    if obstacle is None:
+    reason = None if count == 1 else obstacle(settings, model, threads, count, ranks)
+    if reason is None:
         return count
     if wanted == "auto":
         return 1
     raise ConfigError(
-        f"trainer.replicas={wanted}: {obstacle}; auto takes {USUAL} where they can be and gain time"
+        f"trainer.replicas={wanted}: {reason}; auto takes {USUAL} where they can be and gain time"
     )
 
 
-def _obstacle(
+def obstacle(
     settings: TrainerSettings, model: Transformer, threads: int, count: int, ranks: int
 ) -> str | None:
     """The reason why `count` replicas are not possible, or None."""

@@ -9,7 +9,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import Ranks
-from transformer_norms.training.parallel.replicas import examine_rows, replica_count
+from transformer_norms.training.parallel.replicas import examine_rows, obstacle, replica_count
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import sharded
 
@@ -59,8 +59,9 @@ def divide_again(
     elif ranks.count != before.ranks:
         shared = before.replicas * before.ranks // ranks.count
         most = min(shared, cores // ranks.local_count // each)
-        even = (n for n in range(1, most + 1) if count % (n * ranks.count) == 0)
-        replicas = max(even, default=1)
+        even = [n for n in range(2, most + 1) if count % (n * ranks.count) == 0]
+        possible = (n for n in even if obstacle(settings, model, each * n, n, ranks.count) is None)
+        replicas = max(possible, default=1)
     _check_sequences(settings.batch_size, count, ranks.count)
     _check_rows(settings, model, ranks, count)
     return Division(count, ranks.count, replicas, each * replicas)
