@@ -18,7 +18,7 @@ from run_folders import skip_pictures
 
 from transformer_norms import cli as command
 from transformer_norms import compose, locks
-from transformer_norms.errors import StorageError
+from transformer_norms.errors import InputError, StorageError
 from transformer_norms.locks import take_lock
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
@@ -179,6 +179,24 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
     assert err.splitlines()[-1] == "failed: bad factor=0.0 s0: RuntimeError: no more"
     sweep(capsys, *named)
     assert sorted(trained.values()) == [1, 1, 1, 2]
+
+
+def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written(
+    capsys, monkeypatch
+):
+    hub = ["data=hub", "data.name=nobody/nothing", *SHORT[:2], *SHORT[4:]]  # tests are offline
+    with pytest.raises(InputError, match="^data.name=nobody/nothing cannot be opened"):
+        sweep(capsys, "norm=rmsnorm,layernorm", short=hub)
+    assert not Path("runs").exists()
+    # Where the variants read different tokens, one that cannot be had stops no other.
+    answer, code, err = sweep(capsys, "tokenizer=byte,gpt2")
+    assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
+
+    def refuse(self):
+        raise AssertionError("the data is opened for finished runs")
+
+    monkeypatch.setattr(Plan, "tokens", refuse)
+    assert sweep(capsys, "tokenizer=byte", "study=main")[1] == 0
 
 
 def test_an_interrupted_run_is_gone_on_with(capsys, trained, monkeypatch):

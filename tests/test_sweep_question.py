@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import options
+from transformer_norms.names import option_files, options
 from transformer_norms.run.sweep_record import baseline_of, label
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
@@ -52,6 +52,23 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
     ]
     for one in [*grid, *question.together]:
         assert jobs.make("result", one, point, question.seeds[-1]).run.variant in variants
+
+
+@pytest.mark.parametrize(("name", "by_hand"), [
+    ("placements_124m", 2 * 2 * 8 * ((5 + 2) + 5)),  # optimizers, starts, placements; rates, seeds
+    ("placements_124m_pilot", 2 * 8 + 4),
+])  # fmt: skip
+def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
+    text = option_files("sweep")[name].read_text()
+    question = read_request([f"sweep={name}"]).question
+    tuning = question.tune.budget * len(question.tune.seed) if question.tune else 0
+    assert len(question.variants) * (tuning + len(question.seeds)) == by_hand
+    assert f"Planned: {by_hand} runs" in text
+    fixed = question.fixed
+    tokens = by_hand * fixed["trainer.steps"] * fixed["trainer.batch_size"] * 1024
+    assert f"{tokens:.2e}".replace("e+", "e") in text
+    pilot = read_request(["sweep=placements_124m_pilot"]).question
+    assert fixed == pilot.fixed
 
 
 def test_the_issues_sweeps_are_there():

@@ -67,6 +67,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0. Hydra calls it for `-m`."""
     jobs, first = plan_sweep(tuple(arguments))
+    jobs.prepare_data(first)
     with closing(Mirror(first[0].tracking)) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import plain
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.sweep.grid import MOST_RUNS
@@ -114,6 +115,18 @@ class Jobs:
     def _overrides(self, variant: Values, tuned: Values, seed: int) -> tuple[str, ...]:
         values = {"study": self.request.study, **self.request.question.fixed, **variant, **tuned}
         return tuple(as_typed(key, value) for key, value in {**values, "seed": seed}.items())
+
+    def prepare_data(self, jobs: Sequence[Job]) -> None:
+        """Prepares the tokens of the jobs that are to be trained, if all of them read the same. A
+        corpus or a vocabulary that cannot be had is then said once, before anything is written,
+        and not by each job. Raises InputError."""
+        plans = [self._plans[job.overrides][0] for job in jobs if not job.ended]
+        sources = {
+            str([{**plain(plan.config.data), "seed": 0}, plain(plan.config.tokenizer)])
+            for plan in plans
+        }
+        if len(sources) == 1:
+            plans[0].tokens()
 
     def introduction(self, first: Sequence[Job]) -> list[str]:
         """The lines before the first job: the question, the number of runs, remarks, warnings."""
