@@ -41,7 +41,7 @@ BUDGETS = {
     "tracking": (20, "tracking"),
     "explain": (10, "explain"),
     "analysis": (45, "analysis coordinate hf init_gradients invariances norm_removal"),
-    "scale": (45, "plan ranks sharding slurm"),
+    "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),
     "other": (0, ""),
 }
 _seconds: dict[str, float] = defaultdict(float)

@@ -80,12 +80,12 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = dict(theirs.named_parameters())
-    tensors = their_tensors(family.names, ours, model.config.model)
-    assert tensors.keys() == there.keys(), sorted(tensors.keys() ^ there.keys())
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            assert tensor.shape == there[name].shape, name
-            there[name].copy_(tensor)
+        for name, tensor in their_tensors(family.names, ours, model.config.model):
+            parameter = there.pop(name)
+            assert tensor.shape == parameter.shape, name
+            parameter.copy_(tensor)
+    assert not there, sorted(there)
     return theirs.eval()
 
 

@@ -1,6 +1,6 @@
 """The names and layouts of their tensors, and the copying both ways."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from typing import NamedTuple
 
@@ -113,11 +113,10 @@ def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
 
 def their_tensors(
     table: Sequence[Line], ours: Mapping[str, Tensor], sizes: Sizes
-) -> dict[str, Tensor]:
-    return {
-        line.theirs: line.layout.there([ours[name] for name in line.ours], sizes)
-        for line in parameters(table, ours, sizes.depth)
-    }
+) -> Iterator[tuple[str, Tensor]]:
+    """Yields their tensors one at a time: all of them would be a second model in memory."""
+    for line in parameters(table, ours, sizes.depth):
+        yield line.theirs, line.layout.there([ours[name] for name in line.ours], sizes)
 
 
 def our_tensors(

@@ -43,7 +43,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Optimizers) -> dict[str, Ten
     """Returns the optimizers' state as `parameter:part`: moments, and counts of steps."""
     tensors = {
         f"{name}:{part}": value
-        for name, parameter in model.named_parameters()
+        for name, parameter in stored_tensors(model).items()
         for optimizer in optimizers
         for part, value in optimizer.state.get(parameter, {}).items()
     }
@@ -100,7 +100,7 @@ def load_weights(model: nn.Module, file: OpenFile) -> None:
 
 def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) -> None:
     """Replaces the optimizers' state by the stored one. A moment is sharded like its parameter."""
-    parameters = dict(model.named_parameters())
+    parameters = stored_tensors(model)
     states: Mapping[Tensor, dict[str, Any]] = {
         parameter: optimizer.state[parameter]
         for optimizer in optimizers
