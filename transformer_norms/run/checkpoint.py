@@ -95,10 +95,10 @@ def save(
             follow(tensors)
             return path
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
-    needed = len(encoded) + sum(map(stream_size, tensors.values()))
-    with build_folder(path, needed) as draft:
+    sizes = {name: stream_size(group) for name, group in tensors.items()}
+    with build_folder(path, len(encoded) + sum(sizes.values())) as draft:
         for name, group in tensors.items():
-            draft.write(name + _SUFFIX, stream(group), stream_size(group))
+            draft.write(name + _SUFFIX, stream(group), sizes[name])
         draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "step": step, "finite": True}
         draft.seal({**about, "files": draft.files, "extra": extra})

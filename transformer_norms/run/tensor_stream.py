@@ -6,6 +6,7 @@ tensor) and the bytes of the tensors: https://github.com/huggingface/safetensors
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 
 import torch
 from safetensors import TensorSpec
@@ -62,6 +63,7 @@ def _finite_bytes(name: str, tensor: Tensor) -> memoryview:
     """Returns the tensor's own memory after it was checked."""
     numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     # The extremes are NaN if any number is. Unlike isfinite, they take no memory.
-    if tensor.numel() and not torch.stack(numbers.aminmax()).isfinite().all():
+    extremes = [extreme.item() for extreme in numbers.aminmax()] if tensor.numel() else []
+    if not all(map(isfinite, extremes)):
         raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
     return tensor.reshape(-1).view(torch.uint8).numpy().data
