@@ -12,6 +12,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
 from transformer_norms.sweep import pool
 from transformer_norms.sweep.gpus import Mps, visible_gpus
+from transformer_norms.training.stopping import Stopping
 
 # Stands for NVIDIA's program: notes its arguments, its folders, the signals that it ignores, and
 # what it reads.
@@ -45,6 +46,15 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     assert Counter(path.name.split("-")[0] for path in tmp_path.iterdir()) == {
         "always": pool.ATTEMPTS, "once": 2, "fine": 1,
     }  # fmt: skip
+
+
+def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():
+    with Stopping() as run:
+        run.patient = True
+        assert not pool._was_asked()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert pool._was_asked()
+    assert not pool._was_asked()
 
 
 @pytest.mark.parametrize(

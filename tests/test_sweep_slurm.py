@@ -1,6 +1,7 @@
 """`launcher=slurm` beside programs that stand for Slurm's: what is submitted, when, and what the
-command says. tests/test_scale_slurm.py has a real Slurm."""
+command says. tests/test_slurm.py has a real Slurm."""
 
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from test_sweep_looks import (
 
 from transformer_norms import ConfigError
 from transformer_norms.config.launchers import SlurmSettings
+from transformer_norms.errors import StorageError
+from transformer_norms.locks import take_lock
 from transformer_norms.sweep import pilots
 
 PROGRAMS = {
@@ -223,16 +226,24 @@ def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled(
         raise SystemExit(75)
 
     monkeypatch.setattr(pilots, "run_sweep", stop)
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
     Path("queue").write_text(f"{state} None\n")
     with pytest.raises(SystemExit):
         run_pilots("0")
     told = Path("controlled")
     assert (told.read_text().splitlines() if told.exists() else []) == queued
-    assert "--jobs=12 " in Path("asked").read_text()
+    assert "--jobs=0_0 " in Path("asked").read_text()  # the whole array has other states
     assert not list(Path("runs/mine/slurm").glob("*result.pkl"))
 
 
 def test_what_is_submitted_is_recorded_beside_the_logs(slurm, capsys):
     command(capsys)
     assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0", "pilots": 2}
+
+
+def test_a_file_system_without_locks_is_named(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageError, match="its file system offers no locks"):
+        take_lock(tmp_path)

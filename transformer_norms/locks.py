@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from transformer_norms.errors import StorageError
+
 _LOOK_EVERY = 0.1  # seconds
 
 
@@ -26,7 +28,8 @@ class Lock:
 
 
 def take_lock(path: Path) -> Lock | None:
-    """Locks an existing folder or file; returns None if another process has locked it."""
+    """Locks an existing folder or file; returns None if another process has locked it. Raises
+    StorageError where the file system has no locks, as some network disks."""
     # A network disk locks a file only for a process that may write it.
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -34,6 +37,9 @@ def take_lock(path: Path) -> Lock | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageError(f"{path}: its file system offers no locks (flock: {error})") from None
     except BaseException:
         os.close(descriptor)
         raise

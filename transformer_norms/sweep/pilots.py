@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -61,14 +61,13 @@ class Pilots:
         the sweep. While pilots have work to do the answer is `preempted`: again later."""
         folder = jobs[0].folder.parent / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        record = folder / f"{name}.json"
+        self.jobs, self.say, self.record = jobs, say, folder / f"{name}.json"
         with Stopping() as stop:
             stop.patient = True
             try:
-                with wait_for_lock(folder):  # one command at a time submits
-                    submission = self._submission(record, jobs, say)
+                submission = self._look_or_submit()
                 while submission and self.settings.wait and not stop.asked:
-                    submission = self._wait(submission, record, jobs, say, stop)
+                    submission = self._wait(submission, stop)
             except Busy as error:
                 say(str(error))
                 return [{"status": "preempted"}] * len(jobs)
@@ -76,57 +75,57 @@ class Pilots:
             return [{"status": "preempted"}] * len(jobs)
         answers = [_answer(job, folder) for job in jobs]
         if any(answer["status"] == "failed" for answer in answers):
-            self.over = record
+            self.over = self.record
         return answers
 
-    def _submission(
-        self, record: Path, jobs: Sequence[Job], say: Callable[[str], None]
-    ) -> Submission | None:
+    def _look_or_submit(self) -> Submission | None:
         """Returns the pilots that live or have just been submitted. None if there is nothing more
         to do: the pilots have ended, and at least one of them after it had tried every run."""
-        missing = count(sum(not job.ended for job in jobs), "run")
-        if record.is_file():
-            submission = Submission(**json.loads(record.read_text()))
-            states = pilot_states(submission.job)
-            if states:
-                say(f"slurm: job {submission.job}: {_text(states)}; not ended: {_waiting(jobs)}")
-                return submission
-            if any(record.parent.glob(f"{submission.job}_*result.pkl")):  # which submitit writes
-                return None
-            say(
-                f"slurm: the pilots of job {submission.job} have ended without {missing}; their "
-                f"logs are in {path_text(record.parent)}"
-            )
-        submission = submit(self.settings, self.command, record.parent, record.stem)
-        record.write_text(json.dumps(asdict(submission)))
-        say(
+        folder = self.record.parent
+        missing = count(sum(not job.ended for job in self.jobs), "run")
+        logs = f"their logs are in {path_text(folder)}"
+        with wait_for_lock(folder):  # one command at a time submits
+            if self.record.is_file():
+                before = Submission(**json.loads(self.record.read_text()))
+                if states := pilot_states(before.job):
+                    self.say(f"slurm: job {before.job}: {_text(states)}; not ended: {self._text()}")
+                    return before
+                if any(folder.glob(f"{before.job}_*result.pkl")):  # which submitit writes
+                    return None
+                self.say(
+                    f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}"
+                )
+            submission = submit(self.settings, self.command, folder, self.record.stem)
+            self.record.write_text(json.dumps(asdict(submission)))
+        self.say(
             f"slurm: submitted job {submission.job}, {count(submission.pilots, 'pilot')} for "
             f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
-            f"them, their logs are in {path_text(record.parent)}"
+            f"them, {logs}"
         )
         return submission
 
-    def _wait(
-        self, submission: Submission, record: Path, jobs: Sequence[Job],
-        say: Callable[[str], None], stop: Stopping,
-    ) -> Submission | None:  # fmt: skip
+    def _wait(self, submission: Submission, stop: Stopping) -> Submission | None:
         """Waits until these pilots have trained all runs, or have ended. Pilots that ended after
         some progress are submitted anew."""
-        ended = sum(job.ended for job in jobs)
-        while not stop.asked:
-            if all(job.ended for job in jobs):
-                return None
+        ended = sum(job.ended for job in self.jobs)
+        while not all(job.ended for job in self.jobs):
+            if stop.asked:
+                return submission
             if not pilot_states(submission.job):
-                break
+                progress = sum(job.ended for job in self.jobs) > ended
+                return self._look_or_submit() if progress else None
             end = time.monotonic() + _LOOK_EVERY
             while not stop.asked and time.monotonic() < end:
                 time.sleep(0.1)
-        else:
-            return submission
-        if sum(job.ended for job in jobs) == ended:
-            return None
-        with wait_for_lock(record.parent):
-            return self._submission(record, jobs, say)
+        return None
+
+    def _text(self) -> str:
+        """`1 running, 3 waiting`: the runs that have not ended."""
+        states: Counter[str] = Counter()
+        for job in self.jobs:
+            with suppress(OSError, ValueError):  # a summary that is being written
+                states[job.state] += not job.ended
+        return _text(+states)
 
     def close(self) -> None:
         """Forgets pilots that have ended, once their failures are told: the same command tries the
@@ -144,6 +143,8 @@ class Pilot:
     pool: PoolSettings
 
     def __call__(self) -> int:
+        from submitit import JobEnvironment
+
         os.chdir(self.folder)
         launcher = PoolLauncher(asdict(self.pool))
         launcher.setup(hydra_context=None, task_function=None, config=None)
@@ -154,9 +155,9 @@ class Pilot:
             code = int(exit.code or 0)
         finally:
             launcher.close()
-        if code == AGAIN and "RUNNING" in pilot_states(os.environ["SLURM_JOB_ID"]):
-            # The runs are saved. submitit's handler puts the job into the queue again. A job that
-            # was cancelled has another state by now.
+        if code == AGAIN and "RUNNING" in pilot_states(JobEnvironment().job_id):
+            # The runs are saved. submitit's handler puts the job into the queue again. It would do
+            # so with a job that was cancelled, which has another state by now.
             signal.raise_signal(getattr(signal, f"SIG{SIGNAL}"))
         if code == AGAIN:
             raise SystemExit(code)  # which leaves no result: not every run was tried
@@ -178,23 +179,7 @@ def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: 
     from submitit.helpers import clean_env
 
     executor = SlurmExecutor(folder, max_num_timeout=_MOST_REQUEUES)
-    given = {"partition": settings.partition, "mem": settings.memory}
-    if settings.memory != "none":
-        given["mem"] = f"{round(settings.memory * 1024)}M"
-    if settings.gpus:
-        given["gpus_per_node"] = settings.gpus
-    executor.update_parameters(
-        job_name=name,
-        time=settings.time,
-        nodes=1,
-        ntasks_per_node=1,
-        cpus_per_task=settings.cpus,
-        srun_args=[f"--cpus-per-task={settings.cpus}"],  # which srun takes from nowhere else
-        setup=[f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
-        wckey=None,
-        additional_parameters={"requeue": True, **read_options(settings.options)},
-        **{key: value for key, value in given.items() if value != "none"},
-    )
+    executor.update_parameters(job_name=name, **_parameters(settings))
     pilot = Pilot(os.getcwd(), tuple(command), settings.pool)
     with ExitStack() as stack:
         if "SLURM_JOB_ID" in os.environ:  # submitted from a job: its variables are not ours
@@ -207,6 +192,27 @@ def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: 
             lines = str(error).strip().splitlines() or [""]
             raise ConfigError(f"sbatch: {lines[-1].removeprefix('sbatch: ')}") from None
     return Submission(jobs[0].job_id.partition("_")[0], settings.pilots)
+
+
+def _parameters(settings: SlurmSettings) -> dict[str, Any]:
+    """Returns what submitit writes into the script for sbatch."""
+    parameters: dict[str, Any] = {
+        "time": settings.time,
+        "nodes": 1,
+        "ntasks_per_node": 1,
+        "cpus_per_task": settings.cpus,
+        "srun_args": [f"--cpus-per-task={settings.cpus}"],  # which srun takes from nowhere else
+        "setup": [f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
+        "wckey": None,
+        "additional_parameters": {"requeue": True, **read_options(settings.options)},
+    }
+    if settings.partition != "none":
+        parameters["partition"] = settings.partition
+    if settings.memory != "none":
+        parameters["mem"] = f"{round(settings.memory * 1024)}M"
+    if settings.gpus:
+        parameters["gpus_per_node"] = settings.gpus
+    return parameters
 
 
 def pilot_states(job: str) -> Counter[str]:
@@ -246,14 +252,5 @@ def _answer(job: Job, folder: Path) -> Answer:
     return {"status": "failed", "error": error[0] if error else logs}
 
 
-def _text(states: Counter[str]) -> str:
+def _text(states: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-
-
-def _waiting(jobs: Sequence[Job]) -> str:
-    """`1 running, 3 waiting`: the runs that have not ended."""
-    states: Counter[str] = Counter()
-    for job in jobs:
-        with suppress(OSError, ValueError):  # a summary that is being written
-            states[job.state] += not job.ended
-    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class Pool:
     def _open(self) -> None:
         # A forked worker would inherit torch's locks without the threads that release them.
         spawn = multiprocessing.get_context("spawn")
+        _start_tracker()
         self.stopping = spawn.Event()
         self.slots = tempfile.TemporaryDirectory(prefix="transformer_norms-")
         self.mps = Mps(Path(self.slots.name)) if self.share else None
@@ -105,6 +107,14 @@ class Pool:
         if not any(text.startswith("trainer.threads=") for text in job):
             job.append(f"trainer.threads={max(1, cores() // self.workers)}")
         return self.processes.schedule(_run_in_worker, args=[job])
+
+
+def _start_tracker() -> None:
+    """Starts the process that tracks what Python's workers share, so that SIGUSR1 does not end it.
+    Slurm sends that signal to all processes of a job, and the workers are to save their runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _read_answer(future: Any) -> dict[str, Any]:
