@@ -9,10 +9,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch._dynamo  # ranks share what is imported here
 import torch.distributed as distributed
-import torch.distributed.fsdp
-import torch.distributed.tensor
 import torch.multiprocessing as multiprocessing
 
 from transformer_norms import compose
@@ -26,12 +23,9 @@ SIZES += "trainer.batch_size=16 trainer.probe_every=0 trainer.device=cpu schedul
 
 
 def on_ranks(count, work, *arguments):
-    """Returns what work(ranks, *arguments) returns on each of `count` gloo ranks. These are forked
-    from a process that has imported this module."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    """Returns what work(ranks, *arguments) returns on each of `count` gloo ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        given = (count, folder, work, arguments)
-        multiprocessing.start_processes(_run, given, nprocs=count, start_method="forkserver")
+        multiprocessing.spawn(_run, (count, folder, work, arguments), nprocs=count)
         # Written by the processes above.
         return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(count)]
 

@@ -3,9 +3,20 @@
 import json
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import ConfigError
 from transformer_norms.plan.__main__ import main
+from transformer_norms.plan.fit import fit_batch
+from transformer_norms.plan.memory import memory_of
+from transformer_norms.plan.rehearsal import Stage
+from transformer_norms.plan.sharing import divide_step
 
+TINY = ("preset=gpt2", "model=tiny", "tracking=none")
 GPT2 = ("preset=gpt2", "model=base", "tokenizer=gpt2")
 
 
@@ -20,12 +31,131 @@ def refused(capsys, *arguments):
     return line
 
 
-def test_gpt2s_parameters_and_flops_are_those_of_its_sizes(capsys):
-    plan = planned(capsys, *GPT2)
+def test_gpt2s_parameters_and_flops_are_those_of_its_sizes():
     d, t, v, n = 768, 1024, 50257, 12
     block = 12 * d * d + 13 * d  # q, k, v, output and mlp; their biases, two norms of 2 d
-    assert plan["parameters"]["all"] == v * d + t * d + n * block + 2 * d == 124_439_808
-    assert plan["flops_per_token"] == 3 * 2 * (12 * n * d * d + v * d + n * 2 * t * d)
+    numbers = Stage(compose(GPT2), v).numbers()
+    assert sum(numbers.values()) == v * d + t * d + n * block + 2 * d == 124_439_808
+    d, t, v, n = 64, 32, 61, 2
+    weights, pairs = 12 * n * d * d + v * d, n * 2 * t * d
+    assert Stage(compose(TINY), v).flops_per_token() == (3 * 2 * (weights + pairs), 0)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ("placement=pre",),
+        ("placement=hybrid", "mlp=swiglu", "model.kv_heads=2"),
+        ("placement=residual_dual", "norm=layernorm", "trainer.activation_checkpointing=true"),
+        ("preset=gpt2", "placement=ngpt", "norm=l2norm"),
+    ],
+    ids=" ".join,
+)
+def test_flops_of_a_token_are_torchs_count_of_a_real_forward_and_backward_pass(variant):
+    typed = ("model=tiny", "tracking=none", *variant)
+    config = compose(typed)
+    model, context = build_model(config, 61), config.model.context
+    tokens = torch.zeros(3, context, dtype=torch.long)
+    counter = FlopCounterMode(display=False)
+    # The kernel that is made of matrix products: its backward pass computes nothing again.
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        model(tokens).sum().backward()
+    flops, _ = Stage(config, 61).flops_per_token()
+    # A norm's gain may have its gradient from a product of its own, which is none of the model's.
+    assert flops == pytest.approx(counter.get_total_flops() / tokens.numel(), rel=2e-3)
+
+
+def test_what_is_computed_once_more_is_torchs_count_with_checkpointing_less_that_without():
+    counts, typed = [], ["model=tiny", "tracking=none", "placement=post", "norm=layernorm"]
+    for on in ("false", "true"):
+        stage = Stage(compose([*typed, f"trainer.activation_checkpointing={on}"]), 61)
+        counter = FlopCounterMode(display=False)
+        with stage.mode, sdpa_kernel(SDPBackend.MATH), counter:
+            stage.loss.backward(torch.zeros(2, 33, dtype=torch.long), 1)
+        counts.append(counter.get_total_flops() / 2 / stage.config.model.context)
+    flops, again = stage.flops_per_token()
+    assert counts == [flops, flops + again]
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "sets"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 4), (20, 6), (64, 7)]
+)
+def test_a_tree_of_gradients_holds_one_set_for_each_half_that_waits(micro_batches, sets):
+    def most(parts):  # sets while a branch is added, its own result included
+        if parts == 1:
+            return 1
+        return max(most(parts // 2), 1 + most(parts - parts // 2))
+
+    sizes = ("model=tiny", "tracking=none", f"trainer.batch_size={micro_batches}")
+    config = compose([*sizes, f"trainer.accumulation={micro_batches}"])
+    assert divide_step(config, 1).sets == sets == most(micro_batches)
+
+
+def test_fsdp_holds_a_share_of_everything_and_two_whole_blocks():
+    typed = [*TINY, "model.width=64", "model.depth=5", "parallel=fsdp", "trainer.probe_every=0"]
+    stage = Stage(compose([*typed, "trainer.batch_size=8", "trainer.accumulation=4"]), 64)
+    d = 64
+    block = 4 * (12 * d * d + 13 * d)
+    outside = 4 * (64 * d + 32 * d + 2 * d)
+    whole, gathered = 5 * block + outside, 2 * block + outside
+    for accumulation, gradients in ((4, gathered), (8, whole)):  # the sum of two is whole
+        layout = divide_step(stage.config, 4, accumulation)
+        memory = memory_of(stage, layout).phases
+        assert memory["backward"]["weights"] == whole / 4 + gathered
+        assert memory["backward"]["gradients"] == whole / 4 + gradients
+        assert memory["update"]["moments"] == pytest.approx(2 * whole / 4, rel=1e-3)
+
+
+def test_fit_finds_the_largest_micro_batch_that_leaves_a_tenth_of_the_device_free():
+    stage = Stage(compose([*TINY, "model.context=256", "trainer.batch_size=24"]), 64)
+    first = divide_step(stage.config, 1, 1)
+    for sequences in (4, 12):
+        peak = memory_of(stage, divide_step(stage.config, 1, 24 // sequences)).peak
+        assert fit_batch(stage, first, peak / 0.8999).sequences == sequences
+    with pytest.raises(ConfigError, match=r"micro-batch of 1 .* less with parallel=fsdp or"):
+        fit_batch(stage, first, 1e8)
+
+
+def test_a_sweeps_total_is_its_runs_tokens_and_flops(capsys):
+    sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=tiny", "trainer.steps=10")
+    plan = planned(capsys, *sweep, "--accelerator", "H100 SXM", "--utilisation", "0.5")
+    (stage,) = plan["stages"].values()
+    (flops,) = {run["flops_per_token"] for run in plan["runs"].values()}
+    assert stage["runs"] == 6
+    assert stage["tokens"] == 6 * 10 * 16 * 32
+    assert stage["flops"] == stage["tokens"] * flops
+    assert stage["device_hours"] == pytest.approx(stage["flops"] / (0.5 * 67e12) / 3600)
+
+
+def test_tuning_is_a_stage_of_its_own_with_the_points_around_the_best(capsys):
+    plan = planned(capsys, "sweep=placements", "placement=pre,post", "seed=0,1,2")
+    runs = {name: stage["runs"] for name, stage in plan["stages"].items()}
+    assert runs["results"] == 2 * 3
+    assert runs["all"] == runs["tuning"] + runs["results"]
+    assert runs["tuning"] == 2 * (5 + 2) * 2  # variants, points and their refinement, seeds
+
+
+def test_a_price_is_printed_in_the_currency_that_was_typed(capsys):
+    arguments = ["model=tiny", "--accelerator", "t4", "--price"]
+    hours = planned(capsys, *arguments, "1")["device_hours"]
+    for typed, wanted in (("1e6", None), ("1000000 EUR", "{} EUR"), ("$1000000", "${}")):
+        if wanted is None:
+            assert "one number" in refused(capsys, *arguments, typed)
+        else:
+            assert main([*arguments, typed]) == 0
+            assert wanted.format(f"{1e6 * hours:,.2f}") in capsys.readouterr().out
+
+
+def test_time_under_ddp_is_arithmetic_and_then_two_exchanges_of_all_gradients(capsys):
+    typed = [*TINY, "parallel=ddp", "trainer.batch_size=64", "trainer.precision=bf16"]
+    cluster = ("--accelerator", "H100 SXM", "--devices")
+    eight, many = (planned(capsys, *typed, *cluster, count) for count in ("8", "64"))
+    whole = 4 * eight["parameters"]["all"]
+    flops = 64 * 32 * eight["flops_per_token"] / (0.4 * 989e12)
+    assert eight["exchange_seconds"] == pytest.approx(2 * whole * 7 / 8 / 450e9)
+    assert eight["step_seconds"] == pytest.approx(flops / 8 + eight["exchange_seconds"])
+    slices, ring = whole * 56 / 64 / 50e9, whole * 63 / 64 / 400e9
+    assert many["exchange_seconds"] == pytest.approx(slices + ring)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +170,8 @@ def test_gpt2s_parameters_and_flops_are_those_of_its_sizes(capsys):
         (("trainer.precision=bf16", "--accelerator", "T4"), "it has fp32"),
         (("--accelerator", "L4", "--price", "a lot"), "one number is wanted"),
         (("sweep=placement_124m",), "did you mean 'placements_124m'?"),
+        (("--devices", "2"), "parallel=ddp or parallel=fsdp"),
+        (("--devices", "3", "parallel=ddp"), "cannot be shared evenly among 3"),
     ],
 )
 def test_a_wrong_plan_is_answered_in_one_line(capsys, arguments, said):

@@ -1,7 +1,5 @@
 """The largest micro-batch that a device holds, and the fewest devices that hold a model."""
 
-from bisect import bisect_left
-
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.memory import FREE, GIB, memory_of
 from transformer_norms.plan.rehearsal import Stage
@@ -16,14 +14,13 @@ def fit_batch(stage: Stage, layout: Layout, capacity: float) -> Layout:
     config, workers = stage.config, layout.devices * layout.replicas
     batch = config.trainer.batch_size
     counts = [n for n in range(workers, batch + 1, workers) if batch % n == 0]
-
-    def fits(count: int) -> bool:
-        return memory_of(stage, divide_step(config, layout.devices, count)).fits(capacity)
-
-    fewest = bisect_left(counts, True, key=fits)
-    if fewest == len(counts):
-        raise ConfigError(_refusal(stage, divide_step(config, layout.devices, batch), capacity))
-    return divide_step(config, layout.devices, counts[fewest])
+    tried = layout
+    # Every one is tried, the largest first: fewer micro-batches also have fewer sets of gradients.
+    for count in counts:
+        tried = divide_step(config, layout.devices, count)
+        if memory_of(stage, tried).fits(capacity):
+            return tried
+    raise ConfigError(_refusal(stage, tried, capacity))
 
 
 def fit_devices(stage: Stage, layout: Layout, capacity: float) -> Layout:

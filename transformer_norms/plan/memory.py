@@ -7,13 +7,13 @@ from math import ceil
 
 from transformer_norms.plan.rehearsal import Bytes, Sizes, Stage
 from transformer_norms.plan.sharing import Layout
+from transformer_norms.training.parallel.ranks import BUCKET
 
 GIB = 2**30
 # Assumed: the CUDA context and the workspaces of cuBLAS and NCCL; an interpreter with torch.
 REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
 FREE = 0.1  # of a device's memory, which --fit leaves to what an allocator cannot use
-BUCKET = 1 << 26  # bytes of gradients that ddp sends at a time
-BUFFERS = 3  # of a bucket's size, while the ranks add it: what is sent, received and summed
+BUFFERS = 3  # of a bucket's size, while ranks add it: what is sent, received and summed
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _whole(passes: Bytes, update: Bytes, sizes: Sizes, layout: Layout) -> dict[s
         backward += micro_batch + waiting
         added += Counter(gradients=layout.sets * sizes.whole)
     if layout.devices > 1:
-        added["work"] = BUFFERS * max(min(BUCKET, sizes.whole), sizes.tensor)
+        added["work"] = BUFFERS * max(min(4 * BUCKET, sizes.whole), sizes.tensor)
     return {"backward": backward, "sum": added, "update": update}
 
 

@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
@@ -96,8 +97,11 @@ class Stage:
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         self.config, self.mode = config, FakeTensorMode()
-        with self.mode:
-            self.model = undrawn(config, vocab_size)
+        double = config.trainer.precision == "fp64"
+        with self.mode, default_dtype(torch.float64 if double else torch.float32):
+            # A model without memory can be built in float64, and not be converted to it.
+            single = replace(config, trainer=replace(config.trainer, precision="fp32"))
+            self.model = undrawn(single if double else config, vocab_size)
             if config.trainer.device == "cuda":
                 _fuse_caps(self.model)
             if config.trainer.activation_checkpointing:
@@ -197,6 +201,16 @@ def _fuse_caps(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Softmax) and module.causal and not module.dropout:
             module.cap = None
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def byte_count(tensor: Tensor) -> int:

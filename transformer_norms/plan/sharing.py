@@ -1,10 +1,10 @@
 """How a step is divided among devices: a function of the config and of their number."""
 
 from dataclasses import dataclass
-from math import lcm
 
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
+from transformer_norms.training.parallel.micro_batches import micro_batch_count
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class Layout:
 def divide_step(config: Config, devices: int, accumulation: int | None = None) -> Layout:
     """Returns the layout of a config's step; ConfigError where the devices cannot share it evenly.
     `accumulation` stands for that of the config."""
-    settings = config.trainer
-    parallel = getattr(getattr(config, "parallel", None), "type", "ddp" if devices > 1 else "none")
+    settings, parallel = config.trainer, config.parallel.type
     replicas = 1 if settings.replicas == "auto" else settings.replicas
     if devices > 1 and parallel == "none":
         raise ConfigError(
@@ -45,7 +44,7 @@ def divide_step(config: Config, devices: int, accumulation: int | None = None) -
     if replicas > 1 and settings.device != "cpu":
         raise ConfigError(f"trainer.replicas={replicas}: they are for a CPU")
     asked = accumulation or settings.accumulation
-    count = lcm(asked, devices * replicas)
+    count = micro_batch_count(asked, replicas, devices)
     if settings.batch_size % count:
         workers = f"{devices} x {replicas}" if replicas > 1 else f"{devices}"
         raise ConfigError(
