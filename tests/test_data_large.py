@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pyarrow
 import pytest
@@ -48,6 +49,10 @@ def corpus(tmp_path, monkeypatch):
     return CORPORA["parquet"](paths=tuple(map(str, files)), field="text")
 
 
+def hashed_number(text):
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16) / 2**256
+
+
 def ready(corpus, tokenizer=BYTE, split="hash", workers=1, say=lambda line: None, **more):
     return prepare(corpus, tokenizer, split, 0.1, 0, say, workers=workers, **more)
 
@@ -68,7 +73,7 @@ def held_tokens(corpus, *arguments):
 def test_the_tokens_of_many_slices_are_the_documents_in_the_order_of_their_hashes(corpus, tmp_path):
     parts = {"train": [], "val": [], "test": []}
     for text in TEXTS:
-        number = int(hashlib.sha256(text.encode()).hexdigest(), 16) / 2**256
+        number = hashed_number(text)
         part = "test" if number < 0.1 else "val" if number < 0.2 else "train"
         if text:
             parts[part].append((number, text))
@@ -94,6 +99,29 @@ def test_slices_and_memory_give_the_same_tokens_and_facts(corpus, split):
     sliced, held = ready(corpus, pairs, split), held_tokens(corpus, pairs, split)
     assert sliced.fingerprint == held.fingerprint
     assert sliced.facts == held.facts
+
+
+class Recorded:
+    """A tokenizer that keeps the text it is fitted to."""
+
+    def identity(self):
+        return {"type": "recorded"}
+
+    def fit(self, train, separated, say, tell):
+        self.train = list(train)
+        return BYTE.fit([], separated, say)
+
+
+@pytest.mark.parametrize("prepared", [ready, held_tokens], ids=["sliced", "held"])
+def test_a_tokenizer_is_fitted_to_all_of_train_and_to_nothing_else(corpus, prepared):
+    choice = Recorded()
+    prepared(corpus, choice)
+    train = [text for text in TEXTS if text and hashed_number(text) >= 0.2]
+    assert choice.train == sorted(train, key=hashed_number)
+    prepared(corpus, choice, "tail")
+    text = "".join(TEXTS)
+    words = text[: int(len(text) * 0.9)].split(" ")
+    assert sorted(" ".join(choice.train).split()) == sorted(filter(None, words))
 
 
 def test_two_processes_write_what_one_writes(corpus):
@@ -278,3 +306,33 @@ def test_what_a_finished_preparation_left_is_removed_by_the_next(corpus, tmp_pat
     other.mkdir()
     ready(corpus, split="tail")
     assert (finished.exists(), other.exists()) == (False, True)
+
+
+MEASURED = """
+import resource
+from transformer_norms.data import CORPORA, TOKENIZERS, prepare
+if __name__ == "__main__":
+    corpus = CORPORA["parquet"](paths=({pattern!r},), field="text")
+    tokens = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.05, 0, print, workers={workers})
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    print(max(resource.getrusage(one).ru_maxrss for one in who) * 1024)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_memory_of_a_process_does_not_grow_with_the_corpus(tmp_path, monkeypatch, workers):
+    """200 MB of text under a cap that the text and its ids break: 200 MB and 400 MB."""
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
+    random = Random(0)
+    for name in "abcd":
+        texts = [random.randbytes(2000).hex() for _ in range(12_500)]
+        table = pyarrow.table({"text": texts})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
+    script = tmp_path / "measured.py"
+    script.write_text(MEASURED.format(pattern=str(tmp_path / "*.parquet"), workers=workers))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    assert int(out.splitlines()[-1]) < 500e6

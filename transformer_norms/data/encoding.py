@@ -51,7 +51,7 @@ class Run:
     ids; the documents stand in them one after the other."""
 
     index: np.ndarray
-    read: Callable[[int, int], np.ndarray]
+    read: Callable[[int, int], Any]
 
 
 def encode_work(
@@ -69,6 +69,7 @@ def encode_work(
         packed.append(pack_ids(ids, tokenizer.vocab_size))
         tell(int(tokenizer.byte_lengths[ids].sum()))
     ids = np.frombuffer(b"".join(packed), dtype_for(tokenizer.vocab_size))
+    del packed  # which is as large again
     if separated:
         index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
     else:
@@ -112,16 +113,18 @@ class Joined:
     def ids(self, part: str) -> Iterator[bytes]:
         """Yields the ids of a part in the order of its places, a band of documents at a time."""
         chosen = np.flatnonzero(self.index["part"] == PARTS.index(part))
+        if not chosen.size:
+            return
         order = chosen[np.argsort(self.index["place"][chosen], kind="stable")]
         bands = np.cumsum(self.index["tokens"][order], dtype=np.int64) // BAND
         for rows in np.split(order, np.flatnonzero(np.diff(bands)) + 1):
             source, starts, stops = self.source[rows], self.starts[rows], self.stops[rows]
             first, ids = {}, {}
-            for run in np.unique(source).tolist():
+            by_run = np.argsort(source, kind="stable")
+            for mine in np.split(by_run, np.flatnonzero(np.diff(source[by_run])) + 1):
                 # A run is sorted too, so what it has of a band stands in one stretch.
-                mine = np.flatnonzero(source == run)
-                first[run] = int(starts[mine[0]])
-                ids[run] = self.reads[run](first[run], int(stops[mine[-1]]))
+                run, start = int(source[mine[0]]), int(starts[mine[0]])
+                first[run], ids[run] = start, self.reads[run](start, int(stops[mine[-1]]))
             documents = zip(source.tolist(), starts.tolist(), stops.tolist(), strict=True)
             yield b"".join(
                 ids[run][start - first[run] : stop - first[run]] for run, start, stop in documents
@@ -169,7 +172,7 @@ def store_run(order: Order) -> tuple[Path, str]:
     tokenizer, _ = _tokenizer_of(order.folder.parent)
     run = encode_work(order.work, tokenizer, order.separated, threads=1)
     with build_folder(order.folder) as draft:
-        draft.write(_IDS, [run.read(0, int(run.index["tokens"].sum())).tobytes()])
+        draft.write(_IDS, [memoryview(run.read(0, int(run.index["tokens"].sum()))).cast("B")])
         draft.write(_DOCUMENTS, [run.index.tobytes()])
         draft.seal({"schema": SCHEMA, "files": draft.files})
     return order.folder, damage
