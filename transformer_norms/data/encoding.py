@@ -209,9 +209,9 @@ class Workers:
             self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self.count > 1:
-            self.pool.stop()
+            self.pool.stop() if error else self.pool.close()
             self.pool.join()
 
     def map(self, call: Callable[[Any], Result], things: Iterable[Any]) -> Iterator[Result]:
