@@ -314,8 +314,10 @@ from transformer_norms.data import CORPORA, TOKENIZERS, prepare
 if __name__ == "__main__":
     corpus = CORPORA["parquet"](paths=({pattern!r},), field="text")
     tokens = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.05, 0, print, workers={workers})
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    print(max(resource.getrusage(one).ru_maxrss for one in who) * 1024)
+    # The kernel counts a parent into the ru_maxrss of what it starts, so VmHWM is read here.
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    own, workers = int(lines["VmHWM"].split()[0]), resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(max(own, workers.ru_maxrss) * 1024)
 """
 
 
