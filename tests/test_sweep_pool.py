@@ -104,7 +104,9 @@ def test_there_is_nothing_to_share_without_a_gpu(monkeypatch):
         pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, pools=1))
 
 
-def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(tmp_path, monkeypatch):
+@pytest.fixture
+def mps(tmp_path, monkeypatch):
+    """A machine where MPS is installed. `calls` is what its program noted."""
     monkeypatch.chdir(tmp_path)
     control = tmp_path / "bin" / "nvidia-cuda-mps-control"
     control.parent.mkdir()
@@ -113,13 +115,17 @@ def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(tmp_path, monkeypa
     monkeypatch.setenv("PATH", f"{control.parent}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.delenv("CUDA_MPS_LOG_DIRECTORY", raising=False)
+    return tmp_path / "calls"
+
+
+def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(mps, tmp_path):
     daemon = Mps(tmp_path)
     assert daemon.runs
     pipes, logs = tmp_path / "mps-pipes", tmp_path / "mps-logs"
     assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(pipes)
     daemon.close()
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    begun, ended = (tmp_path / "calls").read_text().splitlines()
+    begun, ended = mps.read_text().splitlines()
     start = f"-d {pipes} {logs} "
     assert begun.startswith(start)
     ignored = int(begun.removeprefix(start), 16)
@@ -129,11 +135,12 @@ def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(tmp_path, monkeypa
     assert ended.endswith(" quit")
 
 
-def test_a_daemon_of_the_machine_is_left_alone(tmp_path, monkeypatch):
+def test_a_daemon_of_the_machine_is_left_alone(mps, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/theirs")
     daemon = Mps(tmp_path)
     daemon.close()
     assert not daemon.runs
+    assert not mps.exists()
     assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "/theirs"
 
 
