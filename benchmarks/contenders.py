@@ -12,6 +12,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.run.machine import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
+from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.trainer import Trainer
 
@@ -62,6 +63,7 @@ def ours(
     *,
     probe_every: int = 0,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Trainer:
     """A run's own Trainer, fed from memory, its probes off: they would add to the first step. It
     has more steps to make than are timed, so that no schedule ends."""
@@ -80,7 +82,7 @@ def ours(
         torch.get_num_threads(),
         OPTIMIZERS[config.optimizer.type],
     )
-    trainer = build_trainer(config, model, batches, lambda: (), replicas)
+    trainer = build_trainer(config, model, batches, lambda: (), replicas, ranks=ranks)
     # Random tokens cannot be learned, which is no divergence here.
     trainer.divergence.warmup = keys.steps
     return trainer

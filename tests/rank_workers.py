@@ -9,7 +9,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch._dynamo  # ranks share what is imported here
 import torch.distributed as distributed
+import torch.distributed.fsdp
+import torch.distributed.tensor
 import torch.multiprocessing as multiprocessing
 
 from transformer_norms import compose
@@ -23,9 +26,12 @@ SIZES += "trainer.batch_size=16 trainer.probe_every=0 trainer.device=cpu schedul
 
 
 def on_ranks(count, work, *arguments):
-    """Returns what work(ranks, *arguments) returns on each of `count` gloo ranks."""
+    """Returns what work(ranks, *arguments) returns on each of `count` gloo ranks. These are forked
+    from a process that has imported this module."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_run, (count, folder, work, arguments), nprocs=count)
+        given = (count, folder, work, arguments)
+        multiprocessing.start_processes(_run, given, nprocs=count, start_method="forkserver")
         # Written by the processes above.
         return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(count)]
 

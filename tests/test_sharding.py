@@ -1,7 +1,8 @@
 """parallel=fsdp: two ranks with a shard of each weight compute what one process computes."""
 
 import pytest
-from sharded import config_of, first_gradients, on_ranks, refusal, steps
+from rank_workers import on_ranks
+from sharded import config_of, first_gradients, refusal, steps
 
 PRECISE = "trainer.precision=fp64"
 TIED = PRECISE, "preset=gpt2"

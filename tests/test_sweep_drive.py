@@ -199,6 +199,16 @@ def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written
     assert sweep(capsys, "tokenizer=byte", "study=main")[1] == 0
 
 
+def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_again(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr(Plan, "tokens", lambda self: signal.raise_signal(signal.SIGTERM))
+    answer, code, err = sweep(capsys, "norm=rmsnorm,layernorm")
+    assert (answer["runs"], answer["missing"], answer["report"], code) == (2, 2, None, 75)
+    assert "the same command goes on" in err
+    assert not Path("runs").exists()
+
+
 def test_an_interrupted_run_is_gone_on_with(capsys, trained, monkeypatch):
     class Interrupted(BaseException):
         pass

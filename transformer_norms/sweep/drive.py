@@ -44,7 +44,7 @@ from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.training.stopping import Preempted, Stopping
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
@@ -67,7 +67,6 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0. Hydra calls it for `-m`."""
     jobs, first = plan_sweep(tuple(arguments))
-    jobs.prepare_data(first)
     with closing(Mirror(first[0].tracking)) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
@@ -102,8 +101,13 @@ class Sweep:
 
     def run(self, first: list[Job]) -> None:
         self.stopping = Stopping()
-        self.stopping.patient = True
         with self.stopping, Board(self.request.name, self.follow) as self.board:
+            try:
+                self.planner.prepare_data(first)
+            except Preempted:
+                self.jobs, self.stopped = first, True
+                return
+            self.stopping.patient = True
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)

@@ -69,9 +69,10 @@ def divide_again(
 
 def _check_sequences(sequences: int, count: int, ranks: int) -> None:
     if sequences % count:
+        near = max(1, round(sequences / count)) * count
         raise ConfigError(
             f"trainer.batch_size={sequences}: {ranks} processes share a step as {count} "
-            "micro-batches, which does not divide it; --nproc-per-node, or another batch_size, does"
+            f"micro-batches, so it should be a multiple of {count}, as {near} is"
         )
 
 

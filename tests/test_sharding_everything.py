@@ -1,0 +1,85 @@
+"""Nightly: shards on 2 and 4 ranks compute what one process computes, for every placement and every
+norm but batchnorm."""
+
+import pytest
+from rank_workers import on_ranks
+from sharded import config_of, first_gradients, steps
+
+from transformer_norms.names import distinct_norms, options
+
+pytestmark = pytest.mark.nightly
+
+# Of a difference, in units of the tensor's largest number (sharded.py has the details).
+LIMITS = {"fp64": 1e-12, "fp32": 1e-6}
+VARIANTS = [f"placement={name}" for name in options("placement")]
+VARIANTS += [f"norm={name}" for name in distinct_norms() if name not in ("none", "batchnorm")]
+KINDS = [
+    ["architecture.tied=true", "trainer.activation_checkpointing=true"],
+    ["architecture.tied=false"],
+]
+EVERY = [[variant, *kind] for variant in VARIANTS for kind in KINDS]
+COMPILED = [
+    [f"placement={name}", "trainer.compile=true", *more]
+    for name, *more in (("pre",), ("residual_dual", "trainer.activation_checkpointing=true"))
+]
+STEPS = [
+    [variant, f"optimizer={optimizer}", *more]
+    for variant in ("preset=gpt2", "placement=ngpt", "placement=mixln", "norm=seednorm")
+    for optimizer in ("adamw", "muon")
+    for more in ([], ["trainer.accumulation=4"])
+]
+
+
+def of(precision, cases):
+    return [[*typed, f"trainer.precision={precision}"] for typed in cases]
+
+
+def work(ranks, gradients, trained):
+    return first_gradients(ranks, gradients), steps(ranks, trained)
+
+
+def configs(cases):
+    return [config_of(*typed) for typed in cases]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def seen(request):
+    """What every rank saw, which all see alike: {precision: [(case, gradients)]}, steps."""
+    cases = {precision: of(precision, EVERY + COMPILED) for precision in LIMITS}
+    trained = of("fp64", STEPS)
+    every = [typed for group in cases.values() for typed in group]
+    first, *others = on_ranks(request.param, work, configs(every), configs(trained))
+    assert all(other == first for other in others)
+    gradients = iter(first[0])
+    by_precision = {
+        precision: [(typed, next(gradients)) for typed in group]
+        for precision, group in cases.items()
+    }
+    return by_precision, list(zip(trained, first[1], strict=True))
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_the_start_is_that_of_one_process(seen, precision):
+    for typed, case in seen[0][precision]:
+        assert case["sharded"], typed
+        assert case["buffers"], typed
+        # A constraint divides by lengths, which are sums over the ranks.
+        limit = LIMITS[precision] if "placement=ngpt" in typed else 0
+        assert case["start"] <= limit, typed
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_every_loss_and_gradient_is_that_of_one_process(seen, precision):
+    limit, beyond = LIMITS[precision], {}
+    for typed, case in seen[0][precision]:
+        distances = {"loss": case["loss"], **case["gradients"]}
+        beyond |= {(*typed, name): far for name, far in distances.items() if not far <= limit}
+    assert beyond == {}
+
+
+def test_steps_probes_and_evaluations_are_those_of_one_process(seen):
+    for typed, case in seen[1]:
+        assert max(case["losses"], case["norm"], case["nats"]) < 1e-12, typed
+        assert max(case["tensors"].values()) < 1e-9, typed
+        assert case["tokens"], typed
+        assert case["probed"] == [{}, {}, {}], typed
