@@ -116,6 +116,14 @@ def test_fit_finds_the_largest_micro_batch_that_leaves_a_tenth_of_the_device_fre
         fit_batch(stage, first, 1e8)
 
 
+def test_fit_without_a_number_of_devices_finds_the_fewest_that_hold_the_run(capsys):
+    typed = [*TINY, "model.width=2048", "trainer.batch_size=8", "parallel=fsdp"]
+    for depth, devices in ((4, 1), (16, 2)):
+        plan = planned(capsys, *typed, f"model.depth={depth}", "--accelerator", "T4", "--fit")
+        assert plan["devices"] == devices
+        assert plan["peak_memory"] <= 0.9 * 16e9
+
+
 def test_a_sweeps_total_is_its_runs_tokens_and_flops(capsys):
     sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=tiny", "trainer.steps=10")
     plan = planned(capsys, *sweep, "--accelerator", "H100 SXM", "--utilisation", "0.5")
@@ -164,7 +172,7 @@ def test_time_under_ddp_is_arithmetic_and_then_two_exchanges_of_all_gradients(ca
         (("--accelerator", "H100 SXN"), "did you mean 'H100 SXM'?"),
         (("norm=rmsnrm",), "did you mean 'rmsnorm'?"),
         (("--price", "2.5"), "needs --accelerator"),
-        (("--fit", "bach", "--accelerator", "L4"), "it is batch or devices"),
+        (("--fit", "sweep=placements", "--accelerator", "L4"), "is for one run"),
         (("--utilisation", "40"), "at most 1"),
         (("--devices", "0"), "at least 1"),
         (("trainer.precision=bf16", "--accelerator", "T4"), "it has fp32"),

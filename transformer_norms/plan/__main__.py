@@ -22,13 +22,13 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="the config, as for train.py")
     add("-m", "--multirun", action="store_true", help="plan a sweep over KEY=A,B")
-    add("--devices", type=int, default=1, metavar="N", help="how many devices there are")
+    add("--devices", type=int, metavar="N", help="how many devices there are (default 1)")
     add("--accelerator", metavar="NAME", help='a device by its data sheet, such as "H100 SXM"')
     add("--utilisation", type=float, default=0.4, help="share of its peak (default 0.4)")
     add("--network", type=float, default=50, metavar="GB/S", help="to other machines, by device")
     add("--price", help="of a device-hour, as 2.5 or '2.5 EUR'")
-    add("--fit", nargs="?", const="batch", metavar="WHAT",
-        help="batch: the largest that fits; devices: the fewest that hold it")  # fmt: skip
+    add("--fit", action="store_true",
+        help="find the largest batch on --devices N, or else the fewest devices")  # fmt: skip
     add("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
     add("--json", action="store_true", help="numbers in bytes, seconds and FLOPs, for a program")
     return parser
@@ -48,12 +48,15 @@ def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
     from transformer_norms.plan.sheet import run_lines, sweep_lines
 
     price = read_price(typed.price) if typed.price else None
-    hardware = Hardware(typed.devices, typed.accelerator, typed.utilisation, typed.network * 1e9)
+    hardware = Hardware(
+        typed.devices or 1, typed.accelerator, typed.utilisation, typed.network * 1e9
+    )
     if config is None:
         sweep = plan_sweep_of(typed.overrides, hardware, typed.vocab)
         values, lines = sweep.values(), sweep_lines(sweep, price)
     else:
-        run = plan_run(config, hardware, typed.vocab, typed.fit)
+        what = "batch" if typed.devices or config.parallel.type == "none" else "devices"
+        run = plan_run(config, hardware, typed.vocab, what if typed.fit else None)
         values, lines = run.values(), run_lines(run, price)
     print_line(json.dumps(values, allow_nan=False) if typed.json else "\n".join(lines))
     return 0
@@ -70,8 +73,6 @@ def _check(typed: argparse.Namespace, many: bool) -> None:
         raise ConfigError(f"--utilisation {typed.utilisation:g}: a share above 0, at most 1")
     if not (typed.network > 0 and math.isfinite(typed.network)):
         raise ConfigError(f"--network {typed.network:g}: a number of GB/s above 0 is wanted")
-    if typed.fit not in (None, "batch", "devices"):
-        raise ConfigError(f"--fit {typed.fit}: it is batch or devices")
     for name, value in (("--fit", typed.fit), ("--price", typed.price)):
         if value and not typed.accelerator:
             raise ConfigError(f"{name}: needs --accelerator NAME, such as --accelerator 'H100 SXM'")
