@@ -7,7 +7,7 @@ from sharded import config_of, first_gradients, refusal, steps
 PRECISE = "trainer.precision=fp64"
 TIED = PRECISE, "preset=gpt2"
 UNTIED = PRECISE, "placement=rezero", "architecture.tied=false"
-CONSTRAINED = PRECISE, "placement=ngpt", "optimizer=muon"
+CONSTRAINED = PRECISE, "placement=ngpt", "final_norm=rmsnorm", "optimizer=muon"
 AVERAGING = "norm=batchnorm", "norm.allow_noncausal=true"
 
 

@@ -1,11 +1,18 @@
 """Nightly: shards on 2 and 4 ranks compute what one process computes, for every placement and every
 norm but batchnorm."""
 
+import json
+import signal
+
 import pytest
 from rank_workers import on_ranks
-from sharded import config_of, first_gradients, steps
+from sharded import config_of, distance, first_gradients, steps
+from test_ranks_everything import folder_of, saved, start, wait_for
+from test_run_folder import here, rows  # noqa: F401
 
+from transformer_norms import load
 from transformer_norms.names import distinct_norms, options
+from transformer_norms.sample import main as sample
 
 pytestmark = pytest.mark.nightly
 
@@ -83,3 +90,38 @@ def test_steps_probes_and_evaluations_are_those_of_one_process(seen):
         assert max(case["tensors"].values()) < 1e-9, typed
         assert case["tokens"], typed
         assert case["probed"] == [{}, {}, {}], typed
+
+
+# ------------------------------------------------------------------------- torchrun
+
+ONE, DDP, TWO, FOUR = ("none", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4)
+
+
+def finish(job):
+    out, err = job.communicate()
+    assert job.returncode == 0, err
+
+
+@pytest.mark.parametrize("stages", [(TWO, ONE, FOUR), (ONE, TWO, DDP), (FOUR, TWO)], ids=str)
+def test_a_run_goes_on_with_shards_and_without(stages):
+    precise = "trainer.precision=fp64", "optimizer=muon"
+    finish(start(1, "calm", *precise))
+    beyond = 0
+    for parallel, count in stages[:-1]:
+        job = start(count, "rough", f"parallel={parallel}", *precise)
+        wait_for(job, lambda beyond=beyond: saved("rough", beyond))
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate()
+        summary = json.loads((folder_of("rough") / "summary.json").read_text())
+        found = summary["status"], summary["parallel"], summary["ranks"]
+        assert found == ("preempted", parallel, count), err
+        beyond = summary["step"]
+    parallel, count = stages[-1]
+    finish(start(count, "rough", f"parallel={parallel}", *precise))
+    calm, rough = folder_of("calm"), folder_of("rough")
+    for one, other in zip(rows(calm), rows(rough), strict=True):
+        assert other == pytest.approx(one, rel=1e-8)
+    expected = load(calm).state_dict()
+    for name, tensor in load(rough).state_dict().items():
+        assert distance(tensor, expected[name]) < 1e-8
+    assert sample([str(rough), "--prompt", "a", "--tokens", "3"]) == 0
