@@ -35,7 +35,8 @@ class Memory:
 def memory_of(stage: Stage, layout: Layout) -> Memory:
     """Returns what a device of the layout holds. The stage rehearses one micro-batch."""
     sharded = layout.parallel == "fsdp"
-    backward = stage.rehearse(layout.sequences, keep=not sharded, pieces=layout.pieces)
+    shards = layout.devices if sharded else 1
+    backward = stage.rehearse(layout.sequences, shards=shards, pieces=layout.pieces)
     phases = (_sharded if sharded else _whole)(backward, stage.update, stage.sizes(), layout)
     return Memory(phases, int(REST[stage.config.trainer.device]))
 
@@ -50,7 +51,10 @@ def _whole(passes: Bytes, update: Bytes, sizes: Sizes, layout: Layout) -> dict[s
         backward += micro_batch + waiting
         added += Counter(gradients=layout.sets * sizes.whole)
     if layout.devices > 1:
-        added["work"] = BUFFERS * max(min(4 * BUCKET, sizes.whole), sizes.tensor)
+        # The ranks add one set, when the halves of each have been added.
+        sent = kept + Counter(gradients=sizes.whole)
+        sent["work"] = BUFFERS * max(min(4 * BUCKET, sizes.whole), sizes.tensor)
+        added = max(added, sent, key=Counter.total)
     return {"backward": backward, "sum": added, "update": update}
 
 
@@ -64,9 +68,8 @@ def _sharded(passes: Bytes, update: Bytes, sizes: Sizes, layout: Layout) -> dict
 
     gathered = sizes.outside + 2 * sizes.block
     shards = Counter({part: shard(size) for part, size in update.items()})
-    backward = Counter({part: passes[part] for part in ("activations", "logits")})
+    backward = Counter(passes)
     backward["weights"] = shards["weights"] + gathered
     backward["moments"] = shards["moments"]
-    backward["gradients"] = shards["gradients"]
-    backward["gradients"] += sizes.whole if layout.share > 1 else gathered
+    backward["gradients"] += sizes.whole + sizes.block if layout.share > 1 else gathered
     return {"backward": backward, "update": shards}

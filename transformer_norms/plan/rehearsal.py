@@ -131,15 +131,15 @@ class Stage:
         return Sizes(whole, max(blocks), whole - sum(blocks), max(map(byte_count, self.parameters)))
 
     @cache  # noqa: B019 (a stage lives as long as its plan)
-    def rehearse(self, sequences: int, *, keep: bool = True, pieces: int = 1) -> Bytes:
+    def rehearse(self, sequences: int, *, shards: int = 1, pieces: int = 1) -> Bytes:
         """Returns what a device that holds the whole model has in memory at the fullest moment of
-        the forward and the backward pass of one micro-batch. With keep=False no gradient is kept:
-        there are only those that are being computed. The pieces of the logits are smaller by the
-        number `pieces`."""
+        the forward and the backward pass of one micro-batch. Of each gradient it keeps one of so
+        many `shards`. The pieces of the logits are smaller by the number `pieces`."""
         self.loss.side_by_side = pieces
+        kept: list[Tensor] = []
         with self._counted() as ledger:
             hooks = [
-                p.register_post_accumulate_grad_hook(partial(_take_gradient, ledger, keep))
+                p.register_post_accumulate_grad_hook(partial(_keep_shard, ledger, shards, kept))
                 for p in self.parameters
             ]
             self.loss.backward(self._tokens(sequences), 1)
@@ -188,11 +188,13 @@ class Stage:
         return torch.zeros(sequences, self.config.model.context + 1, dtype=torch.long)
 
 
-def _take_gradient(ledger: Ledger, keep: bool, parameter: Tensor) -> None:
+def _keep_shard(ledger: Ledger, shards: int, kept: list[Tensor], parameter: Tensor) -> None:
     assert parameter.grad is not None
-    ledger.move(parameter.grad, "gradients")
-    if not keep:
-        parameter.grad = None
+    gradient = parameter.grad
+    if shards > 1:
+        parameter.grad, gradient = None, gradient.new_empty(-(-gradient.numel() // shards))
+        kept.append(gradient)
+    ledger.move(gradient, "gradients")
 
 
 def _fuse_caps(model: nn.Module) -> None:
