@@ -500,6 +500,6 @@ def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeyp
     )  # fmt: skip
     read: set = set()
     with Stopping() as stopping:
-        Run(Plan(watch(config, read))).train(stopping, lambda folder: None)
+        Run(Plan(watch(config, read))).train(stopping, lambda folder: None, lambda: None)
     dead = {".".join(path) for path in leaves(plain(config)) if path not in read}
     assert {key for key in dead if not key.startswith(tuple(READ_ELSEWHERE))} == set()

@@ -21,6 +21,9 @@ from test_run_folder import BASE, go, here, rows, state  # noqa: F401
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.run import Run
+from transformer_norms.run.summary import Data
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel import ranks as ranks_module
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
@@ -145,7 +148,7 @@ def test_what_is_dropped_depends_on_the_step_and_the_sequence():
 def divided(before, ranks, cores, *typed):
     config = compose([*SIZES, *typed])
     model = build_model(config, VOCABULARY)
-    return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores)
+    return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores // ranks)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,32 @@ def test_rows_that_know_of_each_other_want_the_accumulation_typed():
             continue
         with pytest.raises(ConfigError, match=said):
             divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+
+
+def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F811
+    """The times of checkpoints and probes are no part of a run's identity, and ranks whose times
+    differ would wait for one another for ever."""
+
+    class Two(Ranks):
+        def gather(self, value):
+            assert "trainer.checkpoint_every" in value
+            return [value, {**value, "trainer.checkpoint_every": 8}]
+
+    run = Run(Plan(compose([*BASE, "parallel=ddp"])))
+    run.ranks, facts = Two(), {"train": {}, "val": {}, "test": {}, "identity": {}}
+    with pytest.raises(ConfigError, match=r"rank 1 has another trainer\.checkpoint_every than"):
+        run._check_ranks(Data(fingerprint="0", **facts))
+
+
+def test_all_processes_say_that_there_are_more_of_them_than_gpus(monkeypatch):
+    """torchrun shows what the first one prints."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    for local_rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        with pytest.raises(ConfigError, match="it should be --nproc-per-node 1"):
+            ranks_module.join("ddp", "cuda")
 
 
 def test_the_micro_batches_are_the_least_that_all_share():

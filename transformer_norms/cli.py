@@ -127,7 +127,7 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
         return train(config)
     mirror = Mirror(config.tracking.mode)
     try:
-        return train(config, mirror.follow)
+        return train(config, mirror.follow, finish=mirror.close)
     finally:
         mirror.close()
 

@@ -19,6 +19,7 @@ from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
 from transformer_norms.errors import ConfigError, LostRank, StorageError, describe_error
 from transformer_norms.files import preflight, remove_leftovers, storage, write_bytes, write_json
+from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
@@ -46,14 +47,18 @@ Follow = Callable[[Path], None]
 
 
 def train(
-    config: Config, follow: Follow = lambda folder: None, weights_only: bool = False
+    config: Config,
+    follow: Follow = lambda folder: None,
+    weights_only: bool = False,
+    finish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
-    `follow` is called with the folder once training is under way. `weights_only` marks a run whose
-    optimizer need not be kept once it has finished. Raises ConfigError or InputError before
-    anything is written, and Busy if another process holds the run.
+    `follow` is called with the folder once training is under way, and `finish` after it, before
+    any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
+    has finished. Raises ConfigError or InputError before anything is written, and Busy if another
+    process holds the run.
     """
     # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
@@ -67,7 +72,7 @@ def train(
         return summary.values() | folder
     with Stopping() as stopping:
         try:
-            return Run(plan, weights_only).train(stopping, follow).values() | folder
+            return Run(plan, weights_only).train(stopping, follow, finish).values() | folder
         except Preempted as signal:
             say(f"stopped by {signal} before the first step; the same command starts it again")
             summary = read_summary(plan.folder)
@@ -82,7 +87,7 @@ class Run:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
         self.weights_only, self.ranks = weights_only, ALONE
 
-    def train(self, stopping: Stopping, follow: Follow) -> Summary:
+    def train(self, stopping: Stopping, follow: Follow, finish: Callable[[], None]) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
         tokens = self.plan.tokens()
         data = Data(
@@ -102,18 +107,21 @@ class Run:
                 with Live(stays=True) as live:
                     record = self._record(tokens, summary, live, follow)
                     summary = self._train_or_fail(model, tokens, record, stopping, live)
+        # torchrun ends this process as soon as another one has ended with an exit code.
+        self.ranks.on_first(finish)
         self.ranks.leave()
         return summary
 
     def _check_ranks(self, data: Data) -> None:
         """Raises ConfigError unless all ranks would train the same run."""
-        where = {"folder": str(self.folder), "tokens": data.fingerprint, **self.plan.code}
-        first, *others = self.ranks.gather(where)
+        typed = {f"trainer.{key}": value for key, value in plain(self.config.trainer).items()}
+        same = {"folder": str(self.folder), "tokens": data.fingerprint, **self.plan.code, **typed}
+        first, *others = self.ranks.gather(same | {"parallel": self.config.parallel.type})
         for rank, other in enumerate(others, 1):
             if names := differing_names(first, other):
                 raise ConfigError(
                     f"parallel={self.config.parallel.type}: rank {rank} has another "
-                    f"{', '.join(names[:3])} than rank 0; all need one folder, code and data"
+                    f"{', '.join(names[:3])} than rank 0; all need one command, code and data"
                 )
 
     def _begin(self, holding: ExitStack, tokens: Tokens, data: Data, parameters: int) -> Summary:
@@ -137,9 +145,9 @@ class Run:
         as far as its digits depend on it."""
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
-        cores = machine.cores()
-        share = max(1, cores // self.ranks.local_count)
-        typed = share if keys.threads == "auto" else keys.threads
+        # The ranks of a larger machine take no more, so that all divide the work alike.
+        cores = min(self.ranks.gather(max(1, machine.cores() // self.ranks.local_count)))
+        typed = cores if keys.threads == "auto" else keys.threads
         threads = (before and before.threads) or typed
         torch.set_num_threads(threads)
         shard = sharder(config.parallel.type, keys.device, self.ranks)
@@ -169,7 +177,8 @@ class Run:
     ) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
         try:
-            return self._train(model, tokens, record, stopping, live)
+            with self.ranks.together():
+                return self._train(model, tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
         except Exception as error:

@@ -12,6 +12,8 @@ from transformer_norms import processes
 from transformer_norms.errors import ConfigError, LostRank
 
 T = TypeVar("T")
+# A backend says one of these of a rank that is gone.
+LOST = ("Connection ", "roken pipe", "imed out")
 BUCKET = 1 << 24  # numbers that are sent at a time: 64 MiB in float32
 
 
@@ -55,7 +57,7 @@ class Ranks:
             size = flat.numel()
             flat = torch.nn.functional.pad(flat, (0, -size % self.count))
             slices = torch.empty_like(flat)
-            with _together():
+            with self.together():
                 distributed.all_to_all_single(slices, flat)
                 own = add_in_tree(slices.chunk(self.count), torch.add)
                 distributed.all_gather_single(flat, own)
@@ -68,7 +70,7 @@ class Ranks:
         if self.count == 1:
             return tensor[None]
         stacked = tensor.new_empty(self.count, *tensor.shape)
-        with _together():
+        with self.together():
             distributed.all_gather_single(stacked, tensor.contiguous()[None])
         return stacked
 
@@ -77,7 +79,7 @@ class Ranks:
         if self.count == 1:
             return flag
         flags = torch.tensor([flag], dtype=torch.uint8)
-        with _together():
+        with self.together():
             distributed.all_reduce(flags, distributed.ReduceOp.MAX)
         return bool(flags.item())
 
@@ -86,7 +88,7 @@ class Ranks:
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
-        with _together():
+        with self.together():
             distributed.all_gather_object(values, value)
         return cast(list[T], values)
 
@@ -101,7 +103,7 @@ class Ranks:
                 outcome[0] = work()
             except Exception as error:
                 outcome[1] = error
-        with _together():
+        with self.together():
             distributed.broadcast_object_list(outcome, src=0)
         if outcome[1] is not None:
             raise outcome[1]
@@ -114,25 +116,25 @@ class Ranks:
         if different:
             raise RuntimeError(f"rank {different[0]} has another {what} than rank 0")
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Encloses what the ranks do together. Raises LostRank where one of them has ended."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.count == 1 or not any(words in str(error) for words in LOST):
+                raise
+            raise LostRank(
+                "another process of this run has ended or does not answer; the same command goes "
+                "on from the last checkpoint"
+            ) from error
+
     def leave(self) -> None:
         """Ends what `join` began, once all have come here."""
         if self.count > 1:
-            distributed.barrier()
+            with self.together():
+                distributed.barrier()
             distributed.destroy_process_group()
-
-
-@contextmanager
-def _together() -> Iterator[None]:
-    """Encloses what the ranks do together, which fails on all once one of them has ended."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "onnection" not in str(error) and "imed out" not in str(error):
-            raise
-        raise LostRank(
-            "another process of this run has ended or does not answer; the same command goes on "
-            "from the last checkpoint"
-        ) from error
 
 
 ALONE = Ranks()
@@ -160,11 +162,11 @@ def join(parallel: str, device: str) -> Ranks:
     if count == 1:
         return ALONE
     if device == "cuda":
-        gpus = torch.cuda.device_count()
-        if local >= gpus:
+        gpus, here = torch.cuda.device_count(), processes.local_count()
+        if here > gpus:
             raise ConfigError(
-                f"parallel={parallel}: torchrun started {processes.local_count()} processes on a "
-                f"machine of {gpus} GPUs; it should be --nproc-per-node {gpus}"
+                f"parallel={parallel}: torchrun started {here} processes on a machine of {gpus} "
+                f"GPUs; it should be --nproc-per-node {gpus}"
             )
         torch.cuda.set_device(local)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")

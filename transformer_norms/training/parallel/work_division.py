@@ -49,16 +49,16 @@ def divide(
 def divide_again(
     before: Division, settings: TrainerSettings, model: Transformer, ranks: Ranks, cores: int
 ) -> Division:
-    """Returns the division of a run that goes on, on a machine of so many cores. It keeps the
+    """Returns the division of a run that goes on, with so many cores for each process. It keeps the
     micro-batches, and the threads of an operator, so that the digits are those of one number of
     ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
     count = lcm(before.micro_batches, ranks.count)
     replicas, each = before.replicas, max(1, before.threads_each)
     if sharded(model.embedding.weight):
-        replicas, each = 1, max(1, min(before.threads, cores // ranks.local_count))
+        replicas, each = 1, max(1, min(before.threads, cores))
     elif ranks.count != before.ranks:
         shared = before.replicas * before.ranks // ranks.count
-        most = min(shared, cores // ranks.local_count // each)
+        most = min(shared, cores // each)
         even = [n for n in range(2, most + 1) if count % (n * ranks.count) == 0]
         possible = (n for n in even if obstacle(settings, model, each * n, n, ranks.count) is None)
         replicas = max(possible, default=1)
