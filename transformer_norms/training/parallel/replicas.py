@@ -40,7 +40,7 @@ class Replicas:
         self.count = count
         self.losses = [loss, *(_replica(loss) for _ in range(count - 1))]
         self.parameters = [list(each.model.parameters()) for each in self.losses]
-        self.threads = ThreadPoolExecutor(max(1, count - 1), "replica")
+        self.threads = ThreadPoolExecutor(count - 1, "replica") if count > 1 else None
 
     def run(self, work: Callable[[ModelLoss, int], Tensor], count: int) -> list[Tensor]:
         """Returns work(loss, i) for i below `count`, which each replica computes in a thread of its
@@ -54,12 +54,14 @@ class Replicas:
             with torch.set_grad_enabled(graph):  # a new thread does not inherit this
                 return work(loss, i)
 
+        if count < 2 or self.threads is None:
+            return [run_one(i) for i in range(count)]
         begun = [self.threads.submit(run_one, i) for i in range(1, count)]
         try:
-            first = [run_one(i) for i in range(min(count, 1))]
+            first = run_one(0)
         finally:  # after an error, too, no replica is still at work
             wait(begun)
-        return [*first, *(each.result() for each in begun)]
+        return [first, *(each.result() for each in begun)]
 
     def gradients(self) -> list[Tensor]:
         """Adds the gradients of all replicas in those of the model, in the tree, and returns
