@@ -136,7 +136,7 @@ class Stage:
         the forward and the backward pass of one micro-batch. Of each gradient it keeps one of so
         many `shards`. The pieces of the logits are smaller by the number `pieces`."""
         self.loss.side_by_side = pieces
-        kept: list[Tensor] = []
+        kept: dict[Tensor, Tensor] = {}
         with self._counted() as ledger:
             hooks = [
                 p.register_post_accumulate_grad_hook(partial(_keep_shard, ledger, shards, kept))
@@ -188,12 +188,12 @@ class Stage:
         return torch.zeros(sequences, self.config.model.context + 1, dtype=torch.long)
 
 
-def _keep_shard(ledger: Ledger, shards: int, kept: list[Tensor], parameter: Tensor) -> None:
+def _keep_shard(ledger: Ledger, shards: int, kept: dict[Tensor, Tensor], parameter: Tensor) -> None:
     assert parameter.grad is not None
     gradient = parameter.grad
     if shards > 1:
         parameter.grad, gradient = None, gradient.new_empty(-(-gradient.numel() // shards))
-        kept.append(gradient)
+        kept[parameter] = gradient  # once, though the head has one for each piece of the logits
     ledger.move(gradient, "gradients")
 
 
