@@ -178,7 +178,7 @@ def test_a_run_goes_on_with_the_micro_batches_and_operators_that_it_had(
 @pytest.mark.parametrize(
     ("typed", "ranks", "said"),
     [
-        (["trainer.batch_size=6", "trainer.accumulation=3"], 4, "as 12 micro-batches"),
+        (["trainer.batch_size=6", "trainer.accumulation=3"], 4, "as 12 is; .* be 3 processes"),
         (["norm=batchnorm", "norm.allow_noncausal=true"], 2, "running averages"),
     ],
 )

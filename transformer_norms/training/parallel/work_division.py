@@ -39,7 +39,7 @@ def divide(
 ) -> Division:
     """Returns the division of a run that begins, with so many threads for each process. Raises
     ConfigError where a step cannot be shared by so many ranks. `optimizer` is one of OPTIMIZERS."""
-    _check_sequences(settings.batch_size, lcm(settings.accumulation, ranks.count), ranks.count)
+    _check_sequences(settings.batch_size, settings.accumulation, ranks.count)
     replicas = replica_count(settings, model, threads, optimizer, ranks.count)
     count = micro_batch_count(settings.accumulation, replicas, ranks.count)
     _check_rows(settings, model, ranks, count)
@@ -62,17 +62,22 @@ def divide_again(
         even = [n for n in range(2, most + 1) if count % (n * ranks.count) == 0]
         possible = (n for n in even if obstacle(settings, model, each * n, n, ranks.count) is None)
         replicas = max(possible, default=1)
-    _check_sequences(settings.batch_size, count, ranks.count)
+    _check_sequences(settings.batch_size, before.micro_batches, ranks.count)
     _check_rows(settings, model, ranks, count)
     return Division(count, ranks.count, replicas, each * replicas)
 
 
-def _check_sequences(sequences: int, count: int, ranks: int) -> None:
+def _check_sequences(sequences: int, parts: int, ranks: int) -> None:
+    """Raises ConfigError where so many ranks cannot share a step that has `parts` micro-batches or
+    a multiple of them."""
+    count = lcm(parts, ranks)
     if sequences % count:
         near = max(1, round(sequences / count)) * count
+        fewer = max(n for n in range(1, ranks) if sequences % lcm(parts, n) == 0)
         raise ConfigError(
             f"trainer.batch_size={sequences}: {ranks} processes share a step as {count} "
-            f"micro-batches, so it should be a multiple of {count}, as {near} is"
+            f"micro-batches, so it should be a multiple of {count}, as {near} is; with "
+            f"{sequences} there can be {fewer} process{'es' * (fewer > 1)}"
         )
 
 
