@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from transformer_norms.data import CORPORA, SPLITS, TOKENIZERS
+from transformer_norms.data.documents import ParquetRows
 from transformer_norms.data.pydocs import module_docstrings, topics
 from transformer_norms.errors import InputError
 
@@ -198,3 +199,22 @@ def test_a_row_without_text_is_refused(tmp_path):
     file.write_text('{"text": "a"}\n{"text": null}\n')
     with pytest.raises(InputError, match="row 1 has no text"):
         list(CORPORA["jsonl"](paths=(str(file),), field="text").documents())
+
+
+def test_a_slice_reads_no_further_than_its_last_row(tmp_path, monkeypatch):
+    import pyarrow
+    from pyarrow import parquet
+
+    rows, iter_batches = [], parquet.ParquetFile.iter_batches
+
+    def note(*arguments, **named):
+        for batch in iter_batches(*arguments, **named):
+            rows.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", note)
+    file = tmp_path / "one_row_group.parquet"
+    parquet.write_table(pyarrow.table({"text": [str(n) for n in range(5000)]}), file)
+    texts = list(ParquetRows(file, "text", 1500, 600).documents())
+    assert texts == [str(n) for n in range(1500, 2100)]
+    assert sum(rows) == 3 * 1024

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
 from transformer_norms.data.slices import ReadSlice
 from transformer_norms.errors import StorageError
+from transformer_norms.locks import wait_for_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 BYTE = TOKENIZERS["byte"]()
@@ -304,6 +306,10 @@ def test_what_a_finished_preparation_left_is_removed_by_the_next(corpus, tmp_pat
     )
     finished.mkdir()
     other.mkdir()
+    with wait_for_lock(folder.with_suffix(".lock")):  # as a process that builds it again
+        ready(corpus, split="tail")
+    assert finished.exists()
+    shutil.rmtree(ready(corpus, split="tail").folder)
     ready(corpus, split="tail")
     assert (finished.exists(), other.exists()) == (False, True)
 

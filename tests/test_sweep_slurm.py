@@ -88,14 +88,11 @@ class Slurm:
         self.pilots = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), command)
 
 
-def command(capsys, **typed):
+def command(capsys, text=TWO, **typed):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
-    own = [*SHORT, *write_sweep(TWO)]
+    own = [*SHORT, *write_sweep(text)]
     launcher = Slurm(*own, "launcher=slurm", "launcher.pilots=2", "hydra/launcher=slurm", **typed)
-    try:
-        return sweep(capsys, *own[len(SHORT) :], launcher=launcher)
-    finally:
-        launcher.pilots.close()
+    return sweep(capsys, *own[len(SHORT) :], launcher=launcher)
 
 
 def submissions():
@@ -134,6 +131,11 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
     answer, code, _ = command(capsys)
     assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")
     assert submissions() == ["job-0"]
+
+    more_seeds = TWO.replace("[0, 1, 2]", "[0, 1, 2, 3]")
+    answer, code, _ = command(capsys, more_seeds)
+    assert (code, answer["missing"], answer["failed"]) == (75, 2, 0)
+    assert submissions() == ["job-0", "job-1"]
 
 
 def test_pilots_that_ended_too_early_are_submitted_anew(slurm, capsys):
@@ -215,9 +217,13 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
         Slurm()
 
 
-@pytest.mark.parametrize(("state", "queued"), [("RUNNING", ["requeue 0_0"]), ("COMPLETING", [])])
-def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled(
-    state, queued, slurm, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("broken", "state", "queued"),
+    [(None, "RUNNING", ["requeue 0_0"]), (None, "COMPLETING", []),
+     ("squeue", "RUNNING", []), ("scontrol", "RUNNING", [])],
+)  # fmt: skip
+def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_cannot(
+    broken, state, queued, slurm, capsys, monkeypatch, tmp_path
 ):
     command(capsys)
 
@@ -227,11 +233,14 @@ def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled(
 
     monkeypatch.setattr(pilots, "run_sweep", stop)
     Path("queue").write_text(f"{state} None\n")
+    if broken:
+        (tmp_path / "bin" / broken).write_text("#!/bin/sh\necho no answer >&2; exit 1\n")
     with pytest.raises(SystemExit):
         run_pilots("0")
     told = Path("controlled")
     assert (told.read_text().splitlines() if told.exists() else []) == queued
-    assert "--jobs=0_0 " in Path("asked").read_text()  # the whole array has other states
+    if broken != "squeue":
+        assert "--jobs=0_0 " in Path("asked").read_text()  # the whole array has other states
     assert not list(Path("runs/mine/slurm").glob("*result.pkl"))
 
 

@@ -84,6 +84,3 @@ class SlurmLauncher(Launcher):
         from transformer_norms.errors import ConfigError
 
         raise ConfigError("launcher=slurm: goes with hydra/sweeper=study, which is the default")
-
-    def close(self) -> None:
-        self.pilots.close()

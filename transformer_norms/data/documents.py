@@ -185,14 +185,17 @@ class ParquetRows:
             last = self.first + self.count
             needed = [i for i, start in enumerate(starts[:-1])
                       if start < last and starts[i + 1] > self.first]  # fmt: skip
-            number = starts[needed[0]]
+            end = starts[needed[0]]
             for batch in table.iter_batches(1024, row_groups=needed, columns=[self.field]):
-                for document in batch.column(0).to_pylist():
-                    if self.first <= number < last:
-                        if not isinstance(document, str):
-                            raise no_text(self.file, number, self.field)
-                        yield document
-                    number += 1
+                start, end = end, end + len(batch)
+                rows = range(max(start, self.first), min(end, last))
+                texts = batch.column(0).slice(max(rows.start - start, 0), len(rows)).to_pylist()
+                for number, document in zip(rows, texts, strict=True):
+                    if not isinstance(document, str):
+                        raise no_text(self.file, number, self.field)
+                    yield document
+                if end >= last:  # a row group may be a whole file, of many slices
+                    break
 
 
 def cut_parquet(file: Path, field: str) -> Iterator[ParquetRows]:

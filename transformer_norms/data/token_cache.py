@@ -132,16 +132,20 @@ def _lock_file(root: Path, name: str) -> Path:
 
 
 def _remove_leftovers(root: Path, name: str) -> None:
-    """Removes what killed builders left. A builder at work holds the lock of its entry."""
-    for leftover in root.glob(f"{TEMPORARY}*"):
-        builder = "-".join(leftover.name.rsplit("-", 2)[-2:])
+    """Removes what killed builders left, but not the workplace of this entry: its builder goes on
+    from it. A builder at work holds the lock of its entry."""
+    leftovers = {
+        leftover: "-".join(leftover.name.rsplit("-", 2)[-2:])
+        for leftover in root.glob(f"{TEMPORARY}*")
+    }
+    for unfinished in root.glob(f"*{_UNFINISHED}"):
+        if unfinished.stem != name and unfinished.with_suffix("").is_dir():
+            leftovers[unfinished] = unfinished.stem  # killed when the entry was there already
+    for leftover, builder in leftovers.items():
         lock = nullcontext() if builder == name else take_lock(_lock_file(root, builder))
         if lock is not None:
             with lock:
                 shutil.rmtree(leftover, ignore_errors=True)
-    for unfinished in root.glob(f"*{_UNFINISHED}"):
-        if unfinished.with_suffix("").is_dir():  # killed when the entry was there already
-            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def dtype_for(vocab_size: int) -> str:

@@ -77,6 +77,8 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
         )  # fmt: skip
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
+    if hasattr(launcher, "pilots") and not (sweep.stopped or sweep.refused):
+        launcher.pilots.forget(jobs.study, jobs.request.name)
     if code:
         raise SystemExit(code)
 

@@ -22,6 +22,7 @@ from typing import Any
 from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.files import write_json
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import read_summary
@@ -54,14 +55,13 @@ class Pilots:
         self.settings = settings
         self.command = tuple(text for text in command if not text.startswith(_OURS))
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
-        self.over: Path | None = None  # the record of pilots that have ended, with failures
 
     def run(self, jobs: Sequence[Job], name: str, say: Callable[[str], None]) -> list[Answer]:
         """Returns an answer for each of these runs, of which some have not ended. `name` is that of
         the sweep. While pilots have work to do the answer is `preempted`: again later."""
-        folder = jobs[0].folder.parent / FOLDER
+        self.jobs, self.say, self.record = jobs, say, _record_of(jobs[0].folder.parent, name)
+        folder = self.record.parent
         folder.mkdir(parents=True, exist_ok=True)
-        self.jobs, self.say, self.record = jobs, say, folder / f"{name}.json"
         with Stopping() as stop:
             stop.patient = True
             try:
@@ -73,10 +73,7 @@ class Pilots:
                 return [{"status": "preempted"}] * len(jobs)
         if submission:
             return [{"status": "preempted"}] * len(jobs)
-        answers = [_answer(job, folder) for job in jobs]
-        if any(answer["status"] == "failed" for answer in answers):
-            self.over = self.record
-        return answers
+        return [_answer(job, folder) for job in jobs]
 
     def _look_or_submit(self) -> Submission | None:
         """Returns the pilots that live or have just been submitted. None if there is nothing more
@@ -96,7 +93,7 @@ class Pilots:
                     f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}"
                 )
             submission = submit(self.settings, self.command, folder, self.record.stem)
-            self.record.write_text(json.dumps(asdict(submission)))
+            write_json(self.record, asdict(submission))
         self.say(
             f"slurm: submitted job {submission.job}, {count(submission.pilots, 'pilot')} for "
             f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
@@ -127,11 +124,10 @@ class Pilots:
                 states[job.state] += not job.ended
         return _text(+states)
 
-    def close(self) -> None:
-        """Forgets pilots that have ended, once their failures are told: the same command tries the
-        failed runs again."""
-        if self.over:
-            self.over.unlink(missing_ok=True)
+    def forget(self, study: Path, name: str) -> None:
+        """Forgets the pilots of a sweep that has ended: the next command submits others for runs
+        that failed, or that are added."""
+        _record_of(study, name).unlink(missing_ok=True)
 
 
 @dataclass
@@ -155,13 +151,15 @@ class Pilot:
             code = int(exit.code or 0)
         finally:
             launcher.close()
-        if code == AGAIN and "RUNNING" in pilot_states(JobEnvironment().job_id):
-            # The runs are saved. submitit's handler puts the job into the queue again. It would do
-            # so with a job that was cancelled, which has another state by now.
-            signal.raise_signal(getattr(signal, f"SIG{SIGNAL}"))
-        if code == AGAIN:
-            raise SystemExit(code)  # which leaves no result: not every run was tried
-        return code
+        if code != AGAIN:
+            return code
+        # The runs are saved. submitit's handler puts the job into the queue again. It would do so
+        # with a job that was cancelled, which has another state by now. Where Slurm does not
+        # answer, the pilot ends, and the command that was typed submits others.
+        with suppress(Busy, subprocess.SubprocessError):
+            if "RUNNING" in pilot_states(JobEnvironment().job_id):
+                signal.raise_signal(getattr(signal, f"SIG{SIGNAL}"))
+        raise SystemExit(code)  # which leaves no result: not every run was tried
 
     def checkpoint(self) -> Any:
         """Returns what the job runs after it was queued again: the same. submitit calls it at
@@ -241,6 +239,10 @@ def _check_slurm() -> None:
         raise ConfigError(
             f"launcher=slurm: there is no {missing[0]} here; type it where Slurm's commands are"
         )
+
+
+def _record_of(study: Path, name: str) -> Path:
+    return study / FOLDER / f"{name}.json"
 
 
 def _answer(job: Job, folder: Path) -> Answer:
