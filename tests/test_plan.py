@@ -124,6 +124,17 @@ def test_fit_without_a_number_of_devices_finds_the_fewest_that_hold_the_run(caps
         assert plan["peak_memory"] <= 0.9 * 16e9
 
 
+def test_the_sheet_says_what_fit_has_found(capsys):
+    typed = [*TINY, "parallel=ddp", "trainer.accumulation=8", "--accelerator", "L4", "--fit"]
+    sheets = []
+    for devices in ([], ["--devices", "2"]):
+        assert main([*typed, "--vocab", "64", *devices]) == 0
+        sheets.append(" ".join(capsys.readouterr().out.split()))
+    assert " devices 1, parallel=ddp " in sheets[0]
+    assert " devices 2, parallel=ddp " in sheets[1]
+    assert "trainer.accumulation=2; the config has 8" in sheets[1]
+
+
 def test_a_sweeps_total_is_its_runs_tokens_and_flops(capsys):
     sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=tiny", "trainer.steps=10")
     plan = planned(capsys, *sweep, "--accelerator", "H100 SXM", "--utilisation", "0.5")

@@ -47,6 +47,7 @@ def _size_lines(plan: RunPlan) -> list[str]:
             f"{trainer.steps:,} steps, {plan.tokens:.4g} tokens, "
             f"{plan.flops * plan.tokens:.4g} FLOPs",
         ),
+        ("devices", f"{layout.devices:,}, parallel={layout.parallel}"),
     ]
     return _pairs(rows)
 
@@ -89,6 +90,12 @@ def _memory_notes(plan: RunPlan) -> list[str]:
         notes.append(
             f"{_gib(peak)} GiB {fits} {_gib((1 - FREE) * capacity)}: {1 - FREE:.0%} of the "
             f"{capacity / 1e9:g} GB of the data sheet, since an allocator cannot use all"
+        )
+    asked = plan.layout.micro_batches // plan.layout.pieces
+    if asked != plan.config.trainer.accumulation:  # --fit batch found another
+        notes.append(
+            f"such micro-batches are those of trainer.accumulation={asked}; the config has "
+            f"{plan.config.trainer.accumulation}"
         )
     if plan.layout.parallel == "fsdp" and plan.layout.share > 1:
         notes.append(
