@@ -9,8 +9,12 @@ from transformer_norms.data import (
     TOKENIZERS,
     downloads,
     load_tokenizer,
+    prepare,
 )
+from transformer_norms.data.slices import ReadSlice
+from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import InputError
+from transformer_norms.progress import tell_nobody
 
 HUB = CORPORA["hub"](
     name="some/corpus", subset="none", revision="main", field="text", part="train", documents="all"
@@ -249,3 +253,40 @@ def test_a_download_that_fails_and_a_wrong_field_are_refused_in_one_line(
     monkeypatch.setattr("datasets.DownloadManager.download", fail)
     line = refused(lambda: list(hub("train").slices()))
     assert "data.name=some/corpus cannot be downloaded (403: the data set is gated)" in line
+
+
+class Branch:
+    """A large corpus under a name that stands for another text tomorrow."""
+
+    floor, size = None, 0
+
+    def __init__(self, day):
+        self.texts = [f"{day}, text {number} " * 10 for number in range(200)]
+
+    def identity(self):
+        return {"type": "branch", "revision": "main"}
+
+    def documents(self):
+        return iter(self.texts)
+
+    def slices(self):
+        return (ReadSlice(self.texts[at : at + 40]) for at in range(0, 200, 40))
+
+
+def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch, tmp_path):
+    monkeypatch.setattr("transformer_norms.data.slices.MOST_CHARACTERS", 1000)
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path))
+
+    def ready(day, tell=tell_nobody):
+        choice = TOKENIZERS["byte"]()
+        return prepare(Branch(day), choice, "hash", 0.1, 0, print, tell, workers=1)
+
+    def stop(what, done, total):
+        if "encoding" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ready("Monday", stop)
+    tokens = ready("Tuesday")
+    text = "".join(tokens.tokenizer.decode(getattr(tokens, part)) for part in PARTS)
+    assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)

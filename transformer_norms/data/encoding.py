@@ -11,6 +11,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import deque
@@ -153,11 +154,18 @@ _tokenizer_of = cache(open_tokenizer)  # once a process
 
 @dataclass(frozen=True)
 class Order:
-    """What a process is to do: to encode a slice into a folder of the workplace."""
+    """What a process is to do: to encode a slice into a folder of the workplace. `source` tells the
+    slice from others: what the identity of a corpus names may change, as a branch on the hub."""
 
     work: Work
     folder: Path
     separated: bool
+    source: str
+
+
+def source_of(work: Work) -> str:
+    """Returns the SHA-256 of a slice: of its file and rows, or of its text where it is read."""
+    return hashlib.sha256(pickle.dumps(work)).hexdigest()
 
 
 def store_run(order: Order) -> tuple[Path, str]:
@@ -165,7 +173,8 @@ def store_run(order: Order) -> tuple[Path, str]:
     damage = ""
     if order.folder.is_dir():
         try:
-            verify_folder(order.folder, SCHEMA, _NAMES)
+            if verify_folder(order.folder, SCHEMA, _NAMES)["source"] != order.source:
+                raise DamagedError(f"{order.folder} was made of another text")
             return order.folder, damage
         except DamagedError as error:
             damage = str(error)
@@ -174,7 +183,7 @@ def store_run(order: Order) -> tuple[Path, str]:
     with build_folder(order.folder) as draft:
         draft.write(_IDS, [memoryview(run.read(0, int(run.index["tokens"].sum()))).cast("B")])
         draft.write(_DOCUMENTS, [run.index.tobytes()])
-        draft.seal({"schema": SCHEMA, "files": draft.files})
+        draft.seal({"schema": SCHEMA, "files": draft.files, "source": order.source})
     return order.folder, damage
 
 

@@ -18,6 +18,7 @@ from transformer_norms.data.encoding import (
     encode_work,
     open_run,
     open_tokenizer,
+    source_of,
     store_run,
     store_tokenizer,
 )
@@ -185,7 +186,7 @@ class Preparation:
             tokenizer = self._fit(split, workers)
             store_tokenizer(self.folder, tokenizer, self.notes[before:])
         orders = (
-            Order(work, self.folder / f"run-{number:06}", split.separated)
+            Order(work, self.folder / f"run-{number:06}", split.separated, source_of(work))
             for number, work in enumerate(split.work())
         )
         runs, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
