@@ -25,6 +25,7 @@ from transformer_norms.model.attention import Softmax
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS, groups
+from transformer_norms.training.parallel.sharding import ShardedLoss
 from transformer_norms.training.probes import Probes
 from transformer_norms.training.recomputation import recompute
 
@@ -109,6 +110,7 @@ class Stage:
             criterion, precision = LOSSES.maker(config.loss)(), config.trainer.precision
             # The operators of a CPU allocate what those of a GPU allocate, and need no GPU.
             self.loss = ModelLoss(self.model, criterion, device="cpu", precision=precision)
+            self.loss.keeps_casts = ShardedLoss.keeps_casts or config.parallel.type != "fsdp"
         self.parameters = list(self.model.parameters())
 
     def numbers(self) -> dict[str, int]:

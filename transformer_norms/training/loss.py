@@ -63,6 +63,10 @@ class ModelLoss:
     each are smaller by the number of replicas.
     """
 
+    # Whether the bf16 copy of a weight stays until the forward pass ends: all of them together are
+    # half the weights, which a rank with a shard of them has no room for.
+    keeps_casts = True
+
     def __init__(
         self, model: Transformer, criterion: Criterion, *, device: str, precision: str
     ) -> None:
@@ -133,7 +137,9 @@ class ModelLoss:
         return F.cross_entropy(logits.to(self._dtype(logits)), targets, reduction="sum")
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
+        return torch.autocast(
+            self.device, torch.bfloat16, enabled=self.bf16, cache_enabled=self.keeps_casts
+        )
 
     @staticmethod
     def _dtype(tensor: Tensor) -> torch.dtype:

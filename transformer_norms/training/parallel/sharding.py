@@ -118,6 +118,7 @@ class ShardedLoss(ModelLoss):
     """
 
     last = True
+    keeps_casts = False
 
     def sum(self, batch: Batch) -> Tensor:
         with outer_weights(self.model):
