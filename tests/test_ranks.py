@@ -32,7 +32,7 @@ from transformer_norms.training.parallel.work_division import Division, divide, 
 
 
 def gradients_of(model, part, share):
-    """Those of one micro-batch's mean loss times its share, by autograd alone."""
+    """The gradients of a micro-batch's mean loss times its share, by autograd alone."""
     logits = model(part[:, :-1]).flatten(0, 1)
     loss = F.cross_entropy(logits, part[:, 1:].flatten()) * share
     return torch.autograd.grad(loss, list(model.parameters()))

@@ -22,6 +22,7 @@ from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMicroBatches
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import cut, sharded
 from transformer_norms.training.trainer import Trainer, Windows
 
@@ -95,18 +96,9 @@ def build_trainer(
     replica works on as many threads as torch has, so a caller who asks for several divides the
     threads among them (torch.set_num_threads)."""
     settings = config.trainer
-    model = model.to(settings.device)
-    if settings.compile:
-        for block in model.blocks:  # one region a block: the time to compile knows no depth
-            block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
-    if settings.activation_checkpointing:
-        model.through = recompute
+    model = _prepare(model, settings)
     optimizers = OPTIMIZERS.maker(config.optimizer)(model)
-    criterion = LOSSES.maker(config.loss)()
-    cut_in_shards = sharded(model.embedding.weight)
-    kind = ShardedLoss if cut_in_shards else ModelLoss
-    loss = kind(model, criterion, device=settings.device, precision=settings.precision)
-    asked = settings.accumulation
+    count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
     return Trainer(
         model,
         batches,
@@ -114,15 +106,33 @@ def build_trainer(
         [optimizers] if isinstance(optimizers, Optimizer) else optimizers,
         SCHEDULES.maker(config.schedule),
         settings,
-        loss=loss,
-        micro_batches=(ShardedMicroBatches if cut_in_shards else MicroBatches)(
-            loss,
-            count=micro_batches or micro_batch_count(asked, replicas, ranks.count),
-            asked=asked,
-            replicas=replicas,
-            ranks=ranks,
-            seed=config.seed,
-        ),
-        ranks=ranks,
+        micro_batches=_micro_batches(config, model, count, replicas, ranks),
         warmup=config.schedule.get("warmup", 0),
+    )
+
+
+def _prepare(model: Transformer, settings: TrainerSettings) -> Transformer:
+    model = model.to(settings.device)
+    if settings.compile:
+        for block in model.blocks:  # one region a block: the time to compile knows no depth
+            block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
+    if settings.activation_checkpointing:
+        model.through = recompute
+    return model
+
+
+def _micro_batches(
+    config: Config, model: Transformer, count: int, replicas: int, ranks: Ranks
+) -> MicroBatches:
+    settings, criterion = config.trainer, LOSSES.maker(config.loss)()
+    in_shards = sharded(model.embedding.weight)
+    kind = ShardedLoss if in_shards else ModelLoss
+    loss = kind(model, criterion, device=settings.device, precision=settings.precision)
+    return (ShardedMicroBatches if in_shards else MicroBatches)(
+        loss,
+        count=count,
+        asked=settings.accumulation,
+        replicas=replicas,
+        ranks=ranks,
+        seed=config.seed,
     )

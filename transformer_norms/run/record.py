@@ -11,19 +11,21 @@ from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.summary import LARGEST, Summary
 from transformer_norms.training.trainer import Trainer
 
+BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats
+
 
 class Follower:
     """The record of a rank that does not write. It takes part in what all ranks do together, and
     knows the same steps as the record of rank 0."""
 
-    def __init__(self, summary: Summary) -> None:
-        self.summary = summary
+    def __init__(self, summary: Summary, bits_per_byte: BitsPerByte) -> None:
+        self.summary, self.bits_per_byte = summary, bits_per_byte
         self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
         self.diverged: str | None = None
 
     def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
-        """Returns the loss in nats per token, from the summed nats."""
-        return {f"{split}/loss": nats / tokens, f"{split}/bpb": nats / tokens}
+        """Returns the loss in nats per token and in bits per byte, from the summed nats."""
+        return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
 
     def rewind(self, written: int) -> int:
         raise NotImplementedError("rank 0 alone has rows to remove")
@@ -50,12 +52,11 @@ class Record(Follower):
         summary: Summary,
         *,
         keep: int,
-        bits_per_byte: Callable[[str, float], float],
+        bits_per_byte: BitsPerByte,
         watch: Callable[[Trainer, float | None], None],
     ) -> None:
-        super().__init__(summary)
-        self.folder, self.keep = folder, keep
-        self.bits_per_byte, self.watch = bits_per_byte, watch
+        super().__init__(summary, bits_per_byte)
+        self.folder, self.keep, self.watch = folder, keep, watch
         self.metrics = MetricsFile(folder / "metrics.jsonl")
 
     def rewind(self, written: int) -> int:
@@ -65,10 +66,6 @@ class Record(Follower):
         self.metrics.truncate_after(written)
         rows = read_metrics(self.metrics.path)
         return rows[-1]["step"] if rows else 0
-
-    def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
-        """Returns the loss in nats per token and in bits per byte, from the summed nats."""
-        return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
 
     def row(self, row: dict[str, Any]) -> None:
         self.metrics.append(row)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from transformer_norms import processes
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
@@ -67,7 +68,7 @@ def train(
         say(line)
     folder = {"folder": str(plan.folder)}
     summary = read_summary(plan.folder)
-    if summary and summary.ended:
+    if summary and summary.ended and processes.count() == 1:
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
     with Stopping() as stopping:
@@ -100,7 +101,7 @@ class Run:
         self._check_ranks(data)
         model = self._build(tokens)
         parameters = sum(p.numel() for p in model.parameters())
-        say(_introduction(data, parameters))
+        say(data.introduction(parameters))
         with ExitStack() as holding:
             summary = self.ranks.on_first(lambda: self._begin(holding, tokens, data, parameters))
             if not summary.ended:
@@ -134,7 +135,7 @@ class Run:
         holding.enter_context(hold_run(self.folder))
         before = read_summary(self.folder)
         if before and before.ended:
-            say(f"{path_text(self.folder)} has {before.status} meanwhile")
+            say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
             return before
         summary = self._summary(before, data, parameters)
         self._write_first(tokens, summary)
@@ -244,8 +245,6 @@ class Run:
         summary.write(self.folder)
 
     def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Follower:
-        if not self.ranks.writes:
-            return Follower(summary)
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
         following = False
 
@@ -261,32 +260,21 @@ class Run:
             progress = _progress_text(trainer, val_loss)
             live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, progress)
 
+        if not self.ranks.writes:
+            return Follower(summary, bits_per_byte)
         keep = self.config.trainer.keep
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
     def _train(
         self, model: Transformer, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
     ) -> Summary:
-        keys, context = self.config.trainer, self.config.model.context
-        batches = Batches(tokens.train, context, keys.batch_size, self.config.data.seed)
-        validation = self._windows(tokens.val, live, "validation")
-        machine.forget_memory(keys.device)
-        divided = self.division
-        torch.set_num_threads(divided.threads_each)
-        trainer = build_trainer(
-            self.config,
-            model,
-            batches,
-            validation,
-            divided.replicas,
-            ranks=self.ranks,
-            micro_batches=divided.micro_batches,
-        )
+        keys = self.config.trainer
+        trainer = self._build_trainer(model, tokens, live)
         self._restore(trainer, record)
         for line in self.warnings:
             say(f"warning: {line}")
         stopping.patient = True
-        if self.ranks.any(stopping.asked):
+        if self.ranks.stop(stopping.asked):
             raise Preempted("a signal")
         results: dict[str, Any] = {"status": trainer.fit(record, stopping)}
         results["peak_memory"] = machine.peak_memory(keys.device)
@@ -297,7 +285,9 @@ class Run:
             windows_of_test = self._windows(tokens.test, live, "test")
             results |= self._test(trainer, record, windows_of_test(), stopping)
         if results["status"] in ENDED:
-            results |= work(trainer, context, record.summary.device or "", keys.precision)
+            results |= work(
+                trainer, self.config.model.context, record.summary.device or "", keys.precision
+            )
         record.summarize(trainer, **results)
         record.progress(trainer)
         if results["status"] == "finished" and not record.summary.trained:
@@ -305,6 +295,21 @@ class Run:
         if results["status"] in ENDED and self.ranks.writes:
             self._draw(record.summary)
         return record.summary
+
+    def _build_trainer(self, model: Transformer, tokens: Tokens, live: Live) -> Trainer:
+        keys, divided = self.config.trainer, self.division
+        machine.forget_memory(keys.device)
+        torch.set_num_threads(divided.threads_each)
+        context, seed = self.config.model.context, self.config.data.seed
+        return build_trainer(
+            self.config,
+            model,
+            Batches(tokens.train, context, keys.batch_size, seed),
+            self._windows(tokens.val, live, "validation"),
+            divided.replicas,
+            ranks=self.ranks,
+            micro_batches=divided.micro_batches,
+        )
 
     def _test(
         self, trainer: Trainer, record: Follower, batches: Iterator[Batch], stopping: Stopping
@@ -370,11 +375,3 @@ def _progress_text(trainer: Trainer, val_loss: float | None) -> str:
     rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
     validation = "" if val_loss is None else f"  val {val_loss:.3f}"
     return f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"
-
-
-def _introduction(data: Data, parameters: int) -> str:
-    """Returns the line before training: sizes of model and text, and losses to compare with."""
-    lines = ", ".join(f"{name} {value:.3f}" for name, value in data.reference_lines().items())
-    floor = "" if data.floor is None else f" ({data.floor:.5f} nats per byte)"
-    sizes = f"{data.train['tokens']:,} tokens to train on, {data.val['tokens']:,} held out"
-    return f"{parameters:,} parameters; {sizes}; nats per token: {lines}{floor}"

@@ -65,6 +65,14 @@ class Data:
             lines["entropy floor"] = self.floor * sizes["bytes"] / sizes["tokens"]
         return lines
 
+    def introduction(self, parameters: int) -> str:
+        """Returns the line before training: sizes of model and text, and losses to compare
+        with."""
+        lines = ", ".join(f"{name} {value:.3f}" for name, value in self.reference_lines().items())
+        floor = "" if self.floor is None else f" ({self.floor:.5f} nats per byte)"
+        sizes = f"{self.train['tokens']:,} tokens to train on, {self.val['tokens']:,} held out"
+        return f"{parameters:,} parameters; {sizes}; nats per token: {lines}{floor}"
+
 
 @dataclass(frozen=True, config=_RECORDED, kw_only=True)
 class Summary:

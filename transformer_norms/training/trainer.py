@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.divergence import Divergence
-from transformer_norms.training.loss import Batch, ModelLoss
+from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
-from transformer_norms.training.parallel.ranks import Ranks
 from transformer_norms.training.probes import Probes
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Stopping
@@ -46,16 +45,14 @@ class Trainer:
         schedule: Callable[[int, int], float],
         settings: TrainerSettings,
         *,
-        loss: ModelLoss,
         micro_batches: MicroBatches,
-        ranks: Ranks,
         warmup: int = 0,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-        self.settings, self.loss = settings, loss
-        self.micro_batches, self.ranks = micro_batches, ranks
+        self.settings, self.micro_batches = settings, micro_batches
+        self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
@@ -77,7 +74,7 @@ class Trainer:
                 self._save(record)
             if self.step == self.settings.steps or not measured:
                 break
-            if self.ranks.any(stopping.asked):
+            if self.ranks.stop(stopping.asked):
                 break
             begun = time.perf_counter()
             reason = self.train_step()
@@ -171,7 +168,7 @@ class Trainer:
         try:
             for sum_of_window in self.micro_batches.sums(counted()):
                 nats += sum_of_window.double()
-                if stopping is not None and self.ranks.any(stopping.asked):
+                if stopping is not None and self.ranks.stop(stopping.asked):
                     return None
         finally:
             self.model.train()

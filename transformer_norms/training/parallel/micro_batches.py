@@ -39,6 +39,7 @@ class MicroBatches:
         self.count, self.pieces, self.ranks, self.seed = count, count // asked, ranks, seed
         # Of a batch that is cut further than asked, each piece's logits are as much smaller.
         loss.side_by_side = self.pieces
+        self.loss = loss
         self.replicas = Replicas(loss, replicas)
 
     def backward(self, batch: Batch, step: int) -> Tensor:

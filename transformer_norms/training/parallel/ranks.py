@@ -1,5 +1,6 @@
 """The processes that train one run together: torch.distributed, as far as a run needs it."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from transformer_norms import processes
 from transformer_norms.errors import ConfigError, LostRank
+from transformer_norms.progress import say
 
 T = TypeVar("T")
 # A backend says one of these of a rank that is gone.
@@ -38,6 +40,7 @@ class Ranks:
     ) -> None:
         self.rank, self.count = rank, count
         self.local_rank, self.local_count = local_rank, local_count
+        self.parent = os.getppid()
 
     @property
     def writes(self) -> bool:
@@ -82,6 +85,11 @@ class Ranks:
         with self.together():
             distributed.all_reduce(flags, distributed.ReduceOp.MAX)
         return bool(flags.item())
+
+    def stop(self, asked: bool) -> bool:
+        """Returns whether any rank was asked to stop, or has outlived the torchrun that started it:
+        nobody could stop it later."""
+        return self.any(asked or (self.count > 1 and os.getppid() != self.parent))
 
     def gather(self, value: T) -> list[T]:
         """Returns the value of each rank."""
@@ -160,6 +168,8 @@ def join(parallel: str, device: str) -> Ranks:
     GPUs."""
     count, local = processes.count(), processes.local_rank()
     if count == 1:
+        if parallel != "none":
+            say(f"parallel={parallel}: in one process; torchrun --nproc-per-node N starts more")
         return ALONE
     if device == "cuda":
         gpus, here = torch.cuda.device_count(), processes.local_count()

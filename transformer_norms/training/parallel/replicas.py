@@ -137,7 +137,7 @@ def obstacle(
 ) -> str | None:
     """The reason why `count` replicas are not possible, or None."""
     if sharded(model.embedding.weight):
-        return "they share the whole of each weight, which parallel=fsdp cuts in shards"
+        return "replicas share whole weights, and parallel=fsdp cuts weights in shards"
     if settings.device != "cpu":
         return f"they are for a CPU, and trainer.device is {settings.device}"
     if threads % count:

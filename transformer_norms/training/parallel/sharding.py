@@ -93,8 +93,8 @@ class Sharder:
 
 
 def sharder(parallel: str, device: str, ranks: Ranks) -> Callable[[Any], Any]:
-    """Returns what cuts a model in shards: a Sharder under parallel=fsdp, else `nothing`. Of a
-    process alone, everything is the only shard."""
+    """Returns what cuts a model in shards: a Sharder under parallel=fsdp, else `nothing`. A
+    process alone holds the whole model."""
     return Sharder(device, ranks) if parallel == "fsdp" and ranks.count > 1 else nothing
 
 
@@ -145,7 +145,7 @@ class ShardedMicroBatches(MicroBatches):
     to rounding."""
 
     def backward(self, batch: Batch, step: int) -> Tensor:
-        loss: Any = self.replicas.losses[0]
+        loss: Any = self.loss
         own = self.own(batch)
         losses: list[Tensor] = []
         for i, (first, part) in enumerate(own, 1):
