@@ -52,7 +52,7 @@ class Trainer:
         best = 2.5e-3 if norm == "rmsnorm" else 6e-3
         return 2 + log(tuned[LR] / best) ** 2 / 10 + 0.001 * (seed % 2)
 
-    def launch(self, _, batch, say):
+    def launch(self, _, batch, sweep, say):
         if not self.facts:
             plan = Plan(compose(batch[0].overrides))
             data = Data(identity=plan.data_identity, fingerprint="", ngrams={"val": [UNIGRAM]})
