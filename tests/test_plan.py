@@ -188,6 +188,7 @@ def test_time_under_ddp_is_arithmetic_and_then_two_exchanges_of_all_gradients(ca
         (("--devices", "0"), "at least 1"),
         (("trainer.precision=bf16", "--accelerator", "T4"), "it has fp32"),
         (("--accelerator", "L4", "--price", "a lot"), "one number is wanted"),
+        (("--accelerator", "L4", "--price", "-2"), "0 or above"),
         (("sweep=placement_124m",), "did you mean 'placements_124m'?"),
         (("--devices", "2"), "parallel=ddp or parallel=fsdp"),
         (("--devices", "3", "parallel=ddp"), "cannot be shared evenly among 3"),

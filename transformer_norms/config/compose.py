@@ -26,6 +26,7 @@ from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
     folder_of_configs,
+    hint,
     option_files,
     options,
     unknown,
@@ -235,12 +236,18 @@ def check_hydra_keys(typed: Iterable[str]) -> None:
 
 
 def _launchers_with(typed: Iterable[str]) -> str:
-    """Returns the launchers that have the typed keys, where none or another one is chosen."""
+    """Returns the launchers that have the typed keys, where none or another one is chosen, or the
+    nearest key of the chosen one."""
+    typed = list(typed)
     keys = {text.partition("=")[0].removeprefix("launcher.") for text in typed if "." in text}
     files = {name: to_dict(OmegaConf.load(file)) for name, file in option_files("launcher").items()}
     fits = [name for name, content in files.items() if keys & content.get("launcher", {}).keys()]
     names = " and ".join(f"launcher={name}" for name in fits if f"launcher={name}" not in typed)
-    return f" ({names} {'have' if ' and ' in names else 'has'} that key)" if names else ""
+    if names:
+        return f" ({names} {'have' if ' and ' in names else 'has'} that key)"
+    chosen = [content for name, content in files.items() if f"launcher={name}" in typed]
+    known = chosen[0].get("launcher", {}) if chosen else {}
+    return next((hint(key, known) for key in sorted(keys - known.keys())), "")
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
 
-_TYPED = re.compile(r"([^\d.,]*)(\d+(?:\.\d+)?)([^\d.,]*)")
+_TYPED = re.compile(r"([^\d.,-]*)(\d+(?:\.\d+)?)([^\d.,]*)")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ def read_price(text: str) -> Price:
     parts = _TYPED.fullmatch(text.strip())
     if parts is None or len(text) > 40:
         raise ConfigError(
-            f"--price {text}: one number is wanted, with a currency or without, as 2.5 or '2.5 EUR'"
+            f"--price {text}: one number is wanted, 0 or above, with a currency or without, as 2.5 "
+            "or '2.5 EUR'"
         )
     return Price(parts[1], float(parts[2]), parts[3])
