@@ -265,3 +265,12 @@ def test_a_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
 def test_every_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert train_two_steps(recipe)["status"] == "finished"
+
+
+def test_a_recipe_says_what_it_keeps_beside_a_typed_preset():
+    config = compose(["recipe=mixln_71m", "preset=gpt2"])
+    line = "recipe=mixln_71m keeps placement=mixln beside preset=gpt2; what is typed wins"
+    assert line in config.warnings
+    typed = compose(["recipe=mixln_71m", "preset=gpt2", "placement=pre"])
+    assert typed.choices.placement == "pre"
+    assert not any("keeps" in warning for warning in typed.warnings)

@@ -124,7 +124,17 @@ def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Mapping[str, Ty
             notes.append(f"recipe={name} gives way to {typed[axis]} in {keys}")
         else:
             values[node] = {**values[node], **held}
+    if "preset" in typed and (kept := _axes_of_recipe(name) - typed.keys()):
+        stand = " ".join(f"{axis}={choices.axes[axis]}" for axis in sorted(kept))
+        notes.append(f"recipe={name} keeps {stand} beside {typed['preset']}; what is typed wins")
     return replace(choices, values=values, notes=tuple(notes))
+
+
+def _axes_of_recipe(name: str) -> set[str]:
+    """Returns the axes of the architecture on which a recipe chooses, besides the preset."""
+    listed = to_dict(OmegaConf.load(option_files("recipe")[name])).get("defaults", [])
+    axes = {key.rpartition("/")[2] for item in listed if isinstance(item, dict) for key in item}
+    return axes & {"norm", "placement", "init", "position", "attention", "mlp"}
 
 
 def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
