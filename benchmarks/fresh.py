@@ -64,7 +64,7 @@ def in_here(point: Point) -> dict[str, Any]:
         lean = LeanGPT2(model, batches, like.optimizers[0])
         return lean, lean.train_step
 
-    # What is imported late, threads and their buffers are no part of what a model takes.
+    # A first step loads late imports, threads and their buffers, which are no part of a model.
     tiny = Size(1, 32, 8, 1, 65)
     like = ours(tiny, overrides, tiny.batches())
     begun(tiny)[1]()

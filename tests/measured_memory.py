@@ -4,25 +4,22 @@ VOCABULARY KEY=VALUE...      Linux."""
 import sys
 from pathlib import Path
 
-
-def resident(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 def main(vocab_size, typed):
     import torch
+    from fresh import highest, reset
     from test_plan_memory import trainer_of
 
     torch.set_num_threads(1)
-    # What is imported late, threads and their buffers are no part of what a model takes.
+    # A first step loads late imports, threads and their buffers, which are no part of a model.
     trainer_of(["model=tiny", "tracking=none"], 97).train_step()
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts anew
-    before = resident("VmRSS")
+    before = reset()
     trainer = trainer_of(typed, vocab_size)
     for _ in range(3):
         trainer.train_step()
-    print(resident("VmHWM") - before)
+    print(highest() - before)
 
 
 if __name__ == "__main__":

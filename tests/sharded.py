@@ -60,7 +60,7 @@ def _compare_gradients(ranks, config):
     start = {name: whole(p.detach()) for name, p in model.named_parameters()}
     trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     total = trainer.micro_batches.backward(batch, 0)
-    # That of a key's bias, and of what is multiplied by a zero, is zero but for rounding.
+    # Some gradients are zero but for rounding: that of a key's bias, and that of a factor of zero.
     expected = {name: p.grad for name, p in one.named_parameters() if p.grad is not None}
     least = 1e-4 * max(gradient.abs().max().item() for gradient in expected.values())
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -98,7 +98,7 @@ def slurm_here() -> Iterator[dict[str, str]]:
 
 
 def ask(environment: dict[str, str], *command: str) -> str:
-    """What a command of Slurm prints; '' if it fails."""
+    """Returns what a command of Slurm prints, or '' if it fails."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else ""
 

@@ -16,7 +16,7 @@ from transformer_norms.sample import main as sample
 
 pytestmark = pytest.mark.nightly
 
-# Of a difference, in units of the tensor's largest number (sharded.py has the details).
+# A difference may be so large, in units of the tensor's largest number (sharded.py has details).
 LIMITS = {"fp64": 1e-12, "fp32": 1e-6}
 VARIANTS = [f"placement={name}" for name in options("placement")]
 VARIANTS += [f"norm={name}" for name in distinct_norms() if name not in ("none", "batchnorm")]
@@ -51,7 +51,7 @@ def configs(cases):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def seen(request):
-    """What every rank saw, which all see alike: {precision: [(case, gradients)]}, steps."""
+    """Returns what every rank saw alike: {precision: [(case, gradients)]}, steps."""
     cases = {precision: of(precision, EVERY + COMPILED) for precision in LIMITS}
     trained = of("fp64", STEPS)
     every = [typed for group in cases.values() for typed in group]

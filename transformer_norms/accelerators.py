@@ -1,4 +1,4 @@
-"""What the data sheets of accelerators say: FLOP/s, memory, and the link to their neighbours.
+"""A table of accelerators from their data sheets: FLOP/s, memory, the link to their neighbours.
 
 This module imports no torch.
 """
