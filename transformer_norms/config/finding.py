@@ -1,0 +1,128 @@
+"""Finds a run or a study by what a user types: a folder, a file in it, or a part of its name."""
+
+import os
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import nearest
+from transformer_norms.text_tables import printable
+
+RUNS = Path("runs")  # in the current folder
+CONFIG = "config.yaml"
+_OF_A_RUN = (CONFIG, "summary.json")
+_SHOWN = 4  # names in a message
+
+
+def find_run(text: str | Path) -> Path:
+    """Returns the folder of the run that `text` names.
+
+    `text` is the folder of a run, a file in it such as its config.yaml, the folder of a study with
+    a single run, or a part of the name (STUDY/NAME) of one run below ./runs. A part that only
+    attempts at one run have in their names (NAME, NAME-2, ...) names the newest attempt. Raises
+    ConfigError, one line, where no run or more than one has that name.
+    """
+    path = _existing(text)
+    if path is None:
+        return _the_one(text, _named(text, runs_below())) or _refuse(text, "run", runs_below())
+    folder = path if path.is_dir() else path.parent
+    if is_run(folder):
+        return folder
+    if path.is_dir() and (runs := runs_in(path)):
+        return _the_one(text, runs) or path
+    raise ConfigError(f"{text}: is no run folder; {CONFIG} is missing")
+
+
+def find_study(text: str | Path) -> Path:
+    """Returns the folder of runs, the run folder or the sweep-NAME.json that `text` names.
+
+    `text` is one of these, a run's config.yaml, or a part of the name of one study below ./runs or,
+    where no study has it, of one run. Raises ConfigError, one line, where nothing or more than one
+    thing has that name.
+    """
+    path = _existing(text)
+    if path is None:
+        studies, runs = studies_below(), runs_below()
+        named = _the_one(text, _named(text, studies)) or _the_one(text, _named(text, runs))
+        return named or _refuse(text, "study or run", [*studies, *runs])
+    return path if path.is_dir() or path.suffix == ".json" else find_run(path)
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _OF_A_RUN)
+
+
+def runs_in(study: Path) -> list[Path]:
+    return [folder for folder in _folders(study) if is_run(folder)]
+
+
+def studies_below() -> list[Path]:
+    """Returns the folders of runs below ./runs, by name."""
+    return [folder for folder in _folders(RUNS) if not is_run(folder) and runs_in(folder)]
+
+
+def runs_below() -> list[Path]:
+    """Returns the folders of the runs of all studies below ./runs, by name."""
+    return [run for study in _folders(RUNS) for run in runs_in(study)]
+
+
+def _existing(text: str | Path) -> Path | None:
+    path = os.path.expanduser(text)
+    return Path(path) if os.path.exists(path) else None  # False also for what can be no path
+
+
+def _folders(home: Path) -> list[Path]:
+    try:
+        with os.scandir(home) as entries:
+            return sorted(home / entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _named(text: str | Path, folders: list[Path]) -> list[Path]:
+    """Returns the folders that have `text` for a name, else those with it in their names, else
+    those with it in their paths."""
+    part = str(text).rstrip("/")
+    if not part:
+        return []
+    return (
+        [folder for folder in folders if part in (folder.name, _below_runs(folder))]
+        or [folder for folder in folders if part in folder.name]
+        or [folder for folder in folders if part in folder.as_posix()]
+    )
+
+
+def _below_runs(folder: Path) -> str:
+    """runs/quick/NAME -> quick/NAME"""
+    return folder.relative_to(RUNS).as_posix()
+
+
+def _the_one(text: str | Path, folders: list[Path]) -> Path | None:
+    """Returns the only one of the folders, the newest of several attempts at one run, or None
+    where there is no folder."""
+    if len({_first_attempt(folder) for folder in folders}) > 1:
+        raise ConfigError(f"{text}: type more of one name; {len(folders)} fit: {_some(folders)}")
+    return max(folders, key=lambda folder: (len(folder.name), folder.name), default=None)
+
+
+def _first_attempt(folder: Path) -> Path:
+    """NAME-HASH-2 -> NAME-HASH"""
+    return folder.with_name(re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", folder.name))
+
+
+def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
+    """Raises ConfigError, with what has a name like that."""
+    if not folders:
+        raise ConfigError(f"{text}: there is no such folder, and no run below ./{RUNS}")
+    parts = {part for folder in folders for part in re.split("[-/]", _below_runs(folder))}
+    near = [part for word in re.split("[-/]", str(text)) for part in nearest(word, parts)]
+    similar = [folder for folder in folders if near and near[0] in folder.as_posix()]
+    hint = f"did you mean {_some(similar)}? " if similar else ""
+    there = "" if similar else f"; there are {_some(folders)}"
+    raise ConfigError(f"{text}: {hint}no {kind} below ./{RUNS} has that in its name{there}")
+
+
+def _some(folders: list[Path]) -> str:
+    names = ", ".join(printable(folder) for folder in folders[:_SHOWN])
+    return f"{names} and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else names
