@@ -1,5 +1,5 @@
 # make demo: set up, train the default model on little stories, show what it writes
-# make test: set up, run the tests      make check: format, lint, types, the README's tables
+# make test: set up, run the tests      make check: format, lint, types, the guide's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests
 # make experiments-report: every table and figure of experiments/, from the runs committed there
 # make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/
@@ -35,10 +35,10 @@ nightly: setup
 
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	@$(BIN)/python -m transformer_norms.readme README.md --check
+	@$(BIN)/python -m transformer_norms.catalogue docs/catalogue.md --check
 
 tables: setup
-	@$(BIN)/python -m transformer_norms.readme README.md
+	@$(BIN)/python -m transformer_norms.catalogue docs/catalogue.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

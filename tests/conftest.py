@@ -31,7 +31,7 @@ BUDGETS = {
     "data": (28, "checkpoint data files progress tokenizers"),
     "sweep": (
         190,
-        "benchmarks command extension judge readme rooms run_folder sample shape_checker sweep",
+        "benchmarks command docs extension judge rooms run_folder sample shape_checker sweep",
     ),
     "report": (
         55,

@@ -31,8 +31,9 @@ plan
 hf
 analysis
 judge
-commands     cli sample demo readme __init__ */__main__ analysis/command analysis/coordinate_check \
-             analysis/init_gradients analysis/invariances analysis/norm_removal
+commands     cli sample demo catalogue __init__ */__main__ analysis/command \
+             analysis/coordinate_check analysis/init_gradients \
+             analysis/invariances analysis/norm_removal
 """
 ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]
 LONE_FILES = {name: line.split()[0] for line in ROOMS.strip().splitlines() for name in line.split()}
