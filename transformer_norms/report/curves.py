@@ -1,6 +1,7 @@
 """curves.svg and curves.png: where each seed ended, beside how the variants came there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,26 @@ import numpy as np
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.figures import (
-    FONT,
     GREY,
     LINE,
+    NameLines,
     figure_bytes,
     label_ends,
     line_style,
     mark_failures,
     ngrams_in_view,
+    number_parts_of_decades,
     pyplot,
     short_name,
     spread_apart,
     style_axes,
+    text_size,
 )
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.rates import draw_rate_lines, rate_lines
 from transformer_norms.report.regime import TUNED_ON, shared_lines
 from transformer_norms.report.study import (
+    LOSS_KEYS,
     Curve,
     Rows,
     Study,
@@ -54,7 +58,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     if not variants:
         return {}
     plt = pyplot()
-    curves, rates = _validation_curves(findings, variants, rows), rate_lines(findings.study)
+    curves, rates = curves_of(findings, variants, rows, "val/loss"), rate_lines(findings.study)
     panels = 2 if curves or rates else 1
     figure, axes = plt.subplots(
         1, panels, figsize=(_WIDTH if panels == 2 else _ALONE, _height(len(variants))),
@@ -63,10 +67,10 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     figure.get_layout_engine().set(wspace=0.05)
     *left, right = axes[0]
     if curves:
-        _draw_training(left[0], findings.study, variants, curves)
+        draw_training(left[0], findings.study, variants, curves)
     elif rates:
         draw_rate_lines(left[0], findings.study, rates)
-    _draw_finals(right, findings, variants)
+    draw_finals(right, findings, variants)
     files = {f"curves.{kind}": figure_bytes(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)
     return files
@@ -76,17 +80,18 @@ def _height(names: int) -> float:
     return max(_HEIGHT, _PER_NAME * names + 1)
 
 
-def _validation_curves(
-    findings: Findings, variants: Sequence[Variant], rows: Mapping[Path, Rows]
+def curves_of(
+    findings: Findings, variants: Sequence[Variant], rows: Mapping[Path, Rows], key: str
 ) -> list[list[Curve]]:
-    """The curves of each variant; none at all if most runs have too few evaluations."""
+    """The curves of the loss `key` of each variant; none at all if most runs have too few points
+    of it."""
     curves = [
         [
             curve
             for run in variant.ended
             if (
                 curve := loss_curve(
-                    rows[run.folder], "val/loss", run.seed in findings.outcomes[variant.name].failed
+                    rows[run.folder], key, run.seed in findings.outcomes[variant.name].failed
                 )
             )
         ]
@@ -97,46 +102,107 @@ def _validation_curves(
     return curves if enough_evaluations([*evaluations, *[0] * (runs - len(evaluations))]) else []
 
 
-def _draw_training(
-    axes: Any, study: Study, variants: Sequence[Variant], by_variant: Sequence[Sequence[Curve]]
-) -> None:
-    """Draws each seed as a thin line behind the mean, and each name at the end of its line."""
-    from matplotlib.ticker import EngFormatter
+Values = Callable[[Curve, Variant], Any]
+# What a curve can be drawn along: the label, and the values of a curve, None if they are not known.
+ALONG: dict[str, tuple[str, Values]] = {
+    "steps": ("steps", lambda curve, variant: _times(curve, 1, variant.tokens_per_step)),
+    "tokens": ("tokens", lambda curve, variant: curve.tokens),
+    "flops": ("FLOPs", lambda curve, variant: _times(curve, variant.flops_per_token, 1)),
+    "seconds": ("seconds of training", lambda curve, variant: _seconds(curve)),
+}
 
-    curves = [curve for members in by_variant for curve in members]
-    axes.set_ylim(*loss_range(curves))
-    axes.set_xlim(0, max((curve.tokens[-1] for curve in curves), default=1) * 1.01)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.ticklabel_format(axis="y", useOffset=False)
-    places = [study.variants.index(variant) for variant in variants]
-    lines = [*zip(places, by_variant, strict=True)]
-    ends = [_draw_variant(axes, place, members) for place, members in lines]
+
+def _times(curve: Curve, factor: float | None, divisor: float | None) -> Any:
+    return curve.tokens * factor / divisor if factor and divisor else None
+
+
+def _seconds(curve: Curve) -> Any:
+    return curve.seconds if np.isfinite(curve.seconds).all() else None
+
+
+@dataclass(frozen=True)
+class View:
+    """How curves of the loss `loss`, a key of LOSS_KEYS, are drawn along a key of ALONG: how
+    training ended, or all of it on logarithmic axes."""
+
+    loss: str = "val/loss"
+    along: str = "tokens"
+    log: bool = False
+    name_lines: NameLines = label_ends
+
+    def values(self, curve: Curve, variant: Variant) -> Any:
+        return ALONG[self.along][1](curve, variant)
+
+    def known(self, curves: Iterable[Curve], variant: Variant) -> list[Curve]:
+        """The curves whose values along the axis are known."""
+        return [curve for curve in curves if self.values(curve, variant) is not None]
+
+
+def draw_training(
+    axes: Any,
+    study: Study,
+    variants: Sequence[Variant],
+    by_variant: Sequence[Sequence[Curve]],
+    view: View = View(),
+) -> None:
+    """Draws each seed as a thin line behind the mean, and names the lines."""
+    pairs = [*zip(variants, by_variant, strict=True)]
+    lines = [(variant, known) for variant, own in pairs if (known := view.known(own, variant))]
+    _set_axes(axes, lines, view)
+    ends = [_draw_variant(axes, study, *line, view) for line in lines]
     failing = [line for line in lines if any(curve.failed for curve in line[1])]
-    for row, (place, members) in enumerate(failing):
-        tokens = [curve.tokens[-1] for curve in members if curve.failed]
-        for x in sorted(set(tokens)):
-            mark_failures(axes, x, tokens.count(x), row, line_style(place)[0])
-    names = [variant.name for variant in variants]
-    label_ends(axes, names, ends, places, shared_lines(study, TUNED_ON))
-    axes.set(xlabel="tokens", ylabel="validation loss, nats per token")
+    for row, (variant, members) in enumerate(failing):
+        colour, _ = line_style(study.variants.index(variant))
+        last = [float(view.values(c, variant)[-1]) for c in members if c.failed]
+        for x in sorted(set(last)):
+            mark_failures(axes, x, last.count(x), row, colour)
+    names = [variant.name for variant, _ in lines]
+    places = [study.variants.index(variant) for variant, _ in lines]
+    ngrams = shared_lines(study, TUNED_ON) if view.loss == "val/loss" else ()
+    view.name_lines(axes, names, ends, places, ngrams)
+    axes.set(xlabel=ALONG[view.along][0], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     style_axes(axes)
 
 
-def _draw_variant(axes: Any, place: int, curves: Sequence[Curve]) -> tuple[float, float]:
+def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: View) -> None:
+    """Sets the ranges and the numbers at the axes."""
+    from matplotlib.ticker import EngFormatter
+
+    curves = [curve for _, members in lines for curve in members]
+    if view.log:
+        axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
+        number_parts_of_decades(axes.yaxis)
+    else:
+        last = [view.values(curve, variant)[-1] for variant, own in lines for curve in own]
+        axes.set(ylim=loss_range(curves), xlim=(0, max(last, default=1) * 1.01))
+        axes.ticklabel_format(axis="y", useOffset=False)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _whole_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of all losses of the runs that trained, else of all runs."""
+    calm = [curve for curve in curves if not curve.failed] or curves
+    losses = [loss for curve in calm for loss in (curve.loss.min(), curve.loss.max()) if loss > 0]
+    return (min(losses) / 1.03, max(losses) * 1.03) if losses else (1.0, 10.0)
+
+
+def _draw_variant(
+    axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: View
+) -> tuple[float, float]:
     """Draws one variant. Returns the end of its line."""
-    colour, dashes = line_style(place)
+    colour, dashes = line_style(study.variants.index(variant))
     for curve in curves:
-        axes.plot(curve.tokens, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        x = view.values(curve, variant)
+        axes.plot(x, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
     average = mean_curve([curve for curve in curves if not curve.failed])
     if average is not None:
-        axes.plot(
-            average.tokens, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3
-        )
-    last = average or (curves[0] if curves else None)
-    return (last.tokens[-1], last.loss[-1]) if last else (0.0, axes.get_ylim()[1])
+        x = view.values(average, variant)
+        axes.plot(x, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+    last = average or curves[0]
+    return float(view.values(last, variant)[-1]), float(last.loss[-1])
 
 
-def _draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
+def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
     """Draws a row for each variant: a dot for every seed above the mean with Student's 95 %
     interval, from three seeds on. The right edge has a cross with the number of failed runs, and a
     triangle for losses outside."""
@@ -148,7 +214,7 @@ def _draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> 
         colour, _ = line_style(findings.study.variants.index(variant))
         _draw_row(axes, row, colour, outcomes[row])
     names = [short_name(variant.name) for variant in variants]
-    axes.set_yticks(range(len(names)), names, fontsize=FONT, parse_math=False)
+    axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
     _draw_vertical_ngrams(axes, shared_lines(findings.study, findings.loss))
     # To the right: beside long names the axes are narrower than their label.
     axes.set_xlabel(f"final {LOSSES[findings.loss]}, nats per token", loc="right")
@@ -170,7 +236,7 @@ def _draw_row(axes: Any, row: int, colour: str, outcome: Outcomes) -> None:
         axes.annotate(
             f"{len(outcome.failed)} of {outcome.ended}", (1, row + 0.14),
             xycoords=axes.get_yaxis_transform(), xytext=(5, 0), textcoords="offset points",
-            va="center", fontsize=FONT - 1, color=colour, annotation_clip=False,
+            va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
         )  # fmt: skip
 
 
@@ -188,7 +254,7 @@ def _draw_vertical_ngrams(axes: Any, ngrams: Sequence[float]) -> None:
         axes.axvline(loss, color=LINE, linewidth=0.6, zorder=1)
         axes.annotate(
             ngram_name(order), (x, 1), xycoords="axes fraction", xytext=(0, 2),
-            textcoords="offset points", ha="center", fontsize=FONT - 1, color=GREY,
+            textcoords="offset points", ha="center", fontsize=text_size() - 1, color=GREY,
             annotation_clip=False,
         )  # fmt: skip
 

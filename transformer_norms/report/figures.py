@@ -1,7 +1,9 @@
 """What figures share: styles that read in grey, names that do not overlap, the lines of n-grams,
 the marks of failed runs, and stable bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from typing import Any
 
@@ -27,6 +29,27 @@ DPI = 200
 _FRAME = 0.8  # inches of a figure that its axes do not have
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
+_text_size = ContextVar("points of a figure's text", default=FONT)
+# Names lines: axes, names, the ends of the lines, the places of their styles, losses of n-grams.
+NameLines = Callable[..., None]
+
+
+def text_size() -> float:
+    """The size of the text of the figure that is being drawn, in points."""
+    return _text_size.get()
+
+
+@contextmanager
+def drawn_with(size: float, settings: dict[str, Any]) -> Iterator[None]:
+    """Inside, figures are drawn with text of `size` points and these settings of matplotlib."""
+    import matplotlib
+
+    token = _text_size.set(size)
+    try:
+        with matplotlib.rc_context(settings):  # type: ignore[arg-type]  # names are text
+            yield
+    finally:
+        _text_size.reset(token)
 
 
 def line_style(place: int) -> tuple[str, Any]:
@@ -70,11 +93,11 @@ def label_ends(
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     inches = axes.figure.get_size_inches()[1] - _FRAME
     wanted = [min(max((y - low) / (high - low), 0), 1) for _, _, (_, y) in labels]
-    heights = spread_apart(wanted, FONT * 1.25 / 72 / inches, 0.0, 1.0)
+    heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches, 0.0, 1.0)
     for (name, colour, (x, _)), at, y in zip(labels, wanted, heights, strict=True):
         axes.annotate(
             name, (x, low + at * (high - low)), xytext=(1.05, y),
-            textcoords="axes fraction", va="center", fontsize=FONT, color=colour,
+            textcoords="axes fraction", va="center", fontsize=text_size(), color=colour,
             parse_math=False, annotation_clip=False, arrowprops={
                 "arrowstyle": "-", "color": colour, "linewidth": 0.4, "relpos": (0, 0.5),
                 "shrinkA": 1, "shrinkB": 0,
@@ -98,14 +121,23 @@ def mark_failures(axes: Any, x: float, count: int, row: int, colour: str) -> Non
     if count > 1:
         axes.annotate(
             str(count), (x, top), xytext=(5, _ROW * row), textcoords="offset points",
-            va="center", fontsize=FONT - 1, color=colour, annotation_clip=False,
+            va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
         )  # fmt: skip
 
 
+def number_parts_of_decades(axis: Any) -> None:
+    """Numbers a logarithmic axis that spans about a decade as a linear one is numbered."""
+    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+
 def style_axes(axes: Any) -> None:
-    axes.tick_params(labelsize=FONT, colors=GREY)
+    axes.tick_params(labelsize=text_size(), colors=GREY)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set_size(FONT + 1)
+        axis.label.set_size(text_size() + 1)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -120,8 +152,15 @@ def pyplot() -> Any:
     return pyplot
 
 
-def figure_bytes(figure: Any, kind: str) -> bytes:
+_STAMPS = {
+    "svg": ("Date",),
+    "png": ("Software",),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+
+
+def figure_bytes(figure: Any, kind: str, dpi: float = DPI) -> bytes:
+    """The figure as a file of one of the KINDS, without a date and without a version."""
     data = BytesIO()
-    stamp = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
-    figure.savefig(data, format=kind, dpi=DPI, metadata=stamp)
+    figure.savefig(data, format=kind, dpi=dpi, metadata=dict.fromkeys(_STAMPS[kind]))
     return data.getvalue()

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.report.figures import (
+    NameLines,
     figure_bytes,
     label_ends,
     line_style,
@@ -82,7 +83,9 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     return {"rates.svg": data}
 
 
-def draw_rate_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+def draw_rate_lines(
+    axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
+) -> None:
     """Draws a dot for every run, a line through the means, a ring around the chosen one, and a
     cross on the upper edge for the runs that failed."""
     if study.rate is None:
@@ -104,7 +107,7 @@ def draw_rate_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
     axes.margins(x=0.04)
     names = [line.variant.name for line in lines]
-    label_ends(axes, names, ends, places, shared_lines(study, TUNED_ON))
+    name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
     style_axes(axes)
 

@@ -69,6 +69,17 @@ class Variant:
         """The runs that have a result."""
         return ended_runs(self.results)
 
+    @property
+    def tokens_per_step(self) -> float | None:
+        run = next((member.run for member in self.results if member.run), None)
+        sizes = [run.value(key) for key in ("trainer.batch_size", "model.context")] if run else []
+        whole = all(isinstance(size, int) and 0 < size < 2**40 for size in sizes)
+        return sizes[0] * sizes[1] if sizes and whole else None
+
+    @property
+    def flops_per_token(self) -> float | None:
+        return next((run.flops_per_token for run in self.ended if run.flops_per_token), None)
+
 
 @dataclass(frozen=True)
 class Study:

@@ -24,7 +24,6 @@ from transformer_norms.report.study import (
     loss_range,
     mean_curve,
 )
-from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import escape_label
 from transformer_norms.training.measures import MEASURES, Measure, place_of
@@ -129,15 +128,13 @@ def _variant_curves(
         key: mean_curve([c for own, run, c in curves if own == key and run.ended and not c.failed])
         for key in LOSS_KEYS
     }
-    run = next((member.run for member in variant.results if member.run), None)
-    flops = [run.flops_per_token for run in variant.ended if run.flops_per_token]
     return {
         "runs": [
             {"key": key, **_run_words(run, curve), **_arrays(curve)} for key, run, curve in curves
         ],
         "means": {key: _arrays(mean) for key, mean in means.items() if mean},
-        "tokens_per_step": _tokens_per_step(run) if run else None,
-        "flops_per_token": flops[0] if flops else None,
+        "tokens_per_step": variant.tokens_per_step,
+        "flops_per_token": variant.flops_per_token,
     }
 
 
@@ -146,12 +143,6 @@ def _run_words(member: StudyRun, curve: Curve) -> dict[str, Any]:
     state = f"{state}, failed to train" if curve.failed else state
     text = f"seed {member.seed}{state}: {member.folder.name}"
     return {"text": escape_label(text), "failed": curve.failed}
-
-
-def _tokens_per_step(run: SavedRun) -> float | None:
-    sizes = [run.value("trainer.batch_size"), run.value("model.context")]
-    whole = all(isinstance(size, int) and 0 < size < 2**40 for size in sizes)
-    return sizes[0] * sizes[1] if whole else None
 
 
 def _arrays(curve: Curve) -> dict[str, Any]:
