@@ -207,7 +207,7 @@ def test_two_variants_that_come_to_one_run_both_have_it():
 def test_a_variants_name_leaves_out_what_follows_from_its_placement():
     for placement in ("pre", "post"):
         make_run("study", config_of([f"placement={placement}"]), 2.3)
-    assert [v.name for v in read_study([Path("study")]).variants] == ["post", "pre"]
+    assert [v.name for v in read_study([Path("study")]).variants] == ["pre", "post"]
     named = read_study([Path("study")], {"placement": "pre"}).variants
     assert [v.name for v in named] == ["pre", "post"]  # the baseline first
     make_run("study", config_of(["placement=post", "final_norm=always"]), 2.3)

@@ -20,7 +20,7 @@ from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import Typed, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
-from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen
+from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import (
     AXES,
@@ -208,6 +208,12 @@ def default_axes() -> dict[str, str]:
     """Returns the names that train.yaml chooses."""
     listed = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))["defaults"]
     return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
+
+
+def default_choices() -> dict[str, Any]:
+    """Returns the dotted keys that train.yaml sets, and the names that it chooses."""
+    content = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))
+    return {**flat({key: content[key] for key in CHOSEN if key in content}), **default_axes()}
 
 
 def check_option(pair: Typed, folder: Path | None) -> None:

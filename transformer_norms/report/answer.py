@@ -207,7 +207,7 @@ def _nothing_tested(findings: Findings) -> str:
 def _notes(findings: Findings, groups: list[Group]) -> list[str]:
     verdicts = {group.verdict for group in groups}
     clear = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in findings.compared]
-    notes = []
+    notes = [findings.study.unasked] if findings.study.unasked else []
     if "better" not in verdicts and (note := _lowest_mean(findings)):
         notes.append(note)
     if "not distinguishable" in verdicts and not all(clear):

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.comparison.baseline import choose_baseline
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.progress import Tell, tell_nobody
+from transformer_norms.report.fairness import check_comparable
 from transformer_norms.report.study import Stage, Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import (
@@ -247,15 +249,30 @@ def _unplanned_study(sources: _Sources, baseline: Values | None) -> Study:
     """Whoever typed the runs planned them: a run that has not ended is missing."""
     counted = newest_attempts(sources.runs.values())
     groups = group_by_variant(counted, list(baseline or {}))
+    unasked = ""
+    if baseline is None:
+        baseline, unasked = choose_baseline(groups)
     members = [
         StudyRun(run.folder, run, "result", values, {}, run.seed)
         for values, runs in groups
         for run in sorted(runs, key=lambda run: run.seed)
     ]
     axes = list(dict.fromkeys(key for values, _ in groups for key in values))
-    variants = _variants(members, baseline or {})
+    variants = _variants(members, baseline)
     variants.sort(key=lambda variant: variant.compared)  # baselines first
-    return Study(sources.home, axes, members + sources.left_out(axes, counted), variants)
+    runs = members + sources.left_out(axes, counted)
+    study = Study(sources.home, axes, runs, variants, unasked=unasked)
+    return _unless_refused(study) if unasked and baseline else study
+
+
+def _unless_refused(study: Study) -> Study:
+    """The study, without its baselines if its runs must not be compared: nobody asked for it."""
+    try:
+        check_comparable(study)
+    except ConfigError as error:
+        alone = [replace(variant, baseline=None) for variant in study.variants]
+        return replace(study, variants=alone, unasked=f"Nothing is compared. {error}")
+    return study
 
 
 def group_by_variant(

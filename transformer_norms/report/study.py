@@ -87,8 +87,8 @@ class Study:
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
     for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
-    they were added. `until_decided`: whether
-    the plan was to add seeds after a look."""
+    they were added. `until_decided`: whether the plan was to add seeds after a look.
+    `unasked`: what the runs are compared with though nobody said so, or why they are not."""
 
     home: Path
     axes: list[str]
@@ -102,6 +102,7 @@ class Study:
     looks: int = 1
     order: list[int] = field(default_factory=list)
     until_decided: bool = False
+    unasked: str = ""
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -123,7 +123,9 @@ def summary_lines(findings: Findings) -> list[str]:
         seeds = row["seeds"] + (f" of {outcomes.planned}" if outcomes.missing else "")
         verdict = failed or row["verdict"]
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
-    notes = [line for note in regime_notes(findings) for line in wrap(note, _TERMINAL)]
+    unasked = [findings.study.unasked] if findings.study.unasked else []
+    told = [*unasked, *regime_notes(findings)]
+    notes = [line for note in told for line in wrap(note, _TERMINAL)]
     contrasts = contrast_table(findings)
     shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
     return [*narrow_table(lines), *(wrapped_table(rows_of(shown)) if shown else []), *notes]

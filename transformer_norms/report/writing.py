@@ -224,6 +224,8 @@ def _verdicts(findings: Findings) -> str:
         if differences := findings.differences.get(variant.name):
             beside = f"({variant.baseline} in brackets): {'; '.join(differences)}"
             lines.append(f"  - it differs in more {escape_markdown(beside)}")
-    if not any(variant.baseline for variant in findings.study.variants):
+    if findings.study.unasked:
+        lines.append(f"- {escape_markdown(findings.study.unasked)}")
+    elif not any(variant.baseline for variant in findings.study.variants):
         lines.append("- nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it")
     return "\n".join(lines)

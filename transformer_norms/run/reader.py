@@ -49,6 +49,11 @@ class SavedRun:
         return self.summary.ended
 
     @property
+    def began(self) -> float:
+        """Returns when the run began, in seconds since 1970: when its config.yaml was written."""
+        return (self.folder / "config.yaml").stat().st_mtime
+
+    @property
     def finished(self) -> bool:
         return self.summary.status == "finished"
 
