@@ -20,8 +20,8 @@ BUDGETS = {
     "config": (55, "config old_runs other_codebases recipes"),
     "catalogue": (
         120,
-        "block_equations capped catalogue equation fingerprints formula initialization mlp norms "
-        "parity placement planted position presets starts theory typed",
+        "block_equations capped catalogue equation fingerprints formula initialization library mlp "
+        "norms parity placement planted position presets starts theory typed",
     ),
     "training": (
         45,

@@ -366,7 +366,7 @@ def generates_as_it_computes(placement, position):
     expected = model(tokens)
     cache, logits = model.new_cache(), []
     for part in tokens.split([3, 1, 2], dim=1):
-        logits.append(model(part, cache))
+        logits.append(model(part, cache=cache))
     torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=0, atol=1e-12)
 
 

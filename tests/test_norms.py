@@ -134,13 +134,7 @@ def test_the_none_of_configs_is_its_input_and_no_module():
 def test_a_yaml_has_a_source_all_arguments_of_its_class_and_no_parameter_beside_its_formula(name):
     spec, owner = SPECS[name], NORMS[SPECS[name]["type"]]
     builders = {"width", "place"}  # what the builder of a model adds
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(owner).parameters.items()
-        if name not in builders
-    }
-    assert set(arguments(name)) == parameters.keys()
-    assert all(parameter.default is parameter.empty for parameter in parameters.values())
+    assert set(arguments(name)) == inspect.signature(owner).parameters.keys() - builders
     assert check("norm", arguments(name), owner, supplied=builders) == arguments(name)
     assert spec["source"]
     names = {n.id for n in ast.walk(ast.parse(spec["formula"])) if isinstance(n, ast.Name)}

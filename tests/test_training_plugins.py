@@ -208,7 +208,9 @@ def test_a_sliding_window_is_masked_softmax_in_training_in_probes_and_from_a_cac
 @torch.no_grad()
 def check_cache(model):
     read, cache = tokens()[:, :CONTEXT], model.new_cache()
-    pieces = torch.cat([model(piece, cache) for piece in read.split([5, 1, 4, 6], dim=1)], dim=1)
+    pieces = torch.cat(
+        [model(piece, cache=cache) for piece in read.split([5, 1, 4, 6], dim=1)], dim=1
+    )
     torch.testing.assert_close(pieces, model(read), rtol=1e-9, atol=1e-11)
 
 

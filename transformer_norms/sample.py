@@ -34,7 +34,7 @@ def generate(
     for _ in range(tokens):
         if cache[0].length + len(unread) > model.context:
             cache, unread = model.new_cache(), seen[-(model.context // 2) or -1 :]
-        logits = model(torch.tensor([unread]), cache)[0, -1].double()
+        logits = model(torch.tensor([unread]), cache=cache)[0, -1].double()
         if temperature == 0:
             chosen = int(logits.argmax())
         else:

@@ -11,7 +11,7 @@ from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scal
 from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import biased, rule_of
-from transformer_norms.model.position import POSITIONS, rotary_bases
+from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
@@ -45,14 +45,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
     precise = nn.Module.double if config.trainer.precision == "fp64" else nothing
     sizes, architecture = config.model, config.architecture
     width, values = sizes.width, formula_values(sizes)
-    position = POSITIONS.maker(config.position)(
-        width=width,
-        context=sizes.context,
-        head_dim=sizes.head_dim,
-        bases=rotary_bases(architecture.rope_base, sizes.depth),
-        fraction=architecture.rope_fraction,
-        interleaved=architecture.rope_interleaved,
-    )
+    position = build_position(config)
     assembly = Assembly(config, position)
     topology = TOPOLOGIES[assembly.placement.topology]
     cap, fixnorm = architecture.logit_cap, config.embed == "fixnorm"
@@ -78,6 +71,20 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
     model.config = config
     shard(precise(model))
     return model
+
+
+def build_position(config: Config) -> NoPosition:
+    """Returns what tells tokens where they stand, for all blocks of a model."""
+    sizes, architecture = config.model, config.architecture
+    position: NoPosition = POSITIONS.maker(config.position)(
+        width=sizes.width,
+        context=sizes.context,
+        head_dim=sizes.head_dim,
+        bases=rotary_bases(architecture.rope_base, sizes.depth),
+        fraction=architecture.rope_fraction,
+        interleaved=architecture.rope_interleaved,
+    )
+    return position
 
 
 def build_trainer(

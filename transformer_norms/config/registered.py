@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
-from transformer_norms.config.validation import check
+from transformer_norms.config.validation import check, parameters
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.attention import ATTENTIONS
@@ -79,7 +79,17 @@ def check_registered(
     checked = check(
         key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
     )
-    return {"type": name, **checked}
+    return {"type": name, **_defaults(thing, use), **checked}
+
+
+def _defaults(thing: Any, use: Use) -> dict[str, Any]:
+    """Returns the defaults of the settings of a class, so that a config is complete where a file
+    leaves them out."""
+    return {
+        key: one.default
+        for key, one in parameters(thing).items()
+        if key not in (*use.supplied, *use.offered) and isinstance(one.default, (str, int, float))
+    }
 
 
 def _check_use(key: str, thing: Any, use: Use) -> None:

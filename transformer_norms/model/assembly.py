@@ -24,10 +24,16 @@ assert set(TOPOLOGIES) == set(PARTS)
 
 
 class Assembly:
-    """assembly(i) is block i of the model that a composed config describes."""
+    """assembly(i) is block i of the model that a composed config describes. `norm` may stand for
+    the run's norm, as anything that is called as norm(width)."""
 
-    def __init__(self, config: ModelConfig, position: NoPosition) -> None:
-        self.config, self.position = config, position
+    def __init__(
+        self,
+        config: ModelConfig,
+        position: NoPosition,
+        norm: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        self.config, self.position, self.own_norm = config, position, norm
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
         self.values = formula_values(self.sizes)
@@ -148,7 +154,7 @@ class Assembly:
         """The norm at a site of the sub-layer `kind`, of `width` features (the model's, unless
         said)."""
         site, width = plan.site(name), width or self.sizes.width
-        norm = norm_of(self.config, site.norm, kind)(width)
+        norm = self.norm(site.norm, kind)(width)
         return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
 
     def head_site(
@@ -157,7 +163,7 @@ class Assembly:
         """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
         site, head_dim = plan.site(name), self.sizes.head_dim
         stand_in = site.norm == "norm" and name in HEAD_SITES
-        make = norm_of(self.config, self.config.qkv if stand_in else site.norm, "attention")
+        make = self.norm(self.config.qkv if stand_in else site.norm, "attention")
         norm = make(head_dim)
         if norm is not nothing and site.share == "full":
             norm = AllHeads(make(heads * head_dim))
@@ -166,6 +172,11 @@ class Assembly:
         if site.scale == 1:
             return norm
         return Scaled(norm, coefficient(site.scale, self.head_shapes(heads), values))
+
+    def norm(self, name: str, place: Place) -> Callable[[int], Module]:
+        """`norm(width)` for the norm that a site names."""
+        own = self.own_norm if name == "norm" else None
+        return own or norm_of(self.config, name, place)
 
     def head_shapes(self, heads: int) -> dict[str, tuple[int, ...]]:
         return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}

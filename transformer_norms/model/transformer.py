@@ -15,6 +15,8 @@ from transformer_norms.norms import Layer, nothing
 
 Tokens = Int[Tensor, "batch time"]
 States = Float[Tensor, "*batch width"]
+Logits = Float[Tensor, "batch time vocab"]
+Loss = Float[Tensor, ""]
 
 
 def straight(block: nn.Module, *given: Any) -> Any:
@@ -82,9 +84,23 @@ class Transformer(nn.Module):
         self.rows, self.enter, self.constrain = rows, enter, constrain
 
     def forward(
-        self, tokens: Tokens, cache: Sequence[Cache] | None = None
-    ) -> Float[Tensor, "batch time vocab"]:
-        return self.logits(self.states(tokens, cache))
+        self,
+        tokens: Tokens,
+        targets: Tokens | None = None,
+        *,
+        cache: Sequence[Cache] | None = None,
+    ) -> Logits | tuple[Logits, Loss]:
+        """Returns logits; with `targets`, the token that follows each, logits and the loss.
+
+        The loss is the mean cross-entropy in nats, in float32 at least. Targets of -100 do not
+        count. It is the loss that runs report, and with loss=cross_entropy the one they train on.
+        `cache`, of `new_cache`, holds keys and values of the tokens before these.
+        """
+        logits = self.logits(self.states(tokens, cache))
+        if targets is None:
+            return logits
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits, F.cross_entropy(wide.flatten(0, 1), targets.flatten())
 
     def states(self, tokens: Tokens, cache: Sequence[Cache] | None = None) -> States:
         """Returns the states that the head reads."""

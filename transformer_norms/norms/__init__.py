@@ -1,8 +1,12 @@
 """Every norm: one class in one file here, one YAML in configs/norm.
 
+    from transformer_norms.norms import RMSNorm
+    y = RMSNorm(64)(x)
+
 A norm is built as `norm(width)`, acts on the last axis, and keeps shape and dtype. Its docstring is
 its formula and its paper. The arithmetic is float32 at least, whatever the input's dtype, and
-gains are kept in float32: the result is rounded once, at the end.
+gains are kept in float32: the result is rounded once, at the end. A run takes the settings of a
+norm from its YAML. The defaults of a class are the values of the YAML that has the norm's name.
 
 A YAML's `formula` names x, the parameters and numbers of its norm, and functions:
     mean var sum norm        of a token's coordinates; var is the mean of (x - mean(x))**2
@@ -44,3 +48,19 @@ def none(width: int) -> Any:
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def _classes() -> dict[str, Any]:
+    """Every norm by the name of its class."""
+    return {norm.__name__: norm for norm in NORMS.values()}
+
+
+def __getattr__(name: str) -> Any:
+    """Finds the class of a norm by its name: a new norm is named in no list."""
+    if name in (classes := _classes()):
+        return classes[name]
+    raise AttributeError(f"there is no norm '{name}'; there are {', '.join(sorted(classes))}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_classes()})

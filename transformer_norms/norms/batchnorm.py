@@ -21,7 +21,12 @@ class BatchNorm(nn.Module):
     running_var: Tensor
 
     def __init__(
-        self, width: int, *, eps: Epsilon, momentum: Momentum, allow_noncausal: Flag
+        self,
+        width: int,
+        *,
+        eps: Epsilon = 1e-5,
+        momentum: Momentum = 0.1,
+        allow_noncausal: Flag = False,
     ) -> None:
         super().__init__()
         self.eps, self.momentum, self.allow_noncausal = eps, momentum, allow_noncausal

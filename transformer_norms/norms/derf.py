@@ -18,7 +18,12 @@ class Derf(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, alpha_init: Starts, shift_init: Start, place: Place = "attention"
+        self,
+        width: int,
+        *,
+        alpha_init: Starts = 1.0,
+        shift_init: Start = 0.0,
+        place: Place = "attention",
     ) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(width))

@@ -14,7 +14,7 @@ class L2Norm(nn.Module):
     nGPT's own code divides without a clamp. At zero the gradient is that of x / eps.
     """
 
-    def __init__(self, width: int, *, eps: Epsilon) -> None:
+    def __init__(self, width: int, *, eps: Epsilon = 1e-6) -> None:
         super().__init__()
         self.length = euclidean(width, eps)
 

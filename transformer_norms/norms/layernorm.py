@@ -14,7 +14,9 @@ class LayerNorm(Affine):
     var is the biased variance, mean((x - mean(x))**2).
     """
 
-    def __init__(self, width: int, *, eps: Epsilon, gain: Gain, bias: Flag) -> None:
+    def __init__(
+        self, width: int, *, eps: Epsilon = 1e-5, gain: Gain = "learned", bias: Flag = True
+    ) -> None:
         super().__init__(width, gain=gain, bias=bias)
         self.width, self.eps = width, eps
 

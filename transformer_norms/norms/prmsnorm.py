@@ -22,10 +22,10 @@ class PRMSNorm(Affine):
         self,
         width: int,
         *,
-        eps: Epsilon,
-        share: Annotated[Number, Field(gt=0, le=1)],
-        gain: Gain,
-        bias: Flag,
+        eps: Epsilon = 1e-8,
+        share: Annotated[Number, Field(gt=0, le=1)] = 0.0625,
+        gain: Gain = "learned",
+        bias: Flag = False,
     ) -> None:
         super().__init__(width, gain=gain, bias=bias)
         self.length = root_mean_square(max(1, int(share * width)), eps)

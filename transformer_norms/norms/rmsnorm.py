@@ -11,7 +11,9 @@ from transformer_norms.norms.division import divide, root_mean_square
 class RMSNorm(Affine):
     """gain * x / sqrt(mean(x**2) + eps)      Zhang & Sennrich 2019, arXiv:1910.07467"""
 
-    def __init__(self, width: int, *, eps: Epsilon, gain: Gain, bias: Flag) -> None:
+    def __init__(
+        self, width: int, *, eps: Epsilon = 1e-6, gain: Gain = "learned", bias: Flag = False
+    ) -> None:
         super().__init__(width, gain=gain, bias=bias)
         self.length = root_mean_square(width, eps)
 

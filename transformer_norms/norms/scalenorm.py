@@ -15,7 +15,7 @@ class ScaleNorm(nn.Module):
     gain is one number and starts at sqrt(width), where this is RMSNorm.
     """
 
-    def __init__(self, width: int, *, eps: Epsilon) -> None:
+    def __init__(self, width: int, *, eps: Epsilon = 1e-5) -> None:
         super().__init__()
         self.length = euclidean(width, eps)
         self.gain = nn.Parameter(torch.full((1,), width**0.5))

@@ -15,7 +15,7 @@ class SeeDNorm(nn.Module):
     Cai et al. 2025, arXiv:2510.22777. One tanh a token; beta starts at zero, where this is RMSNorm.
     """
 
-    def __init__(self, width: int, *, eps: Epsilon, alpha_init: Start) -> None:
+    def __init__(self, width: int, *, eps: Epsilon = 1e-6, alpha_init: Start = 1.0) -> None:
         super().__init__()
         self.length = root_mean_square(width, eps)
         self.gain = nn.Parameter(torch.ones(width))
