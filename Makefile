@@ -24,7 +24,7 @@ setup: .venv/installed
 	@touch $@
 
 demo: setup
-	@$(BIN)/python -m transformer_norms.demo
+	@$(BIN)/python -m transformer_norms.commands.demo
 
 test: setup
 	@$(BIN)/python -m pytest

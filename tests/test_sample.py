@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transformer_norms import build_model, compose, train
-from transformer_norms.demo import OPENINGS, REFERENCES, demo
+from transformer_norms.commands.demo import OPENINGS, REFERENCES, demo
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.sample import generate, main
 
@@ -86,6 +86,6 @@ def test_wrong_arguments_are_answered_in_one_line(capsys):
     assert export(["runs/x"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "unrecognized arguments",
+        "plugins=mine",
         "the following arguments are required",
     ]

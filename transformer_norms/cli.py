@@ -1,7 +1,10 @@
-"""The command line of train.py, and what all commands share: arguments in, exit codes out.
+"""The command `train`, and what all commands share: arguments in, exit codes out.
 
 0 done · 1 unexpected error, or some job of a sweep failed · 2 wrong config or input · 3 no usable
 checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command again
+
+Nothing heavy is imported before a command's arguments are read: help, a wrong flag and the shell's
+completion are answered at once.
 """
 
 import argparse
@@ -10,37 +13,34 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any, NoReturn
 
 from transformer_norms import processes
-from transformer_norms.config.compose import (
-    check_hydra_keys,
-    check_names,
-    compose,
-    search_path,
-)
-from transformer_norms.config.overrides import parse, quote_equations
-from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.errors import ConfigError, InputError
-from transformer_norms.names import folder_of_configs
+from transformer_norms.names import AXES, folder_of_configs, nearest, options
+from transformer_norms.text_tables import COLUMNS
 
-MULTIRUN = ("-m", "--multirun")
+PROGRAM = "transformer-norms"
 POWER = "--power"
-HYDRA_FLAGS = frozenset(
-    "-h --help --hydra-help -c --cfg -i --info -sc --shell-completion --resolve -p --package "
-    "--version".split()
-)
 INTERRUPTED = 130  # a shell's code of a command that Ctrl-C ended
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs train.py with these arguments and returns the exit code."""
-    return run_command(partial(_run, arguments))
+    """Runs `train` with these arguments and returns the exit code."""
+    # A run answers Ctrl-C itself once it has begun.
+    stopped = "stopped before the first step; the same command starts it again"
+    return run_command(partial(_run, arguments), stopped, CODES["preempted"])
 
 
-def run_command(body: Callable[[], int], when_stopped: str = "stopped") -> int:
+def run_command(
+    body: Callable[[], int], when_stopped: str = "stopped", code_when_stopped: int = INTERRUPTED
+) -> int:
     """Calls `body` and returns its exit code.
 
     A user's error becomes one line on stderr and the exit code of its kind. Ctrl-C prints
@@ -50,7 +50,7 @@ def run_command(body: Callable[[], int], when_stopped: str = "stopped") -> int:
         return body()
     except KeyboardInterrupt:
         print(when_stopped, file=sys.stderr)
-        return INTERRUPTED
+        return code_when_stopped
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if code is None:
@@ -76,34 +76,149 @@ def print_line(text: str) -> None:
         sys.stderr.close()  # Python would complain about the pipe when it exits
 
 
+def version_text() -> str:
+    """Returns our version and torch's. It imports neither."""
+    return ", ".join(f"{name} {_version(name)}" for name in (PROGRAM, "torch"))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+class Formatter(argparse.HelpFormatter):
+    """Fills at most COLUMNS columns. Indented lines of a text stay as they are."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        width = min(COLUMNS, get_terminal_size().columns)
+        super().__init__(prog, **{"max_help_position": 26, "width": width, **more})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = []
+        for as_it_is, lines in groupby(text.strip("\n").split("\n"), _is_kept):
+            part = "\n".join(lines)
+            parts.append(part if as_it_is else fill(part, width, break_on_hyphens=False))
+        return "\n".join(parts)
+
+
+def _is_kept(line: str) -> bool:
+    return not line or line.startswith(" ")
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, like those of the config."""
 
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **more})
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (--help says more)")
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        flag = words.partition(" ")[0].partition("=")[0]
+        if not unknown:
+            raise ConfigError(f"{message} (--help says more)")
+        if not flag.startswith("-"):
+            raise ConfigError(f"{words}: is more than {self.prog} takes (--help says more)")
+        near = [f"did you mean {name}? " for name in nearest(flag, self.flags)]
+        there = ", ".join(name for name in self.flags if name.startswith("--"))
+        raise ConfigError(f"{flag}: {''.join(near)}there is no such flag; there are {there}")
+
+
+def make_parser(plugins: Path | None = None) -> Parser:
+    """The parser of `train`. Its help lists the options of each axis, those of `plugins` too."""
+    parser = Parser(
+        prog=f"{PROGRAM} train",
+        description=_ABOUT,
+        epilog=_EPILOG.format(options=_option_lines(plugins)),
+    )
+    add = parser.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
+    add("-m", "--multirun", action="store_true", help="trains every combination of KEY=A,B")
+    add(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
+    add("-c", "--cfg", choices=("job", "hydra", "all"), help="prints the config; starts nothing")
+    add("-p", "--package", metavar="NODE", help="the part of the config that --cfg prints")
+    add("--resolve", action="store_true", help="resolves ${...} in what --cfg prints")
+    add("--version", action="version", version=version_text(), help="our version and torch's")
+    hydra = parser.add_argument_group("Hydra's own flags")
+    hydra.add_argument("-i", "--info", nargs="?", metavar="WHAT", help="how the config is found")
+    hydra.add_argument("--hydra-help", action="store_true", help="what else Hydra takes")
+    hydra.add_argument("-sc", "--shell-completion", action="store_true", help="Hydra's completion")
+    return parser
+
+
+_HYDRA = frozenset("-c --cfg -i --info -p --package --resolve --hydra-help -sc".split()) | {
+    "--shell-completion"
+}
+_ABOUT = """
+Trains one run, or goes on with it; with -m or sweep=NAME many runs, and reports them. Runs go to
+./runs/STUDY/RUN. The last line on stdout is JSON. `python train.py` is the same command in a clone.
+"""
+_EPILOG = """
+What may stand behind `transformer-norms train`:
+  norm=layernorm placement=post         one run
+  -m norm=layernorm,rmsnorm seed=0,1,2  every combination; the first values are
+                                        the baseline
+  sweep=quick trainer.steps=200         a question of configs/sweep, with typed
+                                        values in the place of its own
+  sweep=quick seed=3..20                3 to 20 seeds, until each comparison is
+                                        decided
+  sweep=quick --power                   what its seeds can find
+  config=RUN trainer.steps=900          a saved run again, changed
+  continue_from=RUN trainer.steps=5000  a finished run, trained on
+  plugins=FOLDER norm=mine              norms and configs of your own
+  preset=gpt2 --cfg job                 the config, with every key that there is
+One run in two processes:
+  torchrun --nproc-per-node 2 -m transformer_norms train parallel=ddp
+
+RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
+model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm and qk_norm
+take auto, none or a norm.
+
+AXIS=CHOICE, one file of configs/ each:
+{options}
+
+Exit codes: 0 done, 1 an unexpected error or a failed job of a sweep, 2 wrong config or input, 3 no
+usable checkpoint, 4 storage, 5 diverged, 75 preempted or busy: type the same command again.
+"""
+
+
+def _option_lines(plugins: Path | None) -> str:
+    return "\n".join(
+        fill(
+            ", ".join(options(axis, plugins)),
+            COLUMNS - 1,
+            initial_indent=f"  {axis:<12}",
+            subsequent_indent=" " * 14,
+            break_on_hyphens=False,
+        )
+        for axis in AXES
+    )
 
 
 def _run(arguments: Sequence[str]) -> int:
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    if any(flag.partition("=")[0] in HYDRA_FLAGS for flag in flags):
+    if any(argument in ("-h", "--help") for argument in arguments):
+        make_parser(_plugins_folder(arguments)).print_help()
+        return 0
+    typed = make_parser().parse_intermixed_args(arguments)
+    if any(argument.partition("=")[0] in _HYDRA for argument in arguments):
         return _run_hydra_flag(arguments)
-    if unknown := [flag for flag in flags if flag not in (*MULTIRUN, POWER)]:
-        raise ConfigError(
-            f"{unknown[0]}: there is no such flag; there are -m, --power, --help, --cfg job"
-        )
-    overrides = [argument for argument in arguments if argument not in flags]
-    named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
-    many = named or any(flag in MULTIRUN for flag in flags)
+    named = any(text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides)
+    many = named or typed.multirun
     if many and processes.launched():
         raise ConfigError(
             "torchrun starts one run in many processes, and this is a sweep; start it with python "
             "(launcher=pool runs several runs at a time, launcher=slurm on a cluster)"
         )
-    if POWER in flags:
-        return _print_power(overrides, many)
+    if typed.power:
+        return _print_power(typed.overrides, many)
     if many:
-        return _run_sweep(overrides)
-    summary = _train(overrides)
+        return _run_sweep(typed.overrides)
+    summary = _train(typed.overrides)
     answer = {
         "run": os.path.relpath(summary["folder"]),
         "status": summary["status"],
@@ -118,6 +233,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _train(overrides: Sequence[str]) -> dict[str, Any]:
     """Trains one run, mirrored to W&B if the config says so, and returns its summary."""
+    from transformer_norms.config.compose import compose
+
     config = compose(overrides)  # before torch is imported
     processes.check_launch(config.parallel.type)
     from transformer_norms.run.run import train
@@ -138,6 +255,7 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
         raise ConfigError(
             f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
         )
+    from transformer_norms.config.overrides import quote_equations
     from transformer_norms.sweep.power_table import power_table
 
     for line in power_table([quote_equations(text) for text in overrides]):
@@ -146,6 +264,9 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
 
 
 def _run_sweep(overrides: Sequence[str]) -> int:
+    from transformer_norms.config.compose import check_hydra_keys, search_path
+    from transformer_norms.config.overrides import quote_equations
+
     overrides = [quote_equations(text) for text in overrides]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
@@ -158,8 +279,11 @@ def _run_sweep(overrides: Sequence[str]) -> int:
 
 
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
-    """Answers --help, --cfg and the like. `sweep=quick --cfg job` also shows what the runs of that
+    """Answers --cfg and the like. `sweep=quick --cfg job` also shows what the runs of that
     sweep have in common."""
+    from transformer_norms.config.compose import check_names
+    from transformer_norms.config.overrides import quote_equations
+
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
     flags = [text for text in arguments if text not in overrides]  # Hydra wants KEY=VALUEs together
     own = [text for text in overrides if not text.startswith("hydra")]
@@ -175,6 +299,9 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
 
 
 def _plugins_folder(overrides: Sequence[str]) -> Path | None:
+    from transformer_norms.config.compose import check_plugins
+    from transformer_norms.config.overrides import parse
+
     typed = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
     return check_plugins(typed[0]) if typed else None
 

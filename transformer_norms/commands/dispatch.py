@@ -1,0 +1,109 @@
+"""The table of commands, and the way from a typed name to the function that answers it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from transformer_norms.cli import PROGRAM, Parser, run_command, version_text
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import nearest
+
+
+class Command(NamedTuple):
+    """A command: the module whose `main` runs it and whose `make_parser` reads its arguments, and
+    one sentence about it. Where `parts` is not empty, the first argument names one of them."""
+
+    module: str
+    about: str
+    parts: Mapping[str, "Command"] = {}
+
+    def run(self, arguments: Sequence[str]) -> int:
+        code: int = self._module.main(arguments)
+        return code
+
+    def make_parser(self) -> Parser:
+        parser: Parser = self._module.make_parser()
+        return parser
+
+    @property
+    def _module(self) -> Any:
+        return import_module(f"transformer_norms.{self.module}")
+
+
+ANALYSES = {
+    "coordinate_check": Command(
+        "analysis.coordinate_check", "whether a rate that fits one width fits all"
+    ),
+    "init_gradients": Command(
+        "analysis.init_gradients", "gradients and streams before training, by depth"
+    ),
+    "invariances": Command("analysis.invariances", "what each norm is invariant to"),
+    "norm_removal": Command("analysis.norm_removal", "a trained run with its norms taken out"),
+}
+COMMANDS = {
+    "train": Command("cli", "trains a run, or a sweep of many runs"),
+    "report": Command("report.__main__", "says which variant is better, and how sure that is"),
+    "explain": Command("explain.__main__", "shows a config: equation, drawing, norms, warnings"),
+    "sample": Command("sample", "writes text with a trained run"),
+    "runs": Command("commands.runs", "lists runs, and compares two"),
+    "plan": Command("plan.__main__", "says what a run or a sweep will cost; starts nothing"),
+    "analysis": Command("", "measures models: init, invariances, removal of norms", ANALYSES),
+    "tracking": Command("tracking.__main__", "sends runs to Weights & Biases"),
+    "export": Command("hf.__main__", "writes a run as a folder that transformers loads"),
+    "data": Command("data.__main__", "prepares the tokens of a run ahead of it"),
+    "judge": Command("judge.__main__", "decides whether a change is kept, by pairs of runs"),
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs `COMMAND ...`, answers --help and --version, and returns the exit code."""
+    return run_command(lambda: _run(PROGRAM, COMMANDS, arguments))
+
+
+def _run(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
+    """Runs the command that the first argument names. Without one, the help goes to stderr and the
+    code is 2: a script that lost its command shall not go on."""
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name in ("-h", "--help", "help", ""):
+        print(_help(program, commands), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    if name == "--version":
+        print(version_text())
+        return 0
+    if name not in commands:
+        raise ConfigError(_no_such_command(program, name, commands))
+    command = commands[name]
+    if command.parts:
+        return _run(f"{program} {name}", command.parts, rest)
+    return command.run(rest)
+
+
+def _help(program: str, commands: Mapping[str, Command]) -> str:
+    """Returns what `COMMAND --help` says where COMMAND is a table of commands."""
+    inner, width = program != PROGRAM, max(map(len, commands))
+    kind = "ANALYSIS" if inner else "COMMAND"
+    lines = [f"usage: {program} {kind} ..."]
+    lines += [f"\n{kind}, each of which answers --help:"]
+    lines += [f"  {name:<{width}}  {command.about}" for name, command in commands.items()]
+    return "\n".join(lines if inner else [*lines, _MORE])
+
+
+_MORE = f"""
+A run is its folder, its config.yaml or a part of its name below ./runs:
+  transformer-norms train norm=layernorm placement=post
+  transformer-norms sample layernorm-post --prompt "Once"
+  transformer-norms report main
+
+{PROGRAM} --version prints our version and torch's.
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 130 Ctrl-C; train and
+judge have more, which their help names."""
+
+
+def _no_such_command(program: str, name: str, commands: Mapping[str, Command]) -> str:
+    """Returns the message that there is no such command, with what was probably meant."""
+    hint = "".join(f"did you mean {near}? " for near in nearest(name, commands))
+    if program == PROGRAM and ("=" in name or name.startswith("-")):
+        hint = f"did you mean {PROGRAM} train {name}? "
+    kind = "analysis" if program != PROGRAM else "command"
+    return f"{name}: {hint}there is no such {kind}; there are {', '.join(commands)}"
