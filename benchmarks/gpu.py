@@ -29,7 +29,7 @@ from transformer_norms.run import machine
 from transformer_norms.training.flops import flops_per_token, peak, utilisation
 from transformer_norms.training.trainer import Trainer
 
-BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=base, and a run of a sweep
+BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=124m, and a run of a sweep
 OURS, THEIRS = "ours", "transformers"
 NORMS, PLACEMENTS = "layernorm,rmsnorm", "pre,post,hybrid,sandwich,normformer"
 FAST = {"trainer.precision": "bf16", "trainer.compile": "true"}  # unless typed

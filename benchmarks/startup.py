@@ -28,11 +28,11 @@ from transformer_norms.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = str(ROOT / "train.py")
 TORCH, REFUSED, FIRST = "import torch", "a wrong name refused", "first step"
-LARGE = "first step, model=base"
+LARGE = "first step, model=124m"
 # A row a step shows the first; more steps than anyone waits for.
 RUN = "data=stories tokenizer=byte trainer.log_every=1 trainer.steps=1000000".split()
 # The default would be minutes of a batch, which is no part of starting.
-BASE = "model=base trainer.batch_size=1".split()
+BASE = "model=124m trainer.batch_size=1".split()
 LOOK_EVERY, PATIENCE = 0.005, 300.0  # seconds
 Rows = Mapping[str, Callable[[], float]]  # seconds, by row
 

@@ -43,7 +43,7 @@ NAMES = [
     ("norm='rmsnоrm'", "norm='rmsnоrm'", "did you mean 'rmsnorm'"),  # noqa: RUF001 a Cyrillic o
     ("placement=pots", "placement=pots", "sandwich", "did you mean 'post'"),
     ("preset=gtp2", "preset=gtp2", "none", "did you mean 'gpt2'"),
-    ("model=smal", "model=smal", "medium", "did you mean 'small'"),
+    ("model=mirco", "model=mirco", "350m", "did you mean 'micro'"),
     ("data=pydoc", "data=pydoc", "stories", "did you mean 'pydocs'"),
     ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),
     ("tracking=wandbb", "tracking=wandbb", "none", "did you mean 'wandb'"),

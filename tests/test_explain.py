@@ -468,7 +468,7 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, "placement=hybrid", "model=tiny", "--svg", "hybrid.svg")
     assert (code, err) == (0, "")
-    assert out.startswith("placement=hybrid norm=rmsnorm model=tiny\n")
+    assert out.startswith("placement=hybrid norm=rmsnorm model=nano\n")
     assert [file.name for file in tmp_path.iterdir()] == ["hybrid.svg"]
     ElementTree.parse("hybrid.svg")
     code, out, _ = run(capsys, "model=tiny", "--vocab", "7", "--against", "model=tiny", "norm=none")

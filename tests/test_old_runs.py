@@ -4,24 +4,28 @@ fixtures/runs_before.tar.xz holds a few of them, and the logits that the code of
 """
 
 import json
+import re
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from transformer_norms import compose, load, train
+from transformer_norms import compose, load, runs, train
+from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.config import old
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import to_mapping
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
-from transformer_norms.names import option_files
+from transformer_norms.names import RENAMED, option_files, options
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.checkpoint import newest, save
 from transformer_norms.run.identity import run_hash
+from transformer_norms.run.sweep_record import merge_records, read_record
 from transformer_norms.sample import main as sample
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -194,3 +198,76 @@ def test_a_run_of_an_earlier_default_start_keeps_it(tmp_path):
 def test_what_auto_comes_to_otherwise_is_a_rule(typed):
     with pytest.raises(ConfigError, match=rf"^init.otherwise={typed}: "):
         compose([f"init.otherwise={typed}"])
+
+
+SIZED = ["study=sizes" if text == "study=old" else text for text in COMMAND]
+# A part of a sweep record as it was written when nano was called tiny.
+PLANNED = {
+    "folder": "rmsnorm-pre-tiny-stories-s0-01234567", "identity": "0123456789abcdef",
+    "stage": "result", "variant": {"model": "tiny"}, "tuned": {}, "seed": 0,
+}  # fmt: skip
+RECORD = {
+    "name": "sizes", "question": "", "axes": ["model"], "baseline": {"model": "tiny"}, "tune": {},
+    "tune_seeds": [], "seeds": [0], "effect": 0.005, "runs": [PLANNED], "tuned": [],
+    "contrasts": ["small - tiny"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("axis", "former"), [(a, old) for a, names in RENAMED.items() for old in names]
+)
+def test_a_former_name_of_an_option_is_the_same_run(axis, former):
+    today = RENAMED[axis][former]
+    assert today in options(axis)
+    assert former not in options(axis)
+    typed = ["tokenizer=byte", f"{axis}={former}"]
+    assert plain(compose(typed)) == plain(compose(["tokenizer=byte", f"{axis}={today}"]))
+
+
+def test_mini_is_the_small_model_of_nanogpt():
+    sizes = compose(["model=mini"]).model
+    shape = (sizes.depth, sizes.heads, sizes.width, sizes.context)
+    assert shape == (6, 6, 384, 256)  # n_layer, n_head, n_embd, block_size
+    assert sizes.depth * 12 * sizes.width**2 == 10_616_832  # its weights besides the embedding
+
+
+def test_a_run_that_was_saved_under_a_former_name_is_found_and_shown_under_todays():
+    new = Path(train(compose(SIZED))["folder"])
+    old = new.with_name(new.name.replace("-nano-", "-tiny-"))
+    assert new != old
+    new.rename(old)
+    for file, count in (("config.yaml", 2), ("summary.json", 1)):
+        text, found = re.subn(r'(model"?: "?)nano', r"\1tiny", (old / file).read_text())
+        assert found == count
+        (old / file).write_text(text)
+    for name in ("tiny", "nano"):
+        typed = [f"model={name}", *SIZED[1:]]
+        assert train(compose(typed))["folder"] == str(old)
+    assert train(compose([f"config={old}/config.yaml"]))["folder"] == str(old)
+    (row,) = runs("runs/sizes")
+    assert row["config"]["choices"]["model"] == row["summary"]["choices"]["model"] == "nano"
+
+
+def test_a_sweep_that_was_recorded_under_a_former_name_plans_nothing_twice(tmp_path):
+    file = tmp_path / "sweep-sizes.json"
+    file.write_text(json.dumps({**RECORD, "schema": 1}))
+    before = read_record(file)
+    assert before.baseline == before.runs[0].variant == {"model": "nano"}
+    name = PLANNED["folder"].replace("-tiny-", "-nano-")
+    now = replace(before, runs=[replace(before.runs[0], folder=name)])
+    assert [run.folder for run in merge_records(before, now).runs] == [PLANNED["folder"]]
+    variants = {"nano": {"model": "nano"}, "micro": {"model": "micro"}}
+    assert find_contrast("small - tiny", variants).pair == ("micro", "nano")
+
+
+def test_files_of_plugins_choose_by_former_names(tmp_path):
+    recipe = tmp_path / "configs" / "recipe" / "own.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("# @package _global_\ndefaults:\n  - override /model: tiny\n")
+    config = compose([f"plugins={tmp_path}", "recipe=own"])
+    assert (config.choices.model, config.model.width) == ("nano", 64)
+    taken = tmp_path / "configs" / "model" / "small.yaml"
+    taken.parent.mkdir()
+    taken.write_text("width: 8\n")
+    with pytest.raises(ConfigError, match="model=small is ours"):
+        compose([f"plugins={tmp_path}"])

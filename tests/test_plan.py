@@ -17,7 +17,7 @@ from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import divide_step
 
 TINY = ("preset=gpt2", "model=tiny", "tracking=none")
-GPT2 = ("preset=gpt2", "model=base", "tokenizer=gpt2")
+GPT2 = ("preset=gpt2", "model=124m", "tokenizer=gpt2")
 
 
 def planned(capsys, *arguments):

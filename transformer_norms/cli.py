@@ -255,19 +255,19 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
         raise ConfigError(
             f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
         )
-    from transformer_norms.config.overrides import quote_equations
+    from transformer_norms.config.overrides import as_hydra_reads
     from transformer_norms.sweep.power_table import power_table
 
-    for line in power_table([quote_equations(text) for text in overrides]):
+    for line in power_table([as_hydra_reads(text) for text in overrides]):
         print_line(line)
     return 0
 
 
 def _run_sweep(overrides: Sequence[str]) -> int:
     from transformer_norms.config.compose import check_hydra_keys, search_path
-    from transformer_norms.config.overrides import quote_equations
+    from transformer_norms.config.overrides import as_hydra_reads
 
-    overrides = [quote_equations(text) for text in overrides]
+    overrides = [as_hydra_reads(text) for text in overrides]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
     else:
@@ -282,7 +282,7 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
     """Answers --cfg and the like. `sweep=quick --cfg job` also shows what the runs of that
     sweep have in common."""
     from transformer_norms.config.compose import check_names
-    from transformer_norms.config.overrides import quote_equations
+    from transformer_norms.config.overrides import as_hydra_reads
 
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
     flags = [text for text in arguments if text not in overrides]  # Hydra wants KEY=VALUEs together
@@ -295,7 +295,7 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
         from transformer_norms.sweep.question import common_settings
 
         overrides += common_settings(own)
-    return _run_hydra([*flags, *map(quote_equations, overrides)])
+    return _run_hydra([*flags, *map(as_hydra_reads, overrides)])
 
 
 def _plugins_folder(overrides: Sequence[str]) -> Path | None:

@@ -15,6 +15,13 @@ AXES_OF_A_RUN = (
     "schedule tracking"
 ).split()
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
+# Options by the names that they had before. Such a name, typed or saved, means the same option.
+RENAMED = {
+    "model": {
+        "tiny": "nano", "small": "micro", "base": "124m", "medium": "350m", "large": "774m",
+        "xl": "1558m",
+    },
+}  # fmt: skip
 
 
 class Registry(dict[str, Any]):
@@ -61,6 +68,23 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
     """The file behind each name of an axis. `folder` is a folder of plugins, which has its own."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
+
+
+def current_name(axis: str, name: Any) -> Any:
+    """Returns today's name of an option, or of each in a list. Other values stay as they are."""
+    if isinstance(name, list):
+        return [current_name(axis, one) for one in name]
+    return RENAMED.get(axis, {}).get(name, name) if isinstance(name, str) else name
+
+
+def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {key: value} with today's names of the options among the values."""
+    return {key: current_name(key, value) for key, value in values.items()}
+
+
+def former_names(axis: str, name: object) -> list[str]:
+    """Returns the names that an option had before."""
+    return [former for former, current in RENAMED.get(axis, {}).items() if current == name]
 
 
 def distinct_norms(folder: Path | None = None) -> list[str]:

@@ -18,13 +18,15 @@ from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
-from transformer_norms.config.overrides import Typed, parse, place, to_dict
+from transformer_norms.config.overrides import Typed, as_hydra_reads, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
+    RENAMED,
+    current_names,
     folder_of_configs,
     hint,
     option_files,
@@ -98,7 +100,9 @@ def choose(typed: Iterable[Typed], folder: Path | None) -> Choices:
             raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     states = tuple(_state_of_files(root) for root in roots)
-    content, chosen = _compose_options(tuple(str(pair) for pair in groups), folder, states)
+    content, chosen = _compose_options(
+        tuple(as_hydra_reads(str(one)) for one in groups), folder, states
+    )
     # The rest of the content is about commands, and describes no run.
     values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
@@ -199,7 +203,7 @@ def check_plugins(text: str) -> Path | None:
             raise ConfigError(f"{where}/{file.name}: {' '.join(str(error).split())}") from None
         if not keys:
             raise ConfigError(f"{where}/{file.name}: a list is not allowed; it should be keys")
-        if file.stem in options(axis):
+        if file.stem in (*options(axis), *RENAMED.get(axis, ())):
             raise ConfigError(f"{where}/{file.name}: {axis}={file.stem} is ours; name it otherwise")
     return folder
 
@@ -274,7 +278,7 @@ def _compose_options(
     Hydra a tenth of a second, and the jobs of a sweep choose the same few files. `states` are the
     sizes and dates of all files, so that an edited file is read again."""
     config = _compose_with_hydra(groups, folder)
-    chosen = {str(axis): str(name) for axis, name in config.hydra.runtime.choices.items()}
+    chosen = current_names({str(k): str(v) for k, v in config.hydra.runtime.choices.items()})
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
 
 
@@ -291,6 +295,8 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
     from hydra.errors import HydraException
     from hydra.version import VersionBase
 
+    if folder is not None:
+        _offer_old_names()
     typed = [*(str(pair) for pair in groups), *search_path(folder)]
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
@@ -303,6 +309,16 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
     finally:
         GlobalHydra.instance().hydra = enclosing
         VersionBase.instance().version_base = version
+
+
+def _offer_old_names() -> None:
+    """Lets a file of plugins choose an option by the name that it had before."""
+    from hydra.core.config_store import ConfigStore
+
+    for axis, names in RENAMED.items():
+        files = option_files(axis)
+        for old, name in names.items():
+            ConfigStore.instance().store(group=axis, name=old, node=OmegaConf.load(files[name]))
 
 
 def search_path(folder: Path | None) -> list[str]:

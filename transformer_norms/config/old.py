@@ -15,7 +15,7 @@ from transformer_norms.config.overrides import to_dict
 from transformer_norms.formula import Formula
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import REST_OF_B
-from transformer_norms.names import AXES_OF_A_RUN, option_files
+from transformer_norms.names import AXES_OF_A_RUN, current_names, option_files
 from transformer_norms.training.settings import GROUPS
 
 # The value of keys that are younger than a file without them.
@@ -91,6 +91,8 @@ def complete(saved: Any) -> Any:
             node.setdefault(key, dict.fromkeys(GROUPS, "auto") if chosen else copy.deepcopy(value))
         if isinstance(tree, dict):
             tree.setdefault("parallel", {"type": "none"})
+            if isinstance(tree.get("choices"), dict):
+                tree["choices"] = current_names(tree["choices"])
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}

@@ -17,7 +17,7 @@ from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import ROLES
-from transformer_norms.names import AXES, nearest, option_files, unknown
+from transformer_norms.names import AXES, RENAMED, current_name, nearest, option_files, unknown
 from transformer_norms.training.settings import GROUPS
 
 
@@ -48,8 +48,8 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
         override = parse_one(text)
         if override.is_sweep_override():
             raise ConfigError(f"{text}: several values are a sweep; type -m before them")
-        value = _plain(override.value())
         key = override.key_or_group
+        value = current_name(key, _plain(override.value()))
         if key in typed and typed[key].value != value:
             raise ConfigError(f"{key} is typed twice: {typed[key]} and {text}")
         _refuse_unusable(key, value, text)
@@ -71,7 +71,7 @@ def parse_one(text: str) -> Override:
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     try:
-        override = OverridesParser.create().parse_override(quote_equations(text))
+        override = OverridesParser.create().parse_override(as_hydra_reads(text))
     except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
         if key != EQUATION and (key == "placement" or nearest(key, [EQUATION])):
             raise ConfigError(f"{text}: cannot be read; an equation is {EQUATION}=...") from None
@@ -95,10 +95,13 @@ _WITH_FORMULAS = (
 )
 
 
-def quote_equations(text: str) -> str:
-    """`placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs: around each of
-    several equations, and around each word or equation inside `{...}` and `[...]`."""
+def as_hydra_reads(text: str) -> str:
+    """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by the names that their files
+    have today, and `placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs,
+    around each of several equations and around each word inside `{...}` and `[...]`."""
     key, _, value = text.partition("=")
+    if key in RENAMED:
+        return f"{key}={re.sub(_OPTION, lambda found: current_name(key, found[0]), value)}"
     has_brackets = key in _WITH_FORMULAS and "(" in value
     if not (key in _WITH_EQUATIONS or has_brackets) or re.search(r"""['"]|^choice\(""", value):
         return text
@@ -130,6 +133,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+_OPTION = re.compile(r"[\w.-]+")
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else

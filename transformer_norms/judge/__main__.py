@@ -40,7 +40,7 @@ BASELINE and CANDIDATE are each one of:
   overrides     python -m transformer_norms.judge placement=pre placement=peri
                 python -m transformer_norms.judge "" "norm=derf init=scaled"
   a run folder  python -m transformer_norms.judge runs/main/RUN norm=layernorm
-  a checkout    python -m transformer_norms.judge ../before . --with model=tiny
+  a checkout    python -m transformer_norms.judge ../before . --with model=nano
 
 Several overrides are one quoted text; "" is the default. A CANDIDATE of
 overrides changes a BASELINE that is a run folder or a checkout. A checkout is a

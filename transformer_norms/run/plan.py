@@ -13,6 +13,7 @@ from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
@@ -59,7 +60,11 @@ class Plan:
     def _old_attempts(self, study: Path, readable: str, after: str) -> list[Path]:
         """Returns the attempts at this run that an earlier version of the project wrote. Their hash
         is another, because their config.yaml has another form."""
-        for file in sorted(study.glob(f"{readable}-*{after}/config.yaml")):
+        model = self.config.choices.model
+        names = [model, *former_names("model", model)]
+        spellings = {readable.replace(f"-{model}-", f"-{name}-", 1) for name in names}
+        files = [file for name in spellings for file in study.glob(f"{name}-*{after}/config.yaml")]
+        for file in sorted(files):
             summary = read_summary(file.parent)
             if summary is None or not is_old(file):
                 continue

@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json, write_json
+from transformer_norms.names import current_names
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"
@@ -100,7 +101,7 @@ class Summary:
     diverged: str | None = None  # why
     trained: bool | None = None  # whether it did not diverge, and is better than the unigram
     error: str | None = None  # the traceback of a failed run
-    choices: dict[str, str] = field(default_factory=dict)
+    choices: Annotated[dict[str, str], AfterValidator(current_names)] = field(default_factory=dict)
     identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     continued_from: str | None = None
     batch_chain: str | None = None  # a hash of every batch that was read, in order

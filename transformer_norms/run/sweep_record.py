@@ -7,18 +7,20 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.files import read_json, write_json
-from transformer_norms.names import AXES
+from transformer_norms.names import AXES, current_names, former_names
 from transformer_norms.run.folder import attempts
 from transformer_norms.run.summary import read_typed
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
 Item = TypeVar("Item")
-Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
+Values = Annotated[
+    dict[str, Any], AfterValidator(current_names)
+]  # such as {"placement": "pre", "optimizer.lr": 0.003}
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 _LIMIT = 1 << 26  # bytes
@@ -135,11 +137,13 @@ def label(variant: Mapping[str, Any]) -> str:
 
 def words_of(key: str, value: Any) -> tuple[str, ...]:
     """Returns the words that name a value: that of the label first, such as `depth=16`, then the
-    word with the short key and the word with the whole key, `model.depth=16`."""
+    word with the short key and the word with the whole key, `model.depth=16`, and those with the
+    names that an option had before."""
     text = value_text(value)
     alone = key in AXES or key == "placement.equation"
     words = (f"{key.rpartition('.')[2]}={text}", f"{key}={text}")
-    return (text, *words) if alone else words
+    former = [word for name in former_names(key, value) for word in (name, f"{key}={name}")]
+    return (text, *words, *former) if alone else words
 
 
 def names_of(variants: Sequence[Values]) -> list[str]:
@@ -183,11 +187,20 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         tune_seeds=_union(before.tune_seeds, now.tune_seeds),
         seeds=_union(before.seeds, now.seeds),
         contrasts=_union(before.contrasts, now.contrasts),
-        runs=_union(before.runs, now.runs),
+        runs=_planned(before.runs, now.runs),
         most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
         looks=add_looks(before.looks, now.looks),
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
     )
+
+
+def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun]:
+    """Returns each planned run once. The readable part of a folder's name may have changed since
+    the run was planned; the hash of its identity says that it is the same."""
+    first: dict[tuple[str, str], PlannedRun] = {}
+    for run in (*before, *now):
+        first.setdefault((run.folder[run.folder.rfind(run.identity[:8]) :], run.place), run)
+    return list(first.values())
 
 
 def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:

@@ -7,15 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
+from transformer_norms.names import current_names
 from transformer_norms.run.sweep_record import Values
 
 MOST_RUNS = 10_000
-Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+Grid = Annotated[
+    dict[str, Annotated[list[Any], Field(min_length=1)]], AfterValidator(current_names)
+]
 _SETTINGS = ("seed", "refine", "trials")  # the keys of `tune` that are no tuned keys
 
 
