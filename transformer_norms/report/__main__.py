@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from transformer_norms.cli import Parser, run_command
 from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Live
+from transformer_norms.report.paper.figure_sheet import add_flags, typed_sheet
 
 if TYPE_CHECKING:
     from transformer_norms.report.findings import Findings
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--watch", action="store_true",
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
+    add_flags(parser)
     when_stopped = "stopped; nothing was written since the last report"
     return run_command(partial(_report, parser, arguments), when_stopped)
 
@@ -59,16 +62,24 @@ def _report(parser: Parser, arguments: Sequence[str] | None) -> int:
     typed = parser.parse_args(arguments)
     if typed.effect is not None and not (isfinite(typed.effect) and typed.effect >= 0):
         raise ConfigError(f"--effect {typed.effect}: a number of nats, 0 or more, is wanted")
+    sheet = typed_sheet(typed)
     baseline = typed.baseline
     if baseline is not None:
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
+    from transformer_norms.comparison.sentences import plural
     from transformer_norms.report.table import summary_lines
     from transformer_norms.report.writing import write_report
 
     write = partial(write_report, typed.folders, typed.out, baseline, typed.effect, typed.contrast)
     path, findings = watch(write, typed.folders) if typed.watch else write()
     print("\n".join(summary_lines(findings)), file=sys.stderr)
+    if sheet is not None:
+        from transformer_norms.report.paper.panels import write_figures
+
+        with Live() as live:
+            files = write_figures(findings, typed.figures, sheet, live)
+        print(f"{plural(len(files), 'figure')} in {typed.figures}", file=sys.stderr)
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
 

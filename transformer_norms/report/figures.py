@@ -91,6 +91,8 @@ def label_ends(
     for order, loss in ngrams_in_view(ngrams, low, high):
         axes.axhline(loss, color=LINE, linewidth=0.6, zorder=1)
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
+    if not labels:
+        return
     inches = axes.figure.get_size_inches()[1] - _FRAME
     wanted = [min(max((y - low) / (high - low), 0), 1) for _, _, (_, y) in labels]
     heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches, 0.0, 1.0)

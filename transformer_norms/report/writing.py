@@ -89,13 +89,14 @@ def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[s
     }
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Writes the files that have changed into `folder`, which may be missing. Returns all paths."""
+def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -> list[str]:
+    """Writes the files that have changed into `folder`, which may be missing. Returns all paths.
+    `flag` is how the folder was typed."""
     with storage(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
-            raise ConfigError(f"--out {folder}: is no folder: {error.strerror}") from None
+            raise ConfigError(f"{flag} {folder}: is no folder: {error.strerror}") from None
         for name, data in files.items():
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:

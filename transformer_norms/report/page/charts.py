@@ -54,7 +54,7 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
         "curves": _curves(findings, rows),
         "finals": [_finals(findings, variant) for variant in study.variants],
         "rates": _rates(study),
-        "axes": _number_axes(findings),
+        "axes": number_axes(findings),
         "probes": probe_data(study, rows),
     }
 
@@ -182,7 +182,7 @@ def _rates(study: Study) -> dict[str, Any] | None:
     return _chart_against(key, study.tune[key], min(rates) > 0, lines)
 
 
-def _number_axes(findings: Findings) -> list[dict[str, Any]]:
+def number_axes(findings: Findings) -> list[dict[str, Any]]:
     """A chart for each axis with several numbers: mean final loss against it with Student's 95 %
     interval, a line for each combination of values on the remaining axes."""
     study = findings.study

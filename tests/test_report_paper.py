@@ -1,0 +1,179 @@
+"""What a report gives a paper: panels as figures of their own."""
+
+import re
+import zlib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from page_studies import LOSSES, STEPS, depth_study, tuned_study, value
+from run_folders import BATCH, CONTEXT, FLOPS
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.figures import drawn_with, pyplot
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.paper.figure_sheet import TEXT, read_sheet
+from transformer_norms.report.paper.panels import panel_files, panels, write_figures
+
+USUAL = {"format": "pdf", "width": "3.25in", "height": "auto", "dpi": "100", "font": "serif"}
+TOKENS = STEPS[-1] * CONTEXT * BATCH
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """The panels of two studies by name, and the rows of a run by its folder."""
+    found = {}
+    for name, make in (("depth", depth_study), ("tuned", tuned_study)):
+        study = tmp_path_factory.mktemp("paper") / name
+        make(study)
+        found[name] = findings(read_study([study]))
+    every = {}
+    for own in found.values():
+        rows = {run.folder: run.metrics() for run in own.study.results}
+        every |= {panel.name: panel for panel in panels(own, rows)}
+    return every, found["tuned"]
+
+
+def axes_of(panel):
+    with drawn_with(TEXT, read_sheet(**USUAL).settings()):
+        figure, axes = pyplot().subplots()
+        panel.draw(axes)
+        pyplot().close(figure)
+    return axes
+
+
+def test_every_panel_of_the_page_is_there(drawn):
+    along = {f"loss-by-{x}{log}" for x in ("steps", "tokens", "flops", "seconds")
+             for log in ("", "-log")}  # fmt: skip
+    probes = {"probe-stream-rms", "probe-gradient-norm-attention-query",
+              "probe-gradient-norm-mlp-up"}  # fmt: skip
+    rest = {"final-loss", "differences", "tuning", "final-loss-by-model-depth"}
+    assert drawn[0].keys() == along | probes | rest
+
+
+def test_a_curve_is_drawn_along_what_its_file_is_named_after(drawn):
+    ends = {"tokens": TOKENS, "steps": 40, "flops": FLOPS * TOKENS, "seconds": STEPS[-1] / 2}
+    for (name, end), log in zip(ends.items(), ("", "-log", "-log", ""), strict=True):
+        axes = axes_of(drawn[0][f"loss-by-{name}{log}"])
+        assert max(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata())) == end
+        scale = "log" if log else "linear"
+        assert (axes.get_xscale(), axes.get_yscale()) == (scale, scale)
+
+
+def test_rows_of_differences_have_the_seeds_their_mean_and_interval(drawn):
+    panels_, found = drawn
+    axes = axes_of(panels_["differences"])
+    names = ["rmsnorm post", "layernorm post"]
+    assert panels_["differences"].rows == names
+    first = LOSSES["rmsnorm", "post"]
+    own = [first[seed] - LOSSES["rmsnorm", "pre"][seed] for seed in first]
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert [sorted(x) for x in dots] == [pytest.approx(sorted(own))]
+    means = [line.get_xdata() for line in axes.lines if line.get_marker() == "|"]
+    assert [list(x) for x in means] == [[pytest.approx(np.mean(own))]]
+    compared = found.comparisons["rmsnorm post"]
+    spans = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+    assert compared.low is None  # what tuning missed is not known
+    assert [axes.get_xlim()[0], compared.high] in spans
+    arrows = [line.get_xdata() for line in axes.lines if line.get_marker() == "<"]
+    assert [list(x) for x in arrows] == [[axes.get_xlim()[0]]]
+    assert "runs failed" in [text.get_text() for text in axes.texts]
+
+
+def test_a_probe_is_drawn_by_block_at_the_step_that_the_page_shows_first(drawn):
+    axes = axes_of(drawn[0]["probe-stream-rms"])
+    seeds = LOSSES["rmsnorm", "pre"]
+    wanted = [0.5, *(np.mean([value(s, STEPS[1], block) for s in seeds]) for block in (0, 1))]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx(wanted, rel=1e-3)
+    assert axes.get_xlabel() == f"block, at step {STEPS[1]}"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["embedding", "0", "1"]
+
+
+def files_of(panel, **changed):
+    sheet = read_sheet(**USUAL | changed)
+    with drawn_with(TEXT, sheet.settings()):
+        return panel_files(panel, sheet)
+
+
+def test_a_pdf_has_the_width_of_a_column_true_type_fonts_and_letters_that_can_be_read(drawn):
+    for name in ("loss-by-tokens", "differences"):
+        (data,) = files_of(drawn[0][name]).values()
+        box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+)", data)
+        assert float(box[1]) == 3.25 * 72
+        assert b"/FontFile2" in data
+        assert b"/Type3" not in data
+        assert not re.search(rb"/(CreationDate|Producer|Creator|ID)\b", data)
+        streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.S)
+        drawn_text = b"\n".join(zlib.decompress(one) for one in streams if one[:1] == b"\x78")
+        sizes = {float(size) for size in re.findall(rb"/F\d+ ([\d.]+) Tf", drawn_text)}
+        assert sizes
+        assert 7 <= min(sizes) <= max(sizes) <= 9
+
+
+def test_a_legend_hides_nothing_and_stays_on_the_sheet(drawn):
+    sheet = read_sheet(**USUAL)
+    with drawn_with(TEXT, sheet.settings()):
+        figure, axes = pyplot().subplots(figsize=(sheet.width, 2.5), layout="constrained")
+        drawn[0]["loss-by-tokens"].draw(axes)
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        box, page = legend.get_window_extent(), figure.bbox
+        assert box.y0 >= axes.get_window_extent().y1
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        pyplot().close(figure)
+
+
+def test_figures_drawn_anew_are_the_same_bytes_and_unchanged_files_are_not_touched(
+    drawn, tmp_path, monkeypatch
+):
+    from transformer_norms.report.paper import panels as room
+
+    panel = drawn[0]["tuning"]
+    monkeypatch.setattr(room, "panels", lambda findings, rows: [panel])
+    sheet = read_sheet(**USUAL | {"format": "svg,png,pdf", "width": "10cm", "height": "5cm"})
+    paths = write_figures(drawn[1], tmp_path / "new", sheet)
+    assert paths == [str(tmp_path / "new" / f"tuning.{kind}") for kind in ("svg", "png", "pdf")]
+    before = [(Path(path).read_bytes(), Path(path).stat().st_mtime_ns) for path in paths]
+    write_figures(drawn[1], tmp_path / "new", sheet)
+    assert [(Path(p).read_bytes(), Path(p).stat().st_mtime_ns) for p in paths] == before
+    svg = ElementTree.fromstring(before[0][0])
+    assert float(svg.get("width").removesuffix("pt")) == pytest.approx(10 / 2.54 * 72, abs=0.01)
+    width = int.from_bytes(before[1][0][16:20], "big")  # of a PNG's first chunk
+    assert width == int(10 / 2.54 * 100)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            {"width": "3.25"},
+            "--width 3.25: type the unit, such as 3.25in; units are in, cm, mm, pt",
+        ),
+        ({"width": "3inch"}, "--width 3inch: there is no unit inch; units are in, cm, mm, pt"),
+        ({"height": "-3in"}, "--height -3in: a length such as 3.25in is wanted, in in, cm, mm, pt"),
+        ({"width": "9e9in"}, "--width 9e9in: a length such as 3.25in"),
+        ({"width": "999in"}, "--width 999in: is 999 inches; 1 to 40 inches are drawn"),
+        ({"format": "pdf,jpg"}, "--format jpg: pdf, svg, png can be written"),
+        ({"dpi": "inf"}, "--dpi inf: a number from 50 to 2400 is wanted"),
+        ({"font": "Dejavu Sanz"}, "--font Dejavu Sanz: did you mean DejaVu Sans"),
+    ],
+)
+def test_what_no_figure_can_be_is_refused_in_one_line(typed, message):
+    with pytest.raises(ConfigError) as refused:
+        read_sheet(**USUAL | typed)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_length_is_read_as_tex_reads_it():
+    widths = {"3.25in": 3.25, "8.255cm": 3.25, "82.55mm": 3.25, "234.8775pt": 3.25}
+    for text, inches in widths.items():
+        assert read_sheet(**USUAL | {"width": text}).width == pytest.approx(inches)
+
+
+def test_flags_of_figures_without_figures_are_refused_before_anything_is_read(capsys):
+    assert main(["nowhere", "--width", "3in"]) == 2
+    assert capsys.readouterr().err == "--width: type --figures DIR as well; it is about figures\n"
