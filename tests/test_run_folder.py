@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -313,38 +314,65 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 
 
-def test_continue_from_goes_on_to_a_later_horizon_and_refuses_any_other_difference():
+def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any_other():
     first = go()
-    further = go(f"continue_from={first['folder']}", "trainer.steps=40")
+    more = [f"continue_from={first['folder']}", "trainer.steps=40"]
+    further = train(compose(more))
     assert further["status"] == "finished"
-    assert further["folder"] != go("trainer.steps=40")["folder"]
+    assert further["folder"] == go(*more)["folder"] != go("trainer.steps=40")["folder"]
     assert rows(further["folder"])[: len(rows(first["folder"]))] == rows(first["folder"])
     assert rows(further["folder"])[-1]["step"] == 40
-    with pytest.raises(ConfigError, match="optimizer.lr is 0.003 there and 0.01 here"):
-        go(f"continue_from={first['folder']}", "trainer.steps=40", "optimizer.lr=1e-2")
-    with pytest.raises(ConfigError, match="above its 24"):
-        go(f"continue_from={first['folder']}")
-    # The origin is still what its own command means, and a chain is a run of its own.
+    with pytest.raises(ConfigError, match=r"only trainer.steps .* optimizer.lr is 0.003 there and"):
+        train(compose([*more, "optimizer.lr=1e-2"]))
+    with pytest.raises(ConfigError, match="may differ; norm is rmsnorm there and layernorm here"):
+        train(compose([*more, "norm=layernorm"]))
+    for steps in ([], ["trainer.steps=24"]):
+        with pytest.raises(ConfigError, match="a later trainer.steps .* ended at step 24"):
+            train(compose([more[0], *steps]))
+    # The origin is still what its own command and a part of its name mean, and a chain is a run of
+    # its own.
     assert go()["folder"] == first["folder"]
+    part = first["folder"][-8:]
+    assert train(compose([f"continue_from={part}", "trainer.steps=40"])) == further
     third = go(f"continue_from={further['folder']}", "trainer.steps=50")
     direct = go(f"continue_from={first['folder']}", "trainer.steps=50")
     assert third["folder"] != direct["folder"]
     assert third["val_loss"] != direct["val_loss"]
 
 
+def test_what_continuing_does_to_the_rate_is_said_and_a_constant_rate_goes_on():
+    first = go("schedule.final=0.1")
+    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=44"]))
+    # cos at (step - warmup) / (steps - warmup): the last of 24 steps, and the next one of 44
+    last, following = (
+        0.1 + 0.9 * (1 + math.cos(math.pi * done / span)) / 2 for done, span in ((19, 20), (20, 40))
+    )
+    (said,) = longer["warnings"]
+    assert f"from {last:.3g} to {following:.3g} of its peak at step 25" in said
+    rates = {row["step"]: row["lr"] for row in rows(longer["folder"]) if "lr" in row}
+    assert rates[24] == pytest.approx(3e-3 * last)
+    assert rates[27] == pytest.approx(3e-3 * (0.1 + 0.9 * (1 + math.cos(math.pi * 22 / 40)) / 2))
+
+    first = go("schedule=constant")
+    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=40"]))
+    assert longer["warnings"] == []
+    assert longer["val_loss"] == go("schedule=constant", "trainer.steps=40")["val_loss"]
+
+
 def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):
     from transformer_norms.run import identity
 
-    first = go()
+    first = go("schedule=constant")
     shutil.copy("corpus.txt", "renamed.txt")
     more = [f"continue_from={first['folder']}", "trainer.steps=30"]
-    assert go(*more, "data.paths=renamed.txt", "study=renamed")["status"] == "finished"
+    renamed = [*more, "data.paths=renamed.txt"]
+    assert train(compose([*renamed, "study=renamed"]))["status"] == "finished"
     Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
-    with pytest.raises(ConfigError, match="data.paths"):
-        go(*more)
+    with pytest.raises(ConfigError, match="sha256 .*data.paths"):
+        train(compose(more))
     original = identity.code
     monkeypatch.setattr(identity, "code", lambda c: {**original(c), "schedule.py": "0" * 16})
-    (said,) = go(*more, "data.paths=renamed.txt", "study=by_other_code")["warnings"]
+    (said,) = train(compose([*renamed, "study=by_other_code"]))["warnings"]
     assert "run by other code (schedule.py differs)" in said
 
 

@@ -483,14 +483,15 @@ def test_equations_are_swept_and_called_by_themselves(capsys):
     assert all(f"equation: {name}\n" in config for name, config in zip(names, configs, strict=True))
 
 
-def test_a_run_of_a_sweep_cannot_be_continued_and_says_what_to_do(capsys):
+def test_a_sweeps_run_is_continued_if_the_sweep_was_told_to_keep_the_optimizer(capsys):
     from transformer_norms import ConfigError, train
 
     sweep(capsys, "norm=layernorm,rmsnorm")
-    folder = next(Path("runs/main").glob("layernorm-*"))
-    typed = [*(pair for pair in SHORT if "steps" not in pair), "norm=layernorm", "trainer.steps=6"]
-    with pytest.raises(ConfigError, match="weights only"):
-        train(compose([*typed, f"continue_from={folder}"]))
+    more = ["continue_from=main/layernorm", "trainer.steps=6"]
+    with pytest.raises(ConfigError, match=r"deleted.* trainer.keep_optimizer=true beside a sweep"):
+        train(compose(more))
+    sweep(capsys, "norm=layernorm,rmsnorm", "study=kept", "trainer.keep_optimizer=true")
+    assert train(compose(["continue_from=kept/layernorm", "trainer.steps=6"]))["step"] == 6
 
 
 def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):

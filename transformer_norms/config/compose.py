@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
+from transformer_norms.config.finding import CONFIG, find_run
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import Typed, as_hydra_reads, parse, place, to_dict
 from transformer_norms.config.saved import Saved, equation_text, read_saved
@@ -57,11 +58,12 @@ class Choices:
 def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
-    `config=FILE` starts from a saved run instead of the defaults. `device` stands for the machine's
+    `config=FILE` starts from a saved run instead of the defaults, and so does `continue_from=RUN`.
+    `device` stands for the machine's
     own where the config says auto. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
-    file = keys.pop("config", None)
+    file = _saved_file(keys)
     folder = check_plugins(keys["plugins"].word) if "plugins" in keys else None
     typed = list(keys.values())
     if file is None:
@@ -70,6 +72,17 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     choices = _choices_of(saved, typed, folder)
     _check_unedited(str(file), saved, folder)
     return complete(choices, typed, folder, device)
+
+
+def _saved_file(keys: dict[str, Typed]) -> Typed | None:
+    """Takes `config=FILE` out of what was typed and returns it. Without it, a run that continues
+    another one starts from that one's config. `continue_from` becomes the folder that it names."""
+    origin = keys.get("continue_from")
+    if origin is None or origin.word == "none":
+        return keys.pop("config", None)
+    folder = str(find_run(origin.word, origin=True))
+    keys["continue_from"] = replace(origin, value=folder, text=folder)
+    return keys.pop("config", Typed("config", f"{folder}/{CONFIG}", f"{folder}/{CONFIG}"))
 
 
 def complete(
@@ -167,7 +180,10 @@ def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Ch
     choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
     for pair in (pair for pair in typed if pair.key in AXES):
         if pair.key not in CHOSEN:
-            raise ConfigError(f"{pair}: {pair.key} goes with no saved run; name the axes")
+            if (held := saved.axes.get(pair.key)) == pair.word:
+                continue
+            its = f" (its {pair.key} is {held})" if held else ""
+            raise ConfigError(f"{pair}: {pair.key} goes with no saved run{its}; name the axes")
         check_option(pair, folder)
         choices = choices.choose(pair.key, pair.word)
 

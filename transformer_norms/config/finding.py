@@ -15,17 +15,22 @@ _OF_A_RUN = (CONFIG, "summary.json")
 _SHOWN = 4  # names in a message
 
 
-def find_run(text: str | Path) -> Path:
+def find_run(text: str | Path, origin: bool = False) -> Path:
     """Returns the folder of the run that `text` names.
 
     `text` is the folder of a run, a file in it such as its config.yaml, the folder of a study with
     a single run, or a part of the name (STUDY/NAME) of one run below ./runs. A part that only
-    attempts at one run have in their names (NAME, NAME-2, ...) names the newest attempt. Raises
-    ConfigError, one line, where no run or more than one has that name.
+    attempts at one run have in their names (NAME, NAME-2, ...) names the newest attempt. As an
+    `origin`, to be continued, a run that continues another one counts only where no other fits:
+    the same command has to mean the same run when it is typed again. Raises ConfigError, one line,
+    where no run or more than one has that name.
     """
     path = _existing(text)
     if path is None:
-        return _the_one(text, _named(text, runs_below())) or _refuse(text, "run", runs_below())
+        runs = _named(text, runs_below())
+        if origin:
+            runs = [run for run in runs if "-from-" not in run.name] or runs
+        return _the_one(text, runs) or _refuse(text, "run", runs_below())
     folder = path if path.is_dir() else path.parent
     if is_run(folder):
         return folder

@@ -61,6 +61,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
     ("data", (), "test_fraction", 0),
+    ("trainer", (), "keep_optimizer", False),
     ("about", (), "recipe_source", "none"),
     ("about", (), "recipe_unverified", "none"),
     ("choices", (), "recipe", "none"),

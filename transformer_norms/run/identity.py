@@ -19,6 +19,7 @@ _ASIDE = tuple(marked(Mark.ASIDE))
 # The rooms that training imports, and the helpers that compute or hold its values. The other
 # helpers start a run and show it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
+_NAMED = 3  # settings in a line
 _HELPERS = ("formula.py", "kinds.py", "names.py")
 
 
@@ -82,13 +83,16 @@ def _drop(node: dict[str, Any], key: list[str]) -> None:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Returns a line on the first of two runs' settings that differs, besides the horizon, or an
-    empty text."""
+    """Returns the settings of two runs that differ, the first few of many, in one line, or an empty
+    text."""
     old, new = flat(before), flat(now)
-    for key in differing_names(old, new):
-        if key != "trainer.steps":
-            return f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
-    return ""
+    keys = differing_names(old, new)
+    shown = [
+        f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
+        for key in keys[:_NAMED]
+    ]
+    more = len(keys) - len(shown)
+    return "; ".join([*shown, f"{more} more differ"] if more else shown)
 
 
 def digest(value: Any) -> str:

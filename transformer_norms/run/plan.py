@@ -18,6 +18,7 @@ from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
 from transformer_norms.run.summary import Summary, read_summary
+from transformer_norms.training.schedule import SCHEDULES
 
 
 def prepare_tokens(config: Config, corpus: Corpus) -> Tokens:
@@ -47,7 +48,7 @@ class Plan:
         readable = identity.readable(config, default_axes())
         self.name = f"{readable}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
-        self.folder, remarks = choose_folder(
+        self.folder, self.remarks = choose_folder(
             study,
             self.name,
             attempts(study, self.hash, after) or self._old_attempts(study, readable, after),
@@ -55,7 +56,6 @@ class Plan:
             code=self.code,
             data=self.data_identity,
         )
-        self.remarks = [*self.warnings, *remarks]
 
     def _old_attempts(self, study: Path, readable: str, after: str) -> list[Path]:
         """Returns the attempts at this run that an earlier version of the project wrote. Their hash
@@ -100,31 +100,61 @@ class Plan:
             raise ConfigError(
                 f"{typed}: only a finished run can be continued; this one is {status}"
             )
-        self._check_settings(folder, summary)
-        if changes := identity.differing_names(summary.data.identity, self.data_identity):
-            raise ConfigError(f"continue_from: the corpus has changed since ({', '.join(changes)})")
+        if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
+            raise ConfigError(f"{typed}: {_without_optimizer(folder, summary)}")
+        file = as_typed("config", str(folder / "config.yaml"))
+        before = compose([file, *self._plugins()])
+        if (steps := self.config.trainer.steps) <= before.trainer.steps:
+            raise ConfigError(
+                f"{typed}: type a later trainer.steps beside it; that run ended at step "
+                f"{before.trainer.steps}"
+            )
+        longer = compose([file, f"trainer.steps={steps}", *self._plugins()])
+        self._check_settings(typed, summary, longer)
         if files := identity.differing_names(summary.source, self.code):
             line = f"{typed}: run by other code ({files_text(files)}), and continued by this one"
             self.warnings.append(line)
-        if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
-            raise ConfigError(
-                f"{typed}: a run of a sweep keeps its weights only; train it alone (study=NAME) to "
-                "go on from it"
-            )
+        if line := _change_of_rate(before, self.config):
+            self.warnings.append(f"{typed}: {line}")
         return folder
 
-    def _check_settings(self, origin: Path, summary: Summary) -> None:
-        before = compose([as_typed("config", str(origin / "config.yaml")), *self._plugins()])
-        difference = identity.difference(
-            identity.result_settings(before, summary.data.identity),
-            identity.result_settings(self.config, self.data_identity),
-        )
-        if difference:
+    def _check_settings(self, typed: str, summary: Summary, longer: Config) -> None:
+        """Raises ConfigError if this run is not `longer`, the origin with a later horizon. What
+        follows from the horizon may differ from the origin."""
+        data = summary.data.identity
+        wanted, now = (identity.result_settings(c, data) for c in (longer, self.config))
+        if difference := identity.difference(wanted, now):
+            names = identity.difference(longer.choices, self.config.choices)
+            raise ConfigError(f"{typed}: only trainer.steps may differ; {names or difference}")
+        if changes := identity.differing_names(data, self.data_identity):
             raise ConfigError(
-                f"continue_from: only trainer.steps may differ; {difference} "
-                f"(config={path_text(origin)}/config.yaml beside it takes that run's settings)"
+                f"{typed}: the corpus is not what that run read; {', '.join(changes)} "
+                f"{'differ' if len(changes) > 1 else 'differs'} (data.paths?)"
             )
-        if self.config.trainer.steps <= before.trainer.steps:
-            raise ConfigError(
-                f"continue_from: trainer.steps must be above its {before.trainer.steps}"
-            )
+
+
+def _without_optimizer(folder: Path, summary: Summary) -> str:
+    """Says why a run has no state of its optimizer to go on with, and how to have it."""
+    if not summary.weights_only:
+        return "there is no checkpoint with the optimizer's state in it"
+    file = path_text(folder / "config.yaml")
+    return (
+        "its optimizer's state was deleted, as a sweep keeps only the weights of a finished run. "
+        "trainer.keep_optimizer=true beside a sweep keeps the state. For this run, train it again "
+        f"(config={file} study=NAME) and go on from that"
+    )
+
+
+def _change_of_rate(before: Config, now: Config) -> str:
+    """Says what a later horizon does to the learning rate, or nothing if it changes no rate of the
+    steps that are done."""
+    schedule, done, steps = SCHEDULES.maker(now.schedule), before.trainer.steps, now.trainer.steps
+    earlier = SCHEDULES.maker(before.schedule)
+    if all(earlier(step, done) == schedule(step, steps) for step in range(done)):
+        return ""
+    last, first = earlier(done - 1, done), schedule(done, steps)
+    return (
+        f"the learning rate goes from {last:.3g} to {first:.3g} of its peak at step {done + 1}, as "
+        f"the {now.choices['schedule']} schedule of {steps} steps has it; a run of {steps} steps "
+        "from its start is another run"
+    )

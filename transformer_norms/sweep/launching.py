@@ -69,7 +69,8 @@ def run_job(overrides: Sequence[str]) -> Answer:
     typed = [text.removeprefix("++") for text in overrides]
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            summary = train(compose(typed), weights_only=True)
+            config = compose(typed)
+            summary = train(config, weights_only=not config.trainer.keep_optimizer)
             keep_weights_only(Path(summary["folder"]))
     except Busy:
         return {"status": "busy"}
@@ -90,7 +91,7 @@ def record_failure(folder: Path, error: str) -> None:
 
 def keep_weights_only(folder: Path) -> None:
     """Deletes the optimizer's state of a finished run of a sweep, so that hundreds of runs fit on a
-    disk. A run that was trained outside of a sweep keeps it."""
+    disk. A run that was trained outside of a sweep, or with keep_optimizer, keeps it."""
     summary = read_summary(folder)
     if not (summary and summary.status == "finished" and summary.weights_only):
         return

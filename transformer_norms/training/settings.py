@@ -42,7 +42,7 @@ class ParallelSettings:
 class TrainerSettings:
     """`trainer.*`: `steps` optimizer steps of `batch_size` sequences over all devices, read in
     `accumulation` micro-batches or a multiple of it; the `*_every` are in steps, 0 is never; `keep`
-    is in checkpoints."""
+    is in checkpoints, and `keep_optimizer` is about finished runs of a sweep."""
 
     steps: Positive
     batch_size: Annotated[Positive, Field(le=2**20)]
@@ -59,6 +59,7 @@ class TrainerSettings:
     probe_every: Annotated[Count, Mark.ASIDE]
     checkpoint_every: Annotated[Count, Mark.ASIDE]
     keep: Annotated[Positive, Field(le=10**6), Mark.ASIDE]
+    keep_optimizer: Annotated[Flag, Mark.ASIDE]
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:
