@@ -242,10 +242,19 @@ def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings,
     assert "scalenorm is not distinguishable" in Path("runs/mine/table.md").read_text()
 
 
-def test_results_of_which_some_are_missing_are_no_look(capsys, trainings):
+def test_a_look_tells_of_the_variants_whose_results_have_all_ended(capsys, trainings):
+    """A sweep that added seeds to them has looked at them before."""
     trainings.broken = {"dyt"}
-    sweep(capsys, *write_sweep(LISTED))
-    assert record().looks == []
+    named = write_sweep(LISTED)
+    sweep(capsys, *named)
+    (look,) = record().looks
+    assert {"norm": "dyt"} not in [one.variant for one in look.seen]
+    assert {"layernorm"} <= look.decided.keys()
+    assert "norm=dyt" not in look.decided
+    _, _, err = sweep(capsys, *named, "seed=0,1,2,3,4")
+    trainings.broken = set()
+    sweep(capsys, *named, "seed=0,1,2,3,4")
+    assert count_looks(record().looks) == 2
 
 
 def test_a_record_that_is_older_than_looks_counts_as_the_first_one(capsys, trainings):

@@ -3,7 +3,15 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, NOISE, outcomes, sentence_of
+from losses import (
+    BASE,
+    EFFECT,
+    NOISE,
+    compare_pairs,
+    comparison_of,
+    outcomes,
+    sentence_of,
+)  # fmt: skip
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import comparison_sentence
@@ -127,7 +135,7 @@ def test_runs_that_failed_or_are_missing_are_said():
     )
     alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
     assert sentence_of(base, alone) == (
-        "sandwich cannot be compared with pre with 1 seed (difference 0 nats); "
+        "sandwich against pre is not decided yet: 1 of 3 pairs has ended (0 nats so far); "
         "pre: 2 of 3 runs are missing"
     )
     none = Outcomes({}, missing=frozenset({0}))
@@ -135,6 +143,30 @@ def test_runs_that_failed_or_are_missing_are_said():
         "sandwich cannot be compared with pre: they have no seed in common; "
         "pre: 1 of 1 run is missing"
     )
+
+
+def test_an_early_look_at_a_fixed_plan_names_nothing_but_a_failure():
+    """Five pairs are planned. Three that differ by any amount name nothing; all five do."""
+    base = outcomes(BASE)
+    far = [loss - 1 + noise for loss, noise in zip(BASE, NOISE, strict=True)]
+    early = outcomes(far[:3], missing=frozenset({3, 4}))
+    small = outcomes([loss - 0.01 for loss in far[:3]])  # three planned, three ended
+    compared = compare_pairs({"early": (early, base), "small": (small, base)}, EFFECT)
+    waiting = compared["early"]
+    assert (waiting.verdict, waiting.p, waiting.p_holm, waiting.fisher) == (
+        "not decided yet", None, None, None,
+    )  # fmt: skip
+    sequence = compare({"early": pair(early, base)}, Rules(EFFECT, None, 2))["early"]
+    assert (waiting.low, waiting.high) == (sequence.low, sequence.high)
+    assert sequence.p is not None  # where the plan is to look at any time, there is a test
+    alone = comparison_of(far[:3], BASE)
+    assert compared["small"].verdict == "better"
+    assert compared["small"].p_holm == pytest.approx(2 * compared["small"].p)  # the early one is 1
+    assert alone.verdict == comparison_of(far, BASE).verdict == "better"
+    assert "not decided yet: 3 of 5 pairs have ended (-1 nats so far" in sentence_of(early, base)
+    lost = outcomes(far[:3], failed=(1,), missing=frozenset({3, 4}))
+    assert compare_pairs({"lost": (lost, base)}, EFFECT)["lost"].fisher is None
+    assert sentence_of(lost, base).startswith("sandwich failed to train in 1 of 3 runs")
 
 
 def test_one_difference_repeated_is_said_to_count_once():

@@ -16,7 +16,9 @@ from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Comparison, Rules
 
 HOPELESS = "hopeless"
-_OPEN = ("not distinguishable", "not distinguishable from zero", "too few seeds")
+_OPEN = (
+    "not distinguishable", "not distinguishable from zero", "not decided yet", "too few seeds",
+)  # fmt: skip
 _STAYS = 0.8  # of the interval in which the mean is taken to stay
 Counts = Mapping[str, int]  # seeds by variant
 Decisions = Mapping[str, str | None]  # by comparison

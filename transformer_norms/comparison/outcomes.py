@@ -73,6 +73,11 @@ class Outcomes:
     missing: frozenset[int] = frozenset()
 
     @property
+    def seeds(self) -> set[int]:
+        """All planned seeds."""
+        return {*self.losses, *self.failed, *self.missing}
+
+    @property
     def ended(self) -> int:
         return len(self.losses) + len(self.failed)
 

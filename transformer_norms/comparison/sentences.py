@@ -30,6 +30,8 @@ def comparison_sentence(
         case "failed":
             sides = [(variant, outcomes), (baseline, baseline_outcomes)]
             claim = _failure_claim(sides if outcomes.failed else sides[::-1], comparison)
+        case "not decided yet":
+            claim = f"{variant} against {baseline} is {_waiting_text(comparison, 'pair')}"
         case "too few seeds":
             claim = _too_few_claim(variant, baseline, comparison)
     return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
@@ -93,6 +95,18 @@ def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
     return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)} after Holm"
 
 
+def _waiting_text(c: Comparison, what: str) -> str:
+    """`not decided yet: 3 of 5 pairs have ended (difference so far 0.0012 nats, ...)`"""
+    verb = "has" if len(c.seeds) == 1 else "have"
+    ended = f"not decided yet: {len(c.seeds)} of {plural(c.planned, what)} {verb} ended"
+    if c.difference is None:
+        return ended
+    if c.low is None and c.high is None:
+        return f"{ended} ({_two_digit_text(c.difference)} nats so far)"
+    difference, interval = difference_and_interval(c)
+    return f"{ended} ({difference} so far, {interval} at any look)"
+
+
 def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
     claim = f"{variant} cannot be compared with {baseline}"
     if c.difference is None:
@@ -122,6 +136,8 @@ def sum_sentence(
         case "failed":
             failed = [f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed]
             claim = f"{text} has no value: runs failed to train, {' and '.join(failed)}"
+        case "not decided yet":
+            claim = f"{text} is {_waiting_text(c, 'seed')}"
         case "too few seeds":
             claim = _too_few_of_a_sum(text, unit, c)
         case "equivalent to zero" if c.low is None:

@@ -4,6 +4,10 @@ Seeds make pairs: with one seed, a variant and its baseline see the same batches
 same weights, so that their difference varies less than either loss. Variances are shrunk toward the
 study's (moderation.py), what tuning may have missed widens each interval (tuning_error.py), and
 where seeds were added after a look the tests are those of sequence.py.
+
+A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
+that, besides the planned one, would be a second chance to be wrong in 5 % of studies. Nothing is
+named before that but runs that failed: more seeds do not undo a failure.
 """
 
 import math
@@ -34,7 +38,8 @@ from transformer_norms.comparison.statistics import (
 from transformer_norms.run.sweep_record import EFFECT
 
 Verdict = Literal[
-    "better", "worse", "failed", "equivalent", "identical", "not distinguishable", "too few seeds",
+    "better", "worse", "failed", "equivalent", "identical", "not distinguishable",
+    "not decided yet", "too few seeds",
     "below zero", "above zero", "equivalent to zero", "not distinguishable from zero",
 ]  # fmt: skip
 # The words for a sum that is no difference of two variants: an interaction, or a trend.
@@ -88,10 +93,13 @@ class Comparison:
     A number that these seeds cannot give is None. Fewer than FEWEST seeds give only differences. So
     do seeds whose differences are all equal: they are no repetitions, and nothing measures the
     noise. A comparison in which a run failed gives no difference: it is the failures of a pair that
-    are compared.
+    are compared. A comparison that `waits` for planned pairs is not tested, and its interval is the
+    one that holds at every look.
     """
 
     seeds: tuple[int, ...]  # in which all trained
+    planned: int = 0  # the seeds that were planned for all
+    waits: bool = False  # for seeds of a fixed plan that have not ended
     squares: float = 2.0  # the sum of the squared coefficients: the variance, if losses had 1 each
     difference: float | None = None  # mean of variant - baseline: below zero the variant is better
     differences: tuple[float, ...] = ()  # by seed
@@ -114,14 +122,15 @@ class Comparison:
 def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
     """Compares the sides of each comparison, by its name. All are tested together.
 
-    Holm's family are the comparisons that have a p, and those in which a run failed, as if their p
-    were 1. That holds whatever makes runs fail. Leaving them out would hold only if a failure told
-    nothing of the differences. A run fails because its loss is high, so the pairs that are left
-    would be a choice of those that agree, and too much would be claimed.
+    Holm's family are the comparisons that have a p, and those in which a run failed or that wait
+    for pairs, as if their p were 1. That holds whatever makes runs fail. Leaving them out would
+    hold only if a failure told nothing of the differences. A run fails because its loss is high, so
+    the pairs that are left would be a choice of those that agree, and too much would be claimed.
+    What is named while others wait stays named: Holm's p only fall when theirs are known.
     """
     comparisons = {name: _numbers(sides, rules) for name, sides in asked.items()}
-    lost = {name: 1.0 for name, sides in asked.items() if _failed(sides)}
-    different, near = dict(lost), dict(lost)
+    untested = {name: 1.0 for name, c in comparisons.items() if c.waits or _failed(asked[name])}
+    different, near = dict(untested), dict(untested)
     for name, c in comparisons.items():
         if c.p is not None and c.p_equivalent is not None:
             different[name], near[name] = c.p, c.p_equivalent
@@ -175,9 +184,13 @@ def _differences(sides: Sides, order: Sequence[int]) -> tuple[tuple[int, ...], t
 def _numbers(sides: Sides, rules: Rules) -> Comparison:
     """One comparison, before Holm's correction and the verdict."""
     seeds, differences = _differences(sides, rules.order)
-    c = Comparison(seeds, _squares(sides), gains=_gains(sides), effect=rules.effect)
+    planned = set.intersection(*(side.outcomes.seeds for side in sides))
+    missing = planned & set().union(*(side.outcomes.missing for side in sides))
+    waits = rules.looks < 2 and len(planned) >= FEWEST and bool(missing)
+    c = Comparison(seeds, len(planned), waits, _squares(sides), gains=_gains(sides))
+    c = replace(c, effect=rules.effect)
     if _failed(sides):
-        return replace(c, fisher=_failure_p(sides))
+        return c if waits else replace(c, fisher=_failure_p(sides))
     if not seeds:
         return c
     c = replace(c, difference=math.fsum(differences) / len(seeds), differences=differences)
@@ -191,6 +204,8 @@ def _numbers(sides: Sides, rules: Rules) -> Comparison:
     together = _pair_correlation(sides, seeds)
     c = replace(c, correlation=together, sign_flip=sign_flip(differences))
     prior = _prior_of(c, rules)
+    if waits:
+        return replace(_test_in_sequence(c, prior), p=None, p_equivalent=None)
     return _test_once(c, prior) if rules.looks < 2 else _test_in_sequence(c, prior)
 
 
@@ -281,11 +296,14 @@ def _pair_correlation(sides: Sides, seeds: Sequence[int]) -> float | None:
 
 
 def _verdict(c: Comparison, sides: Sides) -> Verdict:
-    """A run that failed, on any side, outranks all numbers. Better or worse: p after Holm
+    """A run that failed, on any side, outranks all numbers, and so do pairs that are missing of a
+    fixed plan. Better or worse: p after Holm
     below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
     tests below 0.05, and the 95 % interval within +-effect."""
     if _failed(sides):
         return "failed"
+    if c.waits:
+        return "not decided yet"
     if c.p_holm is None or c.p_equivalent is None:
         return "identical" if c.difference == c.sd == 0 else "too few seeds"
     assert c.difference is not None

@@ -18,6 +18,8 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
+_UNTESTED = ("failed", "not decided yet", "too few seeds")
+
 
 @dataclass(frozen=True)
 class Group:
@@ -125,6 +127,9 @@ def _difference_text(findings: Findings, variant: Variant) -> str:
         return f"trained; its baseline {baseline} failed in {findings.outcomes[baseline].failure}"
     if comparison.difference is None or comparison.verdict == "identical":
         return ""
+    if comparison.waits:
+        pairs = f"{len(comparison.seeds)} of {plural(comparison.planned, 'pair')}"
+        return f"{pairs}, {comparison.difference:+.4f} so far"
     if comparison.low is None and comparison.high is None:
         return f"{comparison.difference:+.4f}"
     difference, interval = difference_and_interval(comparison)
@@ -147,7 +152,7 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
         if findings.contrasts:
             what = f"compared in {plural(len(findings.contrasts), 'contrast')}"
         return f"{plural(count, 'variant')} ran; {what}."
-    tested = [v for v in compared if findings.verdict(v) not in ("failed", "too few seeds")]
+    tested = [v for v in compared if findings.verdict(v) not in _UNTESTED]
     if not tested:
         return failed.rstrip() or _nothing_tested(findings)
     baselines = {variant.baseline for variant in tested}
@@ -199,6 +204,12 @@ def _nothing_tested(findings: Findings) -> str:
     seeds = [len(findings.comparisons[v.name].seeds) for v in compared]
     if all(findings.verdict(v) == "failed" for v in compared):
         return "Every variant failed to train in some run: no losses are compared."
+    if waiting := [c for v in compared if (c := findings.comparisons[v.name]).waits]:
+        least = min(waiting, key=lambda c: len(c.seeds) / c.planned)
+        return (
+            f"Not decided yet: {len(least.seeds)} of {plural(least.planned, 'pair')} have ended, "
+            "and an early look names nothing."
+        )
     if max(seeds) < FEWEST:
         return f"Too few seeds for a verdict: {max(seeds)}, and {FEWEST} are the fewest."
     return "No variant is shown to be better than its baseline."

@@ -53,7 +53,7 @@ class Findings:
     def compared_together(self) -> int:
         """The number of comparisons over which Holm's correction runs."""
         comparisons = [*self.comparisons.values(), *self.contrasts.values()]
-        return sum(c.p is not None or c.verdict == "failed" for c in comparisons)
+        return sum(c.p is not None or c.waits or c.verdict == "failed" for c in comparisons)
 
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,

@@ -145,7 +145,7 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
     runs = list(members.values())
     tuned = [choice for sweep in records for choice in sweep.tuned]
     # Sweeps record a look when results are complete. A report of an unfinished sweep, as --watch
-    # writes it, is none: whoever adds seeds because of it has to add them to the sweep.
+    # writes it, is none: it names nothing that more seeds could change.
     looks = [look for sweep in records for look in sweep.looks]
     return Study(
         sources.home,
@@ -157,8 +157,20 @@ def _planned_study(sources: _Sources, baseline: Values | None, effect: float | N
         record.tune,
         looks=count_looks(looks),
         order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
-        until_decided=any(sweep.most is not None for sweep in records),
+        open_ended=any(map(_follows_looks, records)),
     )
+
+
+def _follows_looks(record: SweepRecord) -> bool:
+    """Whether the number of seeds follows from looks: seeds are added until it is decided, or a
+    variant has more planned seeds than an earlier look saw."""
+    planned: dict[str, set[int]] = {}
+    for run in record.runs:
+        if run.stage == "result":
+            planned.setdefault(label(run.variant), set()).add(run.seed)
+    seen = [one for look in record.looks for one in look.seen]
+    early = any(set(one.seeds) < planned.get(label(one.variant), set()) for one in seen)
+    return record.most is not None or early
 
 
 def _with_contrasts(study: Study, sources: _Sources, typed: Sequence[str]) -> Study:

@@ -87,8 +87,9 @@ class Study:
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
     for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
-    they were added. `until_decided`: whether the plan was to add seeds after a look.
-    `unasked`: what the runs are compared with though nobody said so, or why they are not."""
+    they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
+    a look: it was planned so, seeds were added to results that had been seen, or planned ones were
+    given up. `unasked`: what the runs are compared with though nobody said so, or why not."""
 
     home: Path
     axes: list[str]
@@ -101,7 +102,7 @@ class Study:
     left_out: list[str] = field(default_factory=list)
     looks: int = 1
     order: list[int] = field(default_factory=list)
-    until_decided: bool = False
+    open_ended: bool = False
     unasked: str = ""
 
     def variant(self, name: str) -> Variant:
@@ -118,11 +119,9 @@ class Study:
 
     @property
     def sequential(self) -> bool:
-        """Whether tests have to hold at every look. They have to from the first look on, if seeds
-        would have been added after it, or if results are missing: whoever stops such a study has
-        looked."""
-        missing = any(not run.ended for variant in self.variants for run in variant.results)
-        return self.looks > 1 or self.until_decided or missing
+        """Whether tests have to hold at every look: from the first look on, if the number of seeds
+        follows from looks."""
+        return self.looks > 1 or self.open_ended
 
     @property
     def rate(self) -> str | None:

@@ -172,6 +172,11 @@ def _interval_note(findings: Findings) -> str:
         )
     else:
         test = "Interval (95 %, each for itself) and p are those of the paired t test"
+        if any(c.waits for c in (*findings.comparisons.values(), *findings.contrasts.values())):
+            test += (
+                ", once all planned pairs have ended: an early look is not the planned test; until "
+                "then the interval is one that holds at every look (Wang & Ramdas 2024)"
+            )
     if prior is None:
         return f"{test}, with the variance of each comparison alone."
     return (

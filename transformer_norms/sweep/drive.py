@@ -38,7 +38,7 @@ from transformer_norms.sweep.launching import (
     make_batches,
     record_failure,
 )
-from transformer_norms.sweep.looks import SeedPlan, complete, read_findings, take_look
+from transformer_norms.sweep.looks import SeedPlan, read_findings, take_look
 from transformer_norms.sweep.planning import Job, Jobs, count
 from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
@@ -118,7 +118,7 @@ class Sweep:
             if self.question.until_decided:
                 self._add_seeds(best)
             else:
-                self._look_if_complete()
+                self._look_at_complete()
 
     def _run_first_seeds(self, first: list[Job]) -> list[Pair]:
         """Tunes, if something is tuned, and runs the first seeds of the results. Returns each
@@ -266,26 +266,26 @@ class Sweep:
             with suppress(ConfigError):
                 self.found = read_findings(self.path)
 
-    def _look_if_complete(self) -> None:
-        """Counts the look at results of a list of seeds, once all have ended."""
+    def _look_at_complete(self) -> None:
+        """Counts the look at variants with a list of seeds whose results have all ended."""
         self._read_findings()
-        if self.found and complete(self.found):
-            self._keep_look(take_look(self.found))
+        if self.found and (look := take_look(self.found)).seen:
+            self._keep_look(look)
 
     def _keep_look(self, look: Look) -> None:
         self.looks = add_looks(self.looks, [look])
         self._record()
 
     def _keep_earlier_look(self) -> None:
-        """Counts the look that a person had at complete results, if their record is older than
-        the record of looks."""
+        """Counts the look that a person may have had at variants whose results have all ended: by
+        a report of a sweep that was stopped, or where the record is older than the record of looks.
+        """
         if self.request.named and self.path.is_file():
-            before = read_record(self.path)
-            if before.looks or before.most:
+            if read_record(self.path).most:
                 return
             self._read_findings()
-            if self.found and complete(self.found):
-                self.looks = [take_look(self.found)]
+            if self.found and (look := take_look(self.found)).seen:
+                self.looks = [look]
 
     def _record(self) -> None:
         """Writes sweep-NAME.json."""

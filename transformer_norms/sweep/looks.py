@@ -32,13 +32,14 @@ def read_findings(record: Path) -> Findings:
 
 
 def _seen(study: Study) -> list[Seen]:
-    seeds = [(v.values, sorted(run.seed for run in v.ended)) for v in study.variants]
+    """The seeds of the results that a look tells about: where the seeds are a list, nothing is told
+    of a variant before all of its results have ended."""
+    seeds = [
+        (v.values, sorted(run.seed for run in v.ended))
+        for v in study.variants
+        if study.open_ended or all(member.ended for member in v.results)
+    ]
     return [Seen(values, ended) for values, ended in seeds if ended]
-
-
-def complete(found: Findings) -> bool:
-    """Whether every planned result has ended. What a person sees before that is no look."""
-    return bool(found.study.results) and not any(o.missing for o in found.outcomes.values())
 
 
 def take_look(found: Findings, decisions: Decisions | None = None) -> Look:
