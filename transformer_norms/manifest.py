@@ -193,7 +193,13 @@ def drop_file(path: Path, name: str, schema: int, names: str) -> None:
     """
     manifest = verify_folder(path, schema, names)
     if name in manifest["files"]:
-        del manifest["sha256"], manifest["files"][name]
-        manifest["dropped"] = [*manifest.get("dropped", []), name]
-        write_bytes(path / MANIFEST, seal_manifest(manifest), workplace=path.parent)
+        data = seal_without(manifest, name)
+        write_bytes(path / MANIFEST, data, workplace=path.parent)
     (path / name).unlink(missing_ok=True)
+
+
+def seal_without(manifest: Mapping[str, Any], name: str) -> bytes:
+    """Returns the manifest of the same folder without the file `name`, which it may still hold."""
+    kept = {key: value for key, value in manifest.items() if key != "sha256"}
+    kept["files"] = {file: about for file, about in manifest["files"].items() if file != name}
+    return seal_manifest({**kept, "dropped": [*manifest.get("dropped", []), name]})

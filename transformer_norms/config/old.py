@@ -65,6 +65,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("about", (), "recipe_source", "none"),
     ("about", (), "recipe_unverified", "none"),
     ("choices", (), "recipe", "none"),
+    ("tracking", ("wandb",), "model", "none"),
 )
 
 

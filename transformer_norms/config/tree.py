@@ -43,9 +43,11 @@ class NoTracking:
 @TRACKING("wandb")
 @node
 class WandbTracking:
-    """`tracking=wandb`: W&B mirrors the run folder."""
+    """`tracking=wandb`: W&B mirrors the run folder. `model=final` keeps the trained model there, as
+    an artifact."""
 
     mode: Literal["auto", "online", "offline"]
+    model: Literal["none", "final"]
 
 
 @node

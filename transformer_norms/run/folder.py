@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,4 +108,6 @@ def hold_run(folder: Path) -> Lock:
 
 
 def this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname()}
+    """Returns what the record of a run says of the process that trains it."""
+    command = shlex.join(sys.argv)
+    return {"pid": os.getpid(), "host": socket.gethostname(), "command": command}

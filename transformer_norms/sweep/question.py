@@ -38,7 +38,8 @@ from transformer_norms.sweep.seeds import (
 )
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
-ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "continue_from")
+ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "tracking.model",
+             "continue_from")  # fmt: skip
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))

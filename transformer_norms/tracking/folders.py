@@ -3,7 +3,9 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+import shlex
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import StringIO
 from math import nan
@@ -13,26 +15,32 @@ from typing import Any
 import wandb
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import read_json
+from transformer_norms.manifest import MANIFEST, seal_without
+from transformer_norms.run.failure import failure
 from transformer_norms.run.identity import digest
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.tracking.view import View
 from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
 
 _LONGEST_TAG = 64
+_SHOWN = {"train/loss": "loss", "val/loss": "val", "test/loss": "test"}  # in the log
+_NO_MACHINE = {"x_disable_meta": True, "x_disable_stats": True, "x_save_requirements": False,
+               "disable_git": True, "disable_code": True, "save_code": False}  # fmt: skip
 
 
 class RunView(View):
     """Shows a run folder: its rows as they come, then its curve and what was probed."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(self, folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
         self.folder = folder
         self._file: Any = None
         self.metrics, self.curve = folder / "metrics.jsonl", folder / "curve.svg"
         files = [self.metrics, folder / "summary.json", self.curve]
-        super().__init__(folder.parent, folder.name, files, mode)
+        super().__init__(folder.parent, folder.name, files, mode, kept)
 
     def fields(self) -> dict[str, Any]:
         """The config has keys to group by (`variant`, `stage`, ...) beside the run's own keys."""
@@ -44,6 +52,8 @@ class RunView(View):
             "stage": stage,
             "identity": run.summary.identity,
             "commit": run.summary.commit,
+            "versions": run.summary.versions,
+            **self.kept.get("agent", {}).get("parameters", {}),
         }
         return {
             "name": self.name,
@@ -52,6 +62,36 @@ class RunView(View):
             "notes": record.question if record else None,
             "config": {**run.config, **groups},
         }
+
+    def machine(self) -> dict[str, Any]:
+        """W&B measures the process that trains, while there is one on this machine. Later the host
+        and the commit of the record are all that is known for certain."""
+        summary = SavedRun(self.folder).summary
+        shown = {**_NO_MACHINE, "host": summary.process.get("host")}
+        if summary.commit:
+            shown |= {"disable_git": False, "git_commit": summary.commit}
+            shown |= {"git_root": str(Path(__file__).parents[2])}
+        if (process := _trainer_here(summary)) is not None:
+            live = "x_disable_meta", "x_disable_stats", "disable_code", "save_code"
+            shown = {key: value for key, value in shown.items() if key not in live}
+            shown |= {"x_stats_pid": process, "x_save_requirements": True}
+        if command := self.command():
+            shown["program"] = command[0]
+        return shown
+
+    def command(self) -> list[str]:
+        return shlex.split(str(SavedRun(self.folder).summary.process.get("command", "")))
+
+    def console(self, row: Mapping[str, Any] | None = None) -> str:
+        if row is None:
+            return "\n".join(_closing_lines(SavedRun(self.folder).summary))
+        losses = [f"{name} {row[key]:.4f}" for key, name in _SHOWN.items() if key in row]
+        return "  ".join([f"step {row['step']}", *losses]) if losses else ""
+
+    def model(self) -> Any:
+        run = SavedRun(self.folder)
+        asked = self.kept.get("model") or run.config["tracking"].get("model") == "final"
+        return _model_artifact(run, self.id) if asked and run.finished else None
 
     def ended(self) -> bool:
         """A result's curve is drawn after its last summary is written."""
@@ -97,7 +137,7 @@ class ReportView(View):
     """Shows the report of a study: its page, which has all results, and its curves."""
 
     def __init__(self, study: Path, mode: str) -> None:
-        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode)
+        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode, {})
 
     def fields(self) -> dict[str, Any]:
         questions = dict.fromkeys(record.question for record in _records(self.study))
@@ -108,6 +148,9 @@ class ReportView(View):
             "config": {"study": self.study.name, "stage": "report"},
         }
 
+    def machine(self) -> dict[str, Any]:
+        return _NO_MACHINE
+
     def pictures(self) -> dict[str, Any]:
         page, curves = self.files
         pictures = {"view/report": _page(page.read_text(encoding="utf-8"))}
@@ -116,9 +159,54 @@ class ReportView(View):
         return pictures
 
 
-def view_of(folder: Path, mode: str) -> View:
+def view_of(folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> View:
     is_run = any((folder / name).is_file() for name in ("summary.json", "metrics.jsonl"))
-    return RunView(folder, mode) if is_run else ReportView(folder, mode)
+    return RunView(folder, mode, kept) if is_run else ReportView(folder, mode)
+
+
+def _trainer_here(summary: Summary) -> int | None:
+    """Returns the id of the process that trains the run, if it is on this machine."""
+    process, host = summary.process.get("pid"), summary.process.get("host")
+    if summary.status != "running" or host != socket.gethostname() or type(process) is not int:
+        return None
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return None
+    return process
+
+
+def _closing_lines(summary: Summary) -> list[str]:
+    lines = [f"warning: {line}" for line in summary.warnings]
+    if summary.diverged:
+        lines.append(f"diverged: {summary.diverged}")
+    elif summary.status == "finished" and (why := failure(summary, "val_loss")):
+        lines.append(f"failed to train: {why}")
+    losses = [f"{name} {getattr(summary, name):.4f}" for name in ("val_loss", "test_loss")
+              if getattr(summary, name) is not None]  # fmt: skip
+    lines += [summary.error] if summary.error else []
+    return [*lines, "  ".join([f"{summary.status} at step {summary.step}", *losses])]
+
+
+def _model_artifact(run: SavedRun, name: str) -> Any:
+    """Returns an artifact that loads as the run does: its files without rows and optimizer. W&B
+    reads the weights where they lie, and copies the rest. None: the run has no checkpoint."""
+    from transformer_norms.run import checkpoint  # imports torch
+
+    newest = checkpoint.newest(run.folder / "checkpoints", lambda line: None)
+    if newest is None:
+        return None
+    about = {"run": run.folder.name, "step": newest.step, "val_loss": run.summary.val_loss}
+    artifact = wandb.Artifact(f"model-{name}", type="model", metadata=about)
+    for file in ("config.yaml", "tokenizer.json", "summary.json"):
+        artifact.add_file(str(run.folder / file))
+    inside = newest.path.relative_to(run.folder)
+    for file in ("state.json", "model.safetensors"):
+        artifact.add_file(str(newest.path / file), str(inside / file), policy="immutable")
+    manifest = read_json(newest.path / MANIFEST)
+    with artifact.new_file(str(inside / MANIFEST), "wb") as written:
+        written.write(seal_without(manifest, "optimizer.safetensors"))
+    return artifact
 
 
 def _plan_of(run: SavedRun) -> tuple[PlannedRun, SweepRecord] | None:

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 _EXIT_SECONDS = 5.0
+_AGENT_SECONDS = 300.0  # a sweep's agent decides by what W&B then has
 _ORPHAN_SECONDS = 60  # after the command was killed
 _POLL_SECONDS = 0.5
 # W&B has had two names for its host, and a login may stand under either.
@@ -44,11 +46,39 @@ def _login_is_stored(environment: Mapping[str, str]) -> bool:
     return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
 
 
+def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether an agent of a W&B sweep has started this command."""
+    return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
+
+
+def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
+    """Returns the W&B run that the agent of a sweep wants of this command, and the parameters that
+    it typed; nothing without an agent. The variables are removed: W&B would otherwise apply them to
+    every run that this process shows."""
+    if not has_agent(environment):
+        return {}
+    import yaml
+
+    agent: dict[str, Any] = {
+        "run_id": environment.pop("WANDB_RUN_ID"),
+        "sweep_id": environment.pop("WANDB_SWEEP_ID"),
+        "project": environment.get("WANDB_PROJECT"),
+        "entity": environment.get("WANDB_ENTITY"),
+    }
+    if file := environment.pop("WANDB_SWEEP_PARAM_PATH", None):
+        parameters = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        agent["parameters"] = {
+            key: about["value"] for key, about in parameters.items() if isinstance(about, dict)
+        }
+    return {"agent": agent}
+
+
 class Mirror:
     """Names folders to the background process. Nothing here blocks training or raises."""
 
     def __init__(self, mode: str) -> None:
         self.mode = resolve_mode(mode, os.environ)
+        self._patience = _AGENT_SECONDS if has_agent() else _EXIT_SECONDS
         self._process: subprocess.Popen[bytes] | None = None
 
     def follow(self, folder: Path) -> None:
@@ -62,7 +92,7 @@ class Mirror:
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), os.fsencode(folder.resolve()) + b"\0")
 
-    def close(self, timeout: float = _EXIT_SECONDS) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Waits at most `timeout` seconds for the last rows; `sync` brings what is then missing."""
         process, self._process = self._process, None
         if process is None:
@@ -71,7 +101,7 @@ class Mirror:
         with suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(timeout)
+            process.wait(self._patience if timeout is None else timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -105,6 +135,7 @@ def follow_stdin(mode: str) -> None:
         os.nice(10)
     parent, ended = os.getppid(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    kept = take_agent(os.environ)
     views: dict[bytes, View] = {}
     unread = b""
     while not ended.is_set():
@@ -112,7 +143,7 @@ def follow_stdin(mode: str) -> None:
             piece = os.read(sys.stdin.fileno(), 1 << 16)
             *names, unread = (unread + piece).split(b"\0")
             for name in names:
-                views.setdefault(name, view_of(Path(os.fsdecode(name)), mode))
+                views.setdefault(name, view_of(Path(os.fsdecode(name)), mode, kept))
             if not piece:
                 ended.set()
         # A forked sibling may hold the pipe open after the parent has died.

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -28,18 +29,22 @@ _OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
 
 class View(ABC):
     """Shows `files`, in the W&B group of `study`. `update` never raises: what fails becomes
-    `problem` and a line in `<study>/wandb/mirror.log`."""
+    `problem` and a line in `<study>/wandb/mirror.log`. `kept` is what a later view of the folder
+    takes over: the `agent` whose W&B run it is, and whether the `model` is shown."""
 
     # Shared by the process: after one failed attempt nothing waits for W&B's server again.
     unreached: ClassVar[bool] = False
     open_ids: ClassVar[set[str]] = set()
 
-    def __init__(self, study: Path, name: str, files: list[Path], mode: str) -> None:
+    def __init__(
+        self, study: Path, name: str, files: list[Path], mode: str, kept: Mapping[str, Any]
+    ) -> None:
         self.study, self.name, self.files, self.mode = study, name, files, mode
-        self.id = hashlib.sha256(f"{study.name}/{name}".encode()).hexdigest()[:16]
+        self.key = hashlib.sha256(f"{study.name}/{name}".encode()).hexdigest()[:16]
         self.home = study / "wandb"
-        self._record = self.home / f"{self.id}.json"
+        self._record = self.home / f"{self.key}.json"
         self.state: dict[str, Any] = {}
+        self.kept = dict(kept)
         self.problem = ""
         self._run: Any = None
         self._lock: Lock | None = None
@@ -50,12 +55,29 @@ class View(ABC):
         """Returns the arguments of wandb.init that say what is shown."""
 
     @abstractmethod
+    def machine(self) -> dict[str, Any]:
+        """Returns W&B's settings of the machine, the code and the process that are shown."""
+
+    @abstractmethod
     def pictures(self) -> dict[str, Any]:
         """Returns what is shown beside the rows, for run.log."""
 
     def totals(self) -> dict[str, Any]:
         """Returns the values of the W&B run's summary."""
         return {}
+
+    def command(self) -> list[str]:
+        """Returns the words of the command that is shown."""
+        return []
+
+    def console(self, row: Mapping[str, Any] | None = None) -> str:
+        """Returns the lines of the W&B run's log for a row; without a row, those that it ends with.
+        An empty text is no line."""
+        return ""
+
+    def model(self) -> Any:
+        """Returns the artifact of the model, or None."""
+        return None
 
     def ended(self) -> bool:
         """Whether nothing more is to come."""
@@ -84,13 +106,23 @@ class View(ABC):
             self._release()
         return done
 
+    @property
+    def id(self) -> str:
+        """The id of the W&B run: one that a sweep's agent gave, else a hash of the folder's name."""
+        return str(self.kept.get("agent", {}).get("run_id", self.key))
+
     def _claim(self) -> bool:
-        """Whether this process may write the view: one process at a time does."""
+        """Whether this process may write the view: one process at a time does. Reads what the last
+        one has left."""
         if self._lock is None:
             self.home.mkdir(exist_ok=True)
-            file = self.home / f"{self.id}.lock"
+            file = self.home / f"{self.key}.lock"
             file.touch()
             self._lock = take_lock(file)
+            if self._lock is not None:
+                with suppress(OSError, ValueError):
+                    self.state = read_json(self._record)
+                self.kept = self.state.get("kept", {}) | self.kept
         return self._lock is not None
 
     def _release(self) -> None:
@@ -101,15 +133,16 @@ class View(ABC):
             self._lock = None
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(json.dumps(self.fields(), default=str).encode())
+        shown = self.fields() | self.kept
+        digest = hashlib.sha256(json.dumps(shown, default=str).encode())
         for file in self.files:
             if file.is_file():
                 digest.update(file.name.encode() + file.read_bytes())
         return digest.hexdigest()
 
     def _is_complete(self, fingerprint: str) -> bool:
-        with suppress(OSError, ValueError):
-            self.state = read_json(self._record)
+        if any(self.home.glob(f"offline-run-*-{self.id}/*.synced")):
+            self.state["mode"] = "online"  # `wandb sync` has uploaded it
         enough = {"online", self.mode}
         return self.state.get("fingerprint") == fingerprint and self.state["mode"] in enough
 
@@ -124,14 +157,20 @@ class View(ABC):
                 if key.startswith(f"{PREFIX}/"):
                     self._run.define_metric(key, step_metric="tokens", hidden=True)
                     self._hidden.add(key)
+            self._write_console(self.console(row))
             step = row.pop("step")
             self._run.log(row, step=step)
             self.state["step"] = step
 
+    def _write_console(self, lines: str) -> None:
+        if lines:
+            self._run.write_logs(lines)
+
     def _open(self) -> None:
         """Starts the W&B run. It replaces all that W&B holds under the id: `resume` is unset."""
         self._finish()
-        self._record.unlink(missing_ok=True)
+        self.state = {"mode": "", "step": -1} | ({"kept": self.kept} if self.kept else {})
+        write_json(self._record, self.state)
         for part in self.home.glob(f"*run-*-{self.id}"):
             shutil.rmtree(part, ignore_errors=True)
         mode = "offline" if View.unreached else self.mode
@@ -149,38 +188,44 @@ class View(ABC):
             self._run = self._init(mode, fields)
         self.open_ids.add(self.id)
         self._hidden.clear()
-        self.state = {"mode": mode, "step": -1}
+        self.state["mode"] = mode
         self._run.define_metric("*", step_metric="tokens")
 
     def _init(self, mode: Any, fields: Mapping[str, Any]) -> Any:
         if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
             os.environ["WANDB_DATA_DIR"] = str(self.home)
-        return wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or "transformer_norms",
-            id=self.id,
-            reinit="create_new",  # else wandb.init returns a run that is open already
-            group=self.study.name,
-            dir=self.study,
-            mode=mode,
-            **fields,
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                symlink=False,
-                disable_git=True,
-                save_code=False,
-                x_save_requirements=False,
-                x_disable_stats=True,
-                x_disable_meta=True,
-                init_timeout=_INIT_SECONDS,
-                finish_timeout=_UPLOAD_SECONDS,
-                finish_timeout_raises=True,
-            ),
-        )
+        agent = self.kept.get("agent", {})
+        ours, sys.argv = sys.argv, self.command() or sys.argv  # W&B shows the words of sys.argv
+        try:
+            return wandb.init(
+                project=agent.get("project") or os.environ.get("WANDB_PROJECT") or "transformer_norms",
+                entity=agent.get("entity"),
+                id=self.id,
+                reinit="create_new",  # else wandb.init returns a run that is open already
+                group=self.study.name,
+                dir=self.study,
+                mode=mode,
+                **fields,
+                settings=wandb.Settings(
+                    silent=True,
+                    console="off",
+                    symlink=False,
+                    sweep_id=agent.get("sweep_id"),
+                    init_timeout=_INIT_SECONDS,
+                    finish_timeout=_UPLOAD_SECONDS,
+                    finish_timeout_raises=True,
+                    **self.machine(),
+                ),
+            )
+        finally:
+            sys.argv = ours
 
     def _complete(self, fingerprint: str) -> None:
         if pictures := self.pictures():
             self._run.log(pictures, step=self.state["step"] + 1)
+        self._write_console(self.console())
+        if model := self.model():
+            self._run.log_artifact(model, aliases=["final", f"step-{self.state['step']}"])
         totals = self.totals()
         self._run.summary.update(totals)
         self._finish(0 if totals.get("status", "finished") in ("finished", "diverged") else 1)
