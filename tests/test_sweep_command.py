@@ -1,5 +1,6 @@
 """Sweeps as commands: workers, signals, kill -9, two drivers, launchers and sweepers of Hydra's."""
 
+import csv
 import json
 import os
 import random
@@ -216,12 +217,18 @@ def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monk
 
 
 @pytest.mark.nightly
-def test_hydras_own_sweeper_runs_our_jobs():
-    process = start("-m", "hydra/sweeper=basic", "norm=rmsnorm,layernorm", "trainer.steps=5")
-    _, err = process.communicate(timeout=CEILING)
+def test_a_sweeper_that_is_not_ours_runs_our_jobs_and_gets_a_report_with_short_names():
+    drawn = "optimizer.lr=0.0036370446707501072,0.00759"
+    process = start("-m", "hydra/sweeper=basic", drawn, "trainer.steps=5", "study=other")
+    out, err = process.communicate(timeout=CEILING)
     assert process.returncode == 0, err
-    assert {summary["status"] for summary in summaries("main").values()} == {"finished"}
-    assert len(summaries("main")) == 2
+    answer = json.loads(out.splitlines()[-1])
+    assert (answer["study"], answer["finished"]) == ("other", 2)
+    table = csv.DictReader(Path("runs/other/results.csv").read_text().splitlines())
+    assert {row["optimizer.lr"] for row in table} == {"0.003637", "0.00759"}
+    assert Path(answer["report"]).is_file()
+    assert {path.name for path in Path().iterdir()} == {"runs", "mine", "corpus.txt"}
+    assert {summary["status"] for summary in summaries("other").values()} == {"finished"}
 
 
 def end_through_kills(study, chance):

@@ -2,15 +2,18 @@
 
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guide import ROOT, blocks
 from run_folders import config_of, edit, make_run
 
 from transformer_norms import files
@@ -77,12 +80,24 @@ def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.fixture
+def trainer() -> Iterator[int]:
+    """A process that takes the place of the one that trains, and a fraction of its memory."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
 def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: int
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     study = tmp_path / "study"
     folder, metrics = begin(study, range(1, 2))
+    command = "train.py norm=rmsnorm 'placement.equation=x + f(x)'"
+    process = {"pid": trainer, "host": socket.gethostname(), "command": command}
+    edit(folder, process=process, warnings=["the rate never peaks"])
     mirror = Mirror("offline")
     mirror.follow(folder)
     for step in range(2, 41):
@@ -107,9 +122,60 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
     assert run["config"]["update"]["optimizer"]["lr"] == config_of()["optimizer"]["lr"]
     assert run["config"]["update"]["choices"]["norm"] == "rmsnorm"
     assert "norm=rmsnorm" in run["tags"]
+    check_machine(records, command)
+    lines = "".join(r["output_logger"]["line"] for r in records if r["type"] == "output_logger")
+    assert "step 9  loss 2.9100\nstep 10  loss 2.9000  val 3.4000\nstep 11  loss 2.8900\n" in lines
+    assert "step 40  loss 2.6000  val 3.1000\nwarning: the rate never peaks\nfinished" in lines
     assert not (study / "wandb" / "mirror.log").exists()
     for path in study.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
+
+
+def check_machine(records: list[dict[str, Any]], command: str) -> None:
+    """W&B shows the process that trains, its command and its code; not those of the mirror."""
+    assert next(r["run"] for r in records if r["type"] == "run")["git"]["commit"] == "c" * 40
+    shown = next(r["environment"] for r in records if r["type"] == "environment")
+    assert [shown["program"], *shown["args"]] == shlex.split(command)
+    assert shown["host"] == socket.gethostname()
+    measured = [r["stats"]["item"] for r in records if r["type"] == "stats"]
+    assert {0 < item["proc.memory.rssMB"] < 10 for item in measured} == {True}
+
+
+AGENT = """
+import os, sys
+from wandb.wandb_agent import Agent
+import yaml
+os.environ["WANDB_SWEEP_ID"] = "s7"  # as `wandb agent` does
+sweep = yaml.safe_load(open("sweep.yaml"))
+agent = Agent(None, None)
+agent._sweep_command = sweep["command"]
+args = {"norm": {"value": "layernorm"}, "optimizer.lr": {"value": 0.003}, "seed": {"value": 1}}
+agent._command_run({"type": "run", "run_id": "a1", "program": "train.py", "args": args})
+sys.exit(agent._run_processes["a1"].wait())
+"""
+
+
+@pytest.mark.nightly
+def test_the_guides_sweep_is_run_by_the_code_of_wandbs_agent(tmp_path: Path) -> None:
+    (text,) = [b.text for b in blocks(ROOT / "docs" / "tracking.md") if b.language == "yaml"]
+    small = "study=agents, data=stories, data.documents=150, trainer.threads=1"
+    text = text.replace("study=agents", small).replace("steps=500", "steps=6")
+    (tmp_path / "sweep.yaml").write_text(text.replace("train.py", f"{ROOT}/train.py"))
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PATH": paths}
+    command = [sys.executable, "-c", AGENT]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    records = offline_records(tmp_path / "runs" / "agents")
+    (started,) = [record["run"] for record in records if record["type"] == "run"]
+    assert (started["run_id"], started["sweep_id"]) == ("a1", "s7")
+    config = started["config"]["update"]
+    assert config["optimizer.lr"] == config["optimizer"]["lr"] == 0.003
+    assert (config["norm"], config["choices"]["norm"], config["seed"]) == ("layernorm",) * 2 + (1,)
+    (folder,) = (tmp_path / "runs" / "agents").glob("layernorm-*-s1-*")
+    totals = [r["summary"].get("update", {}).get("val_loss") for r in records
+              if r["type"] == "summary"]  # fmt: skip
+    assert [*filter(None, totals)] == [files.read_json(folder / "summary.json")["val_loss"]]
+    assert (tmp_path / "wandb" / "sweep-s7" / "config-a1.yaml").is_file()  # git ignores wandb/
 
 
 PARENT = """

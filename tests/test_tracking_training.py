@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 from run_folders import make_study
+from safetensors.torch import load_file
 from test_tracking import CEILING, history, offline_records, rows_of
 
 from transformer_norms import cli as command
+from transformer_norms import load
 from transformer_norms.files import read_json
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
@@ -31,6 +34,7 @@ class Html(Settings): pass
 class Run:
     summary = dict()
     def define_metric(self, *names, **options): pass
+    def write_logs(self, text): pass
     def log(self, row, step):
         if {at!r} == "log":
             raise RuntimeError("W&B fails at log")
@@ -110,13 +114,31 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     code, run = trained(tmp_path / "run", "tracking.mode=offline")
     assert started[0].wait() == -signal.SIGKILL
     assert (code, result(run)) == alone
-    for _ in range(2):
-        assert main(["sync", str(run), "--mode", "offline"]) == 0
+    for more in (["--model"], []):  # what was asked for once stays
+        assert main(["sync", str(run), "--mode", "offline", *more]) == 0
     records = offline_records(run.parent)
     assert history(records) == rows_of(run)
+    check_model(records, run, tmp_path / "downloaded")
+    assert not {"stats", "output_raw"} & {record["type"] for record in records}
     assert sum(record["type"] == "run" for record in records) == 1
     curves = [r for r in records if r["type"] == "files" and "view/curve" in str(r["files"])]
     assert len(curves) == 1
+
+
+def check_model(records: list[dict[str, Any]], run: Path, folder: Path) -> None:
+    """The artifact, laid out as its manifest says, loads as the run does, without the optimizer."""
+    (artifact,) = [record["artifact"] for record in records if record["type"] == "artifact"
+                   if record["artifact"]["type"] == "model"]  # fmt: skip
+    assert set(artifact["aliases"]) == {"final", "step-6", "latest"}
+    for entry in artifact["manifest"]["contents"]:
+        (folder / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / entry["path"]).write_bytes(Path(entry["local_path"]).read_bytes())
+    weights = load_file(run / "checkpoints" / "step-00000006" / "model.safetensors")
+    model = load(folder).state_dict()
+    assert weights.keys() <= model.keys()
+    assert all(torch.equal(model[name], tensor) for name, tensor in weights.items())
+    assert not [*folder.rglob("optimizer.safetensors")]
+    assert [*run.rglob("optimizer.safetensors")]
 
 
 def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:

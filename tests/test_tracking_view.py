@@ -9,6 +9,7 @@ from wandb_stand_in import StandIn, end, metrics, run, stand_in, study, write
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking.__main__ import main, sync
 from transformer_norms.tracking.folders import view_of
+from transformer_norms.tracking.mirror import take_agent
 from transformer_norms.tracking.view import View
 
 
@@ -235,3 +236,31 @@ def test_a_report_is_shown_once_and_again_when_it_has_changed(
     assert [fields["job_type"] for fields in of_report] == ["report", "report"]
     assert {(fields["name"], fields["group"]) for fields in of_report} == {("study", "study")}
     assert len({of_run["id"], *(fields["id"] for fields in of_report)}) == 2
+
+
+def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_keeps_it(
+    run: Path, stand_in: StandIn, metrics: MetricsFile, tmp_path: Path
+) -> None:
+    typed = tmp_path / "config-a1.yaml"
+    typed.write_text("wandb_version: 1\noptimizer.lr: {desc: null, value: 0.003}\n")
+    environment = {
+        "WANDB_SWEEP_ID": "s7", "WANDB_RUN_ID": "a1", "WANDB_SWEEP_PARAM_PATH": str(typed),
+        "WANDB_PROJECT": "norms", "WANDB_ENTITY": "us",
+    }  # fmt: skip
+    assert not take_agent({"WANDB_RUN_ID": "a1"})
+    kept = take_agent(environment)
+    assert set(environment) == {"WANDB_PROJECT", "WANDB_ENTITY"}
+    write(metrics, range(1, 4))
+    live = view_of(run, "offline", kept)
+    live.update()
+    live._release()  # the mirror is killed, before the run has ended
+    end(run)
+    assert sync([run], "offline") == 0
+    for fields in stand_in.started:
+        assert (fields["id"], fields["project"], fields["entity"]) == ("a1", "norms", "us")
+        assert (fields["settings"].sweep_id, fields["config"]["optimizer.lr"]) == ("s7", 0.003)
+    assert len(stand_in.started) == 2
+    # The same run, asked for by another agent, is shown to that one as well.
+    other = {"agent": kept["agent"] | {"run_id": "a2"}}
+    assert view_of(run, "offline", other).update(last=True)
+    assert stand_in.started[-1]["id"] == "a2"

@@ -24,6 +24,8 @@ class StandIn:
         self.in_use: set[str] = set()
         self.defined: dict[str, Any] = {}
         self.exit_codes: list[int] = []
+        self.console: list[str] = []
+        self.artifacts: list[tuple[str, str, list[str], dict[str, str]]] = []
         self.server: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
@@ -62,7 +64,14 @@ class StandIn:
             shown = {step: {k: _plain(v) for k, v in row.items()} for step, row in rows.items()}
             (part / "rows.json").write_text(json.dumps(shown))
 
-        return SimpleNamespace(log=log, finish=finish, summary={}, define_metric=define_metric)
+        return SimpleNamespace(
+            log=log, finish=finish, summary={}, define_metric=define_metric,
+            write_logs=self.console.append, log_artifact=self.keep_artifact,
+        )  # fmt: skip
+
+    def keep_artifact(self, artifact: Any, aliases: list[str]) -> None:
+        paths = {entry.path: entry.local_path for entry in artifact.manifest.entries.values()}
+        self.artifacts.append((artifact.name, artifact.type, aliases, paths))
 
     def rows(self) -> dict[int, dict[str, Any]]:
         """The rows of the only part there is."""

@@ -28,6 +28,7 @@ from transformer_norms.text_tables import COLUMNS
 PROGRAM = "transformer-norms"
 POWER = "--power"
 INTERRUPTED = 130  # a shell's code of a command that Ctrl-C ended
+ENDED = ("finished", "diverged")
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
 
@@ -214,6 +215,8 @@ def _run(arguments: Sequence[str]) -> int:
             "torchrun starts one run in many processes, and this is a sweep; start it with python "
             "(launcher=pool runs several runs at a time, launcher=slurm on a cluster)"
         )
+    if many and processes.has_agent():
+        raise ConfigError("an agent of a W&B sweep starts single runs, and this is a sweep of ours")
     if typed.power:
         return _print_power(typed.overrides, many)
     if many:
@@ -228,7 +231,9 @@ def _run(arguments: Sequence[str]) -> int:
     }
     if processes.rank() == 0:
         print(json.dumps(answer, allow_nan=False), flush=True)
-    return CODES[summary["status"]]
+    # To an agent a run that diverged is a result; several failures would end it.
+    ended = processes.has_agent() and summary["status"] in ENDED
+    return 0 if ended else CODES[summary["status"]]
 
 
 def _train(overrides: Sequence[str]) -> dict[str, Any]:
@@ -242,9 +247,12 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
 
     if config.tracking.type == "none" or processes.rank() > 0:
         return train(config)
-    mirror = Mirror(config.tracking.mode)
+    mirror = Mirror(config.tracking.mode, with_model=config.tracking.model != "none")
     try:
-        return train(config, mirror.follow, finish=mirror.close)
+        summary = train(config, mirror.follow, finish=mirror.close)
+        if processes.has_agent() and summary["status"] in ENDED:
+            mirror.follow(Path(summary["folder"]))  # a run that had ended before, of another agent
+        return summary
     finally:
         mirror.close()
 
@@ -268,14 +276,26 @@ def _run_sweep(overrides: Sequence[str]) -> int:
     from transformer_norms.config.overrides import as_hydra_reads
 
     overrides = [as_hydra_reads(text) for text in overrides]
+    command = ["-m", *overrides, *search_path(_plugins_folder(overrides))]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
-    else:
-        from transformer_norms.sweep.drive import plan_sweep
+        return _run_search(command)
+    from transformer_norms.sweep.drive import plan_sweep
 
-        plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
-    return _run_hydra(["-m", *overrides, *search_path(_plugins_folder(overrides))])
+    plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
+    return _run_hydra(command)
+
+
+def _run_search(command: Sequence[str]) -> int:
+    """Runs a sweeper that is not ours, such as Optuna's, and reports its study."""
+    from transformer_norms.config.compose import compose
+
+    study = compose([text for text in command if text.startswith("study=")]).study
+    _run_hydra(command)
+    from transformer_norms.sweep.ending import end_search
+
+    return end_search(Path("runs") / study)
 
 
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
@@ -320,13 +340,13 @@ def _run_job(config: Any) -> Any:
     optimizes receives the validation loss, and infinity for a run that diverged."""
     from hydra.core.hydra_config import HydraConfig
 
+    from transformer_norms.sweep.launching import run_job, shorten
+
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     if "transformer_norms" in str(hydra.sweeper.get("_target_")):
-        from transformer_norms.sweep.launching import run_job
-
         return run_job(overrides)
-    summary = _train(overrides)
+    summary = _train([shorten(text) for text in overrides])
     if summary["status"] == "preempted":
         raise SystemExit(CODES["preempted"])
     return summary["val_loss"] if summary["status"] == "finished" else float("inf")

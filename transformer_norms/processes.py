@@ -1,6 +1,8 @@
-"""What torchrun says of this process in its environment. Nothing here imports torch."""
+"""What torchrun, or the agent of a W&B sweep, says of this process in its environment. Nothing here
+imports torch."""
 
 import os
+from collections.abc import Mapping
 
 from transformer_norms.errors import ConfigError
 
@@ -37,3 +39,8 @@ def check_launch(parallel: str) -> None:
             f"parallel=none: torchrun started {count()} process{'es' * (count() > 1)} for this "
             "run; type parallel=ddp or parallel=fsdp, or start it with python"
         )
+
+
+def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether an agent of a W&B sweep started this process, for a run that it names."""
+    return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))

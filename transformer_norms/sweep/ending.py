@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.progress import say
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.summary import ENDED, read_summary
 from transformer_norms.sweep.planning import Job
@@ -46,6 +47,18 @@ def end_sweep(
     return 1 if lacks_runs and code != AGAIN else code
 
 
+def end_search(study: Path) -> int:
+    """Reports the runs of a study that another sweeper of Hydra has made, such as Optuna's. Prints
+    one line of JSON on stdout and returns the exit code."""
+    report, code = _write_report(study, say)
+    summaries = [read_summary(file.parent) for file in study.glob("*/summary.json")]
+    counts = Counter[str](summary.status for summary in summaries if summary)
+    answer = {"study": study.name, "runs": counts.total()}
+    answer |= {status: counts[status] for status in (*ENDED, "failed")}
+    print(json.dumps(answer | {"report": report}), flush=True)
+    return code
+
+
 def _status(job: Job, failed: Mapping[Path, str]) -> str:
     summary = read_summary(job.folder)
     status = summary.status if summary else "missing"
@@ -54,12 +67,13 @@ def _status(job: Job, failed: Mapping[Path, str]) -> str:
     return "failed" if status == "failed" or job.folder in failed else "missing"
 
 
-def _write_report(record: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
-    """The report's path, relative to the current folder, and an exit code."""
+def _write_report(study: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
+    """Reports a sweep's record or a folder of runs. Returns the report's path, relative to the
+    current folder, and an exit code."""
     try:
         from transformer_norms.report.table import summary_lines
 
-        path, findings = write_report([record])
+        path, findings = write_report([study])
         for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}"]:
             say(line)
     except ConfigError as error:

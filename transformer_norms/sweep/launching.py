@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from transformer_norms.sweep.planning import Job
 # `status` (finished, diverged, preempted, busy, failed); of a failed job its `error` in one line
 # and, where there is one, its `traceback`.
 Answer = dict[str, Any]
+_TYPED_DIGITS = 10
 
 
 def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
@@ -78,6 +80,18 @@ def run_job(overrides: Sequence[str]) -> Answer:
         trace = traceback.format_exc()
         return {"status": "failed", "error": describe_error(error), "traceback": trace}
     return {"status": summary["status"]}
+
+
+def shorten(override: str) -> str:
+    """Returns `lr=0.0036370446707501072` as `lr=0.003637`: a number that no person typed, but a
+    sampler drew. Names of variants and tables stay readable, and the run is what they say."""
+    key, _, value = override.partition("=")
+    if len(re.sub(r"\D", "", value)) <= _TYPED_DIGITS:
+        return override
+    try:
+        return f"{key}={float(value):.4g}"
+    except ValueError:
+        return override
 
 
 def record_failure(folder: Path, error: str) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from transformer_norms.cli import Parser, run_command
+from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.tracking.mirror import resolve_mode
 
@@ -20,9 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     late = commands.add_parser("sync", help="mirror what is missing of run folders or studies")
-    late.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    late.add_argument("folders", nargs="+", type=find_study, metavar="FOLDER")
     late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
-    late.set_defaults(run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ)))
+    late.add_argument("--model", action="store_true", help="keep each trained model there, too")
+    late.set_defaults(
+        run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
+    )
     panels = commands.add_parser("workspace", help="save panels like the report's in a project")
     panels.add_argument("project", metavar="[ENTITY/]PROJECT")
     panels.set_defaults(run=lambda typed: save_workspace(typed.project))
@@ -35,8 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     return run_command(run)
 
 
-def sync(folders: list[Path], mode: str) -> int:
+def sync(folders: list[Path], mode: str, with_model: bool = False) -> int:
     """Completes the view of each run folder, and of the report of each study."""
+    folders = [folder if folder.is_dir() else folder.parent for folder in folders]
     runs = [run.resolve() for folder in folders for run in _run_folders(folder)]
     if mode == "disabled":
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
@@ -46,7 +51,7 @@ def sync(folders: list[Path], mode: str) -> int:
     reports = [folder.resolve() for folder in folders if (folder / "report.html").is_file()]
     failed = 0
     for folder in [*runs, *(study for study in reports if study not in runs)]:
-        view = view_of(folder, mode)
+        view = view_of(folder, mode, {"model": True} if with_model else {})
         if not view.update(last=True):
             outcome = "another process is mirroring it"
         elif view.problem:

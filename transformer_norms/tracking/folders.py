@@ -72,9 +72,9 @@ class RunView(View):
             shown |= {"disable_git": False, "git_commit": summary.commit}
             shown |= {"git_root": str(Path(__file__).parents[2])}
         if (process := _trainer_here(summary)) is not None:
-            live = "x_disable_meta", "x_disable_stats", "disable_code", "save_code"
-            shown = {key: value for key, value in shown.items() if key not in live}
-            shown |= {"x_stats_pid": process, "x_save_requirements": True}
+            del shown["disable_code"], shown["save_code"]  # the environment decides
+            shown |= {"x_disable_meta": False, "x_disable_stats": False, "x_stats_pid": process}
+            shown |= {"x_save_requirements": True}
         if command := self.command():
             shown["program"] = command[0]
         return shown

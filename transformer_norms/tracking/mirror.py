@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from transformer_norms import processes
+
 _EXIT_SECONDS = 5.0
-_AGENT_SECONDS = 300.0  # a sweep's agent decides by what W&B then has
+_LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
 _ORPHAN_SECONDS = 60  # after the command was killed
 _POLL_SECONDS = 0.5
 # W&B has had two names for its host, and a login may stand under either.
@@ -46,16 +48,11 @@ def _login_is_stored(environment: Mapping[str, str]) -> bool:
     return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
 
 
-def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether an agent of a W&B sweep has started this command."""
-    return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
-
-
 def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
     """Returns the W&B run that the agent of a sweep wants of this command, and the parameters that
     it typed; nothing without an agent. The variables are removed: W&B would otherwise apply them to
     every run that this process shows."""
-    if not has_agent(environment):
+    if not processes.has_agent(environment):
         return {}
     import yaml
 
@@ -76,16 +73,20 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
 class Mirror:
     """Names folders to the background process. Nothing here blocks training or raises."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, with_model: bool = False) -> None:
         self.mode = resolve_mode(mode, os.environ)
-        self._patience = _AGENT_SECONDS if has_agent() else _EXIT_SECONDS
+        self._patience = (
+            _LONG_EXIT_SECONDS if with_model or processes.has_agent() else _EXIT_SECONDS
+        )
+        self._named: set[Path] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
     def follow(self, folder: Path) -> None:
         """Mirrors a run folder, or a study's report, from now on. The first call starts the
-        background process."""
-        if self.mode == "disabled":
+        background process. A folder is named once."""
+        if self.mode == "disabled" or folder in self._named:
             return
+        self._named.add(folder)
         with suppress(OSError):
             if self._process is None:
                 self._process = _start(self.mode)
@@ -110,7 +111,8 @@ class Mirror:
 def _start(mode: str) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
+    # W&B's default is off, unless an account says otherwise; $WANDB_DISABLE_CODE goes before.
+    environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
     process = subprocess.Popen(

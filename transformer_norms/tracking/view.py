@@ -108,7 +108,7 @@ class View(ABC):
 
     @property
     def id(self) -> str:
-        """The id of the W&B run: one that a sweep's agent gave, else a hash of the folder's name."""
+        """The id of the W&B run: that of a sweep's agent, else a hash of the folder's name."""
         return str(self.kept.get("agent", {}).get("run_id", self.key))
 
     def _claim(self) -> bool:
@@ -157,9 +157,9 @@ class View(ABC):
                 if key.startswith(f"{PREFIX}/"):
                     self._run.define_metric(key, step_metric="tokens", hidden=True)
                     self._hidden.add(key)
-            self._write_console(self.console(row))
-            step = row.pop("step")
+            lines, step = self.console(row), row.pop("step")
             self._run.log(row, step=step)
+            self._write_console(lines)
             self.state["step"] = step
 
     def _write_console(self, lines: str) -> None:
@@ -198,7 +198,9 @@ class View(ABC):
         ours, sys.argv = sys.argv, self.command() or sys.argv  # W&B shows the words of sys.argv
         try:
             return wandb.init(
-                project=agent.get("project") or os.environ.get("WANDB_PROJECT") or "transformer_norms",
+                project=agent.get("project")
+                or os.environ.get("WANDB_PROJECT")
+                or "transformer_norms",
                 entity=agent.get("entity"),
                 id=self.id,
                 reinit="create_new",  # else wandb.init returns a run that is open already
