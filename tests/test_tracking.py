@@ -150,8 +150,10 @@ sweep = yaml.safe_load(open("sweep.yaml"))
 agent = Agent(None, None)
 agent._sweep_command = sweep["command"]
 args = {"norm": {"value": "layernorm"}, "optimizer.lr": {"value": 0.003}, "seed": {"value": 1}}
-agent._command_run({"type": "run", "run_id": "a1", "program": "train.py", "args": args})
-sys.exit(agent._run_processes["a1"].wait())
+for name in ("a1", "a2"):  # the second asks for a run that has ended
+    agent._command_run({"type": "run", "run_id": name, "program": "train.py", "args": args})
+    if code := agent._run_processes[name].wait():
+        sys.exit(code)
 """
 
 
@@ -166,15 +168,16 @@ def test_the_guides_sweep_is_run_by_the_code_of_wandbs_agent(tmp_path: Path) -> 
     command = [sys.executable, "-c", AGENT]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     records = offline_records(tmp_path / "runs" / "agents")
-    (started,) = [record["run"] for record in records if record["type"] == "run"]
+    started, later = [record["run"] for record in records if record["type"] == "run"]
     assert (started["run_id"], started["sweep_id"]) == ("a1", "s7")
+    assert (later["run_id"], later["sweep_id"]) == ("a2", "s7")
     config = started["config"]["update"]
     assert config["optimizer.lr"] == config["optimizer"]["lr"] == 0.003
     assert (config["norm"], config["choices"]["norm"], config["seed"]) == ("layernorm",) * 2 + (1,)
     (folder,) = (tmp_path / "runs" / "agents").glob("layernorm-*-s1-*")
     totals = [r["summary"].get("update", {}).get("val_loss") for r in records
               if r["type"] == "summary"]  # fmt: skip
-    assert [*filter(None, totals)] == [files.read_json(folder / "summary.json")["val_loss"]]
+    assert [*filter(None, totals)] == 2 * [files.read_json(folder / "summary.json")["val_loss"]]
     assert (tmp_path / "wandb" / "sweep-s7" / "config-a1.yaml").is_file()  # git ignores wandb/
 
 

@@ -6,6 +6,7 @@ import pytest
 from run_folders import config_of, make_run
 from wandb_stand_in import StandIn, end, metrics, run, stand_in, study, write
 
+from transformer_norms import cli
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking.__main__ import main, sync
 from transformer_norms.tracking.folders import view_of
@@ -264,3 +265,25 @@ def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_kee
     other = {"agent": kept["agent"] | {"run_id": "a2"}}
     assert view_of(run, "offline", other).update(last=True)
     assert stand_in.started[-1]["id"] == "a2"
+
+
+def test_what_wandbs_own_sync_has_uploaded_is_not_written_anew(
+    run: Path, stand_in: StandIn, metrics: MetricsFile
+) -> None:
+    write(metrics, range(1, 4))
+    end(run)
+    assert sync([run], "offline") == 0
+    (part,) = run.parent.glob("wandb/offline-run-*")
+    (part / "run-x.wandb.synced").touch()  # as `wandb sync` leaves it
+    stand_in.reachable = True
+    assert sync([run], "online") == 0
+    assert stand_in.modes == ["offline"]
+
+
+def test_an_agent_starts_no_sweep_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s7")
+    monkeypatch.setenv("WANDB_RUN_ID", "a1")
+    assert cli.main(["-m", "seed=0,1"]) == 2
+    assert "agent" in capsys.readouterr().err
