@@ -56,6 +56,10 @@ CASES = {
         {**ODD, "tie_word_embeddings": True, "mlp_bias": True},
         {**MODERN, "hidden_act": "gelu"},
     ],
+    "arcee": [
+        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "mlp_bias": True},
+        {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},
+    ],
     "mistral": [
         {**GROUPED, **rope(), "head_dim": 10, "sliding_window": CONTEXT},
         {**ODD, "sliding_window": None, "tie_word_embeddings": True, "rms_norm_eps": 3e-3},

@@ -38,7 +38,7 @@ def trained(tmp_path, monkeypatch, *more):
 @pytest.mark.parametrize(
     "more",
     [
-        ["tokenizer=byte", "model.kv_heads=2", "mlp=swiglu", "trainer.steps=30"],
+        ["tokenizer=byte", "model.kv_heads=2", "trainer.steps=30"],
         ["tokenizer=bpe", "tokenizer.vocab_size=290", "preset=gpt2", "trainer.steps=30"],
     ],
     ids=["byte", "bpe"],
@@ -63,6 +63,18 @@ def test_transformers_writes_the_same_text_from_the_folder_alone(
     found = theirs.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)[0].tolist()
     assert found == expected
     assert words.decode(found) == own.decode(expected)
+    for settings in (theirs.config, theirs.generation_config):
+        assert words.convert_ids_to_tokens(settings.eos_token_id) == words.eos_token
+        assert settings.pad_token_id == settings.eos_token_id == words.pad_token_id
+    # Prompts of two lengths in one batch, padded, are continued as each alone.
+    write = transformers.pipeline("text-generation", "out", device="cpu", batch_size=2)
+    prompts = ["the cat", "the dog sat on the"]
+    asked = {"max_new_tokens": 9, "do_sample": False, "return_full_text": False}
+    together = [answer[0]["generated_text"] for answer in write(prompts, **asked)]
+    for prompt, text in zip(prompts, together, strict=True):
+        ids = own.encode(prompt)
+        alone = generate(ours, torch.tensor(ids.astype("int64")), 9, temperature=0)
+        assert text == own.decode(list(alone))
     assert main([folder, "out"]) == 2
     assert "out: is there already" in capfd.readouterr().err
 
@@ -100,6 +112,7 @@ def test_the_end_of_a_document_is_an_id_that_no_text_has(tmp_path):
         assert ours.end == at
         theirs = fast_tokenizer(ours, 32)
         assert (theirs.eos_token, theirs.eos_token_id, len(theirs)) == (END, at, vocab_size)
+        assert (theirs.pad_token, theirs.pad_token_id) == (END, at)
         assert at not in theirs(STRANGE[1])["input_ids"]
         theirs.save_pretrained(tmp_path / str(at))
         import transformers

@@ -107,7 +107,6 @@ OURS = [
     (f"{LLAMA} placement=layerscale placement.learned.b.init=1", "placement=layerscale, changed"),
     (f"{LLAMA} norm=dyt", "norm=dyt, where"),
     (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
-    ("mlp=relu2", "mlp=plain relu2, where llama has gated relu2"),
     (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
     (f"{LLAMA} qk_norm=per_head", "qk_norm=per_head"),
     (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),
@@ -167,6 +166,15 @@ def test_the_family_that_was_asked_for_says_what_it_is_not():
     line = line_of(to_hf, model, "qwen3")
     assert line == "transformers has no such model: qk_norm=none, where qwen3 has head"
     assert "did you mean 'qwen3'" in line_of(to_hf, model, "qwen33")
+
+
+def test_the_default_recipe_is_a_model_of_theirs():
+    model = build_model(compose(["model=tiny", "trainer.precision=fp64"]), 37)
+    theirs = to_hf(model)
+    assert type(theirs).__name__ == "ArceeForCausalLM"
+    tokens = torch.arange(30)[None] % 37
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])

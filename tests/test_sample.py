@@ -9,7 +9,7 @@ import torch
 from transformer_norms import build_model, compose, train
 from transformer_norms.commands.demo import OPENINGS, REFERENCES, demo
 from transformer_norms.hf.__main__ import main as export
-from transformer_norms.sample import generate, main
+from transformer_norms.sample import generate, main, narrow
 
 TEXT = "the cat sat on the mat and the dog sat on the log " * 60
 
@@ -58,7 +58,40 @@ def test_the_cache_changes_no_choice():
         seen.append(chosen)
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["FOLDER", "--tokens", "0"]])
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (0, 0.7), (40, 0.35), (99, 1.0), (1, 0.1)])
+def test_top_k_and_top_p_leave_the_tokens_that_transformers_leaves(top_k, top_p):
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    generator = torch.Generator().manual_seed(0)
+    for spread in (0.1, 1.0, 9.0):
+        logits = spread * torch.randn(61, generator=generator).double()
+        logits[7] = logits[31]  # of two that are as likely either may be the last
+        theirs = logits[None]
+        if top_k:
+            theirs = TopKLogitsWarper(top_k)(None, theirs)
+        theirs = TopPLogitsWarper(top_p)(None, theirs)[0]
+        torch.testing.assert_close(narrow(logits, top_k, top_p), theirs, rtol=0, atol=0)
+
+
+def test_only_the_tokens_that_are_left_are_drawn(folder, capsys):
+    texts = []
+    for more in (["--temperature", "0"], ["--top-k", "1"], ["--top-p", "1e-9"], []):
+        main([str(folder), "--prompt", "the", "--tokens", "30", "--temperature", "5", *more])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2] != texts[3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere"],
+        ["FOLDER", "--tokens", "0"],
+        ["FOLDER", "--top-k", "-1"],
+        ["FOLDER", "--top-p", "0"],
+        ["FOLDER", "--top-p", "1.5"],
+        ["FOLDER", "--temperature", "nan"],
+    ],
+)
 def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
     assert main([text.replace("FOLDER", str(folder)) for text in arguments]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

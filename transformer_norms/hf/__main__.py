@@ -34,9 +34,13 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
         exported = to_hf(model)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"{folder}: {error}") from None
-    exported.config.eos_token_id = exported.generation_config.eos_token_id = words.end
+    spelled = fast_tokenizer(words, model.context)
+    for settings in (exported.config, exported.generation_config):
+        settings.eos_token_id, settings.pad_token_id = spelled.eos_token_id, spelled.pad_token_id
     exported.save_pretrained(out)
-    fast_tokenizer(words, model.context).save_pretrained(out)
+    spelled.save_pretrained(out)
+    if words.end is None:
+        print("tokenizer: the text was one stretch, so eos and pad are the byte 0", file=sys.stderr)
     if isinstance(words, RankTokenizer) and (count := uncertain(words.ranks)):
         print(f"tokenizer: exact but for {count} pieces that repeat themselves", file=sys.stderr)
     print(json.dumps({"folder": out, "class": type(exported).__name__}))

@@ -236,6 +236,15 @@ FAMILIES = (
         lines(BASE + PRE_NAMES),
     ),
     Family(
+        "arcee",
+        (
+            norm("rmsnorm", **PRE),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, activation("hidden_act", "plain"), ROTARY),
+            biases({"attention_bias": ATTENTION, "mlp_bias": "up down"}),
+        ),
+        lines(BASE + PRE_NAMES),
+    ),
+    Family(
         "mistral",
         (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
         lines(BASE + PRE_NAMES),

@@ -21,7 +21,11 @@ Spelled = TypeVar("Spelled", str, bytes)
 
 
 def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
-    """transformers' PreTrainedTokenizerFast with our ids; nothing in a text is special to it."""
+    """transformers' PreTrainedTokenizerFast with our ids; nothing in a text is special to it.
+
+    eos and pad are the end of a document. A run whose text is one stretch has no such id; there
+    they are the byte 0. Batches are padded on the left, from where a continuation is read.
+    """
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
     from transformers import PreTrainedTokenizerFast
@@ -30,12 +34,12 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
     pieces = ours.ranks if isinstance(ours, RankTokenizer) else ours.pieces[:256]
     words = ["".join(letters[byte] for byte in piece) for piece in pieces]
     vocabulary = {word: id for id, word in enumerate(words)}
-    special = {}
+    end = letters[0]
     if ours.end is not None:
-        vocabulary[END], special = ours.end, {"eos_token": END}
+        vocabulary[END], end = ours.end, END
     # A word that is a piece is one token, however it is joined, as in tiktoken.
     fast = Fast(models.BPE(vocab=vocabulary, merges=splits(words), ignore_merges=True))
-    if special:
+    if end == END:
         fast.add_special_tokens([AddedToken(END, special=True, normalized=False)])
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if isinstance(ours, RankTokenizer):
@@ -47,7 +51,9 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         model_max_length=context,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
-        **special,
+        eos_token=end,
+        pad_token=end,
+        padding_side="left",
     )
 
 
