@@ -36,7 +36,7 @@ BUDGETS = {
     "report": (
         55,
         "answer browser contrasts deciding error_rates experiments failure moderation noise "
-        "null_study page power report sequence statistics tuning_error verdict watching",
+        "null_study page power report runs sequence statistics tuning_error verdict watching",
     ),
     "tracking": (20, "tracking"),
     "explain": (10, "explain"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformer_norms.config.lone_block import Block as Block
     from transformer_norms.errors import ConfigError as ConfigError
     from transformer_norms.run.loading import load as load
-    from transformer_norms.run.loading import runs as runs
+    from transformer_norms.run.reader import runs as runs
     from transformer_norms.run.run import train as train
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ _HOMES = {
     "build_model": "config.building",
     "train": "run.run",
     "load": "run.loading",
-    "runs": "run.loading",
+    "runs": "run.reader",
 }
 __all__ = ["Block", "ConfigError", "build_model", "compose", "load", "runs", "train"]
 

@@ -88,12 +88,9 @@ def _refuse_different(
     settings count that every two runs must share."""
     differing = {
         key: values
-        for key, values in _differing_settings(first, second).items()
+        for key, values in differing_settings(first, second).items()
         if (_kind(key) or not only_shared) and not _within(key, ignored)
     }
-    prints = first.summary.data.fingerprint, second.summary.data.fingerprint
-    if prints[0] != prints[1]:
-        differing["data.fingerprint"] = prints
     if not differing:
         return
     key = min(differing, key=lambda key: (_rank(key), key))
@@ -105,13 +102,41 @@ def _refuse_different(
     )
 
 
-def _differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
-    """The settings that are not the same in two runs, `none` where one has no such key."""
+def differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
+    """The settings that are not the same in two runs, `none` where one has no such key, and the
+    fingerprints of their tokens if these differ."""
     pairs = {
         key: (first.settings.get(key, "none"), second.settings.get(key, "none"))
         for key in sorted({*first.settings, *second.settings})
     }
+    pairs["data.fingerprint"] = first.summary.data.fingerprint, second.summary.data.fingerprint
     return {key: values for key, values in pairs.items() if values[0] != values[1]}
+
+
+def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
+    """Why the losses of two runs must not be compared, by the rules of a report, a line for each
+    reason. Nothing if they may be."""
+    lines = [
+        f"{run.folder.name} is {run.summary.status}: it has no final loss"
+        for run in (first, second)
+        if not run.finished
+    ]
+    shared = {k: v for k, v in differing_settings(first, second).items() if _kind(k)}
+    lines += [
+        f"{_kind(key)}: {key} is {shorten(value)} and {shorten(second_value)}"
+        for key, (value, second_value) in sorted(shared.items(), key=lambda item: _rank(item[0]))
+    ]
+    alike = first.seed == second.seed and not shared and first.finished and second.finished
+    if alike and first.summary.batch_chain != second.summary.batch_chain:
+        lines.append("batches: the two runs have one seed and have read different batches")
+    return lines
+
+
+def notes_beside(first: SavedRun, second: SavedRun) -> list[str]:
+    """What else differs between two runs, in words: costs and starts of the second, with those of
+    the first in brackets, machine, libraries and code."""
+    costs = _different_costs(second, first)
+    return costs + _different_starts(second, first) + mixture_notes([first, second])
 
 
 def _rank(key: str) -> int:
@@ -188,7 +213,7 @@ def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, An
     if not (variant.ended and baseline.ended):
         return {}
     asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
-    differing = _differing_settings(variant.ended[0], baseline.ended[0])
+    differing = differing_settings(variant.ended[0], baseline.ended[0])
     return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
 
 

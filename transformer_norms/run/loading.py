@@ -1,7 +1,6 @@
-"""Loads run folders as Python objects: a trained model, a table of runs."""
+"""Loads a run folder as Python objects: its trained model and its tokenizer."""
 
 from pathlib import Path
-from typing import Any
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
@@ -10,7 +9,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
-from transformer_norms.run.reader import SavedRun, newest_attempts, read_tokenizer
+from transformer_norms.run.reader import read_tokenizer
 from transformer_norms.training.tensors import load_weights
 
 
@@ -42,21 +41,3 @@ def _check_run_folder(folder: str | Path) -> Path:
         if not (Path(folder) / name).is_file():
             raise ConfigError(f"{folder}: is no run folder; {name} is missing")
     return Path(folder)
-
-
-def runs(folder: str | Path) -> list[dict[str, Any]]:
-    """Returns every run below a folder, as {folder, config, summary, metrics}. Of runs with one
-    identity in one study only the newest attempt is listed. Raises ConfigError if there is no such
-    folder."""
-    if not Path(folder).is_dir():
-        raise ConfigError(f"{folder}: there is no such folder")
-    files = sorted(Path(folder).rglob("summary.json"))
-    return [
-        {
-            "folder": run.folder,
-            "config": run.config,
-            "summary": run.summary.values(),
-            "metrics": run.metrics(),
-        }
-        for run in newest_attempts(SavedRun(file.parent) for file in files)
-    ]

@@ -4,6 +4,7 @@ All readers of runs use this file. A damaged file raises ConfigError, one line w
 """
 
 import json
+import os
 from collections.abc import Iterable
 from functools import cached_property
 from math import inf
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import saved
+from transformer_norms.config.finding import find_study
 from transformer_norms.config.tree import chosen_value
+from transformer_norms.config.tree import flat as flatten
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json
 from transformer_norms.kinds import value_at
@@ -52,6 +55,11 @@ class SavedRun:
     def began(self) -> float:
         """Returns when the run began, in seconds since 1970: when its config.yaml was written."""
         return (self.folder / "config.yaml").stat().st_mtime
+
+    @property
+    def written(self) -> float:
+        """Returns when the run's summary was last written, in seconds since 1970."""
+        return (self.folder / "summary.json").stat().st_mtime
 
     @property
     def finished(self) -> bool:
@@ -115,6 +123,56 @@ class SavedRun:
             return read_metrics(plain_file(file, _METRICS))
         except (OSError, ValueError) as error:
             raise ConfigError(" ".join(str(error).split())) from None
+
+
+def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
+    """Returns every run below a folder, or in the study of that name, as {folder, config, summary,
+    metrics}. Of runs with one identity in one study only the newest attempt is listed.
+
+    With `flat`, a run is one row of plain values: folder, and the resolved config and the summary
+    under dotted names such as `config.model.depth` and `summary.val_loss`. A list is its JSON text.
+    The metrics, which are rows of their own, and the hashes of the code are left out. Raises
+    ConfigError if there is no such folder, or if a run in it is damaged.
+    """
+    place = find_study(folder)
+    place = place if place.is_dir() else place.parent
+    found = newest_attempts(SavedRun(one) for one in run_folders(place))
+    if flat:
+        return [flat_row(run) for run in found]
+    return [
+        {
+            "folder": run.folder,
+            "config": run.config,
+            "summary": run.summary.values(),
+            "metrics": run.metrics(),
+        }
+        for run in found
+    ]
+
+
+def flat_row(run: SavedRun) -> Row:
+    """Returns a run as dotted names with numbers, words, bools or None."""
+    config = {key: value for key, value in run.config.items() if key != "chosen"}
+    summary = {key: value for key, value in run.summary.values().items() if key != "source"}
+    nested = {"config": config, "summary": summary}
+    return {
+        "folder": str(run.folder),
+        **{
+            key: json.dumps(value) if isinstance(value, (list, tuple)) else value
+            for key, value in flatten(nested).items()
+            if value != {}
+        },
+    }
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Returns the run folders below a folder, and the folder itself if it is one, by name."""
+    found = []
+    for place, inside, files in os.walk(folder):
+        if "summary.json" in files:
+            found.append(Path(place))
+            inside.clear()  # a run holds no runs
+    return sorted(found)
 
 
 def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:

@@ -1,0 +1,228 @@
+"""The command `runs compare`: a few runs side by side, and whether their losses may be compared."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.commands.conditions import read_condition, select
+from transformer_norms.commands.differing import chosen_value_of, differing_keys
+from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.config.finding import find_run, runs_below
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
+from transformer_norms.run.reader import SavedRun, newest_attempts
+from transformer_norms.run.sweep_record import value_text
+from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
+
+_ABOUT = """
+Puts runs side by side: the settings that differ, the losses and the costs, and whether the losses
+may be compared. Each run is compared with the first.
+"""
+_EPILOG = """
+RUN is a run's folder, its config.yaml, a part of its name below ./runs, or a condition that one
+run below ./runs fits, such as placement=post. Losses are in nats per token. One pair of runs
+carries no verdict; a report of several seeds does.
+"""
+_LETTERS = "ABCDEFGH"
+# What came of a run: the words for a field of its summary, and how its numbers are written.
+_RESULTS = {
+    "val_loss": ("final val loss", ".4f"),
+    "best_val_loss": ("best val loss", ".4f"),
+    "test_loss": ("test loss", ".4f"),
+    "step": ("steps", ",d"),
+    "tokens": ("tokens", ",d"),
+    "parameters": ("parameters", ",d"),
+    "flops": ("FLOPs", ".3g"),
+    "seconds": ("seconds of training", ",.1f"),
+    "tokens_per_second": ("tokens/s", ",.0f"),
+    "peak_memory": ("peak memory, bytes", ",d"),
+}
+_LOSSES = ("val_loss", "best_val_loss", "test_loss")
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} runs compare", description=_ABOUT, epilog=_EPILOG)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="two runs, or a few more")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing cut")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run_command(partial(_compare, arguments))
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    typed = make_parser().parse_args(arguments)
+    if not 2 <= len(typed.runs) <= len(_LETTERS):
+        raise ConfigError(
+            f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs, such as {PROGRAM} runs "
+            "compare norm=rmsnorm norm=layernorm"
+        )
+    runs = [SavedRun(find_one(text)) for text in typed.runs]
+    folders = [run.folder.resolve() for run in runs]
+    if len(set(folders)) < len(folders):
+        twice = next(run.folder for run, at in zip(runs, folders, strict=True)
+                     if folders.count(at) > 1)  # fmt: skip
+        raise ConfigError(f"{' '.join(typed.runs)}: {twice} is named twice")
+    if typed.json:
+        print_line(json.dumps(_as_values(runs), allow_nan=False, indent=1))
+        return 0
+    for line in _lines(runs):
+        print_line(line)
+    return 0
+
+
+def find_one(text: str) -> Path:
+    """Returns the run that a name, or a condition that no other run fits, stands for."""
+    condition = None if Path(text).exists() else read_condition(text)
+    if condition is None:
+        return find_run(text)
+    fit = select(newest_attempts(_readable(runs_below())), [condition])
+    if len(fit) == 1:
+        return fit[0].folder
+    names = ", ".join(str(run.folder) for run in fit[:4])
+    raise ConfigError(
+        f"{text}: {len(fit)} runs fit, and one is wanted: {names}{' ...' * (len(fit) > 4)}"
+        if fit
+        else f"{text}: no run below ./runs fits"
+    )
+
+
+def _readable(folders: Sequence[Path]) -> list[SavedRun]:
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(SavedRun(folder))
+        except ConfigError:
+            continue  # it is none of the runs that are compared; `runs` names it
+    return runs
+
+
+def _chosen(runs: Sequence[SavedRun]) -> dict[str, list[Any]]:
+    """The keys in which the runs were chosen to differ, with the value of each run."""
+    return {key: [chosen_value_of(run, key) for run in runs] for key in differing_keys(runs)}
+
+
+def _resolved(runs: Sequence[SavedRun], chosen: Sequence[str]) -> dict[str, list[Any]]:
+    """The settings that differ because of what was chosen, with the value of each run."""
+    first, *others = runs
+    keys = dict.fromkeys(key for run in others for key in differing_settings(first, run))
+    return {
+        key: [run.settings.get(key) for run in runs]
+        for key in keys
+        if key not in chosen and key != "data.fingerprint" and not key.endswith(".type")
+    }
+
+
+def _judgements(runs: Sequence[SavedRun]) -> list[tuple[list[str], bool, list[str]]]:
+    """For each run behind the first: why its loss and that of the first must not be compared,
+    whether the two are a pair of one seed, and what else differs."""
+    first, *others = runs
+    return [
+        (obstacles(first, run), first.seed == run.seed, notes_beside(first, run)) for run in others
+    ]
+
+
+def _as_values(runs: Sequence[SavedRun]) -> dict[str, Any]:
+    chosen = _chosen(runs)
+    return {
+        "runs": [
+            {
+                "folder": str(run.folder),
+                "status": run.summary.status,
+                "seed": run.seed,
+                **{name: getattr(run.summary, name) for name in _RESULTS},
+            }
+            for run in runs
+        ],
+        "chosen": chosen,
+        "resolved": _resolved(runs, list(chosen)),
+        "compared_with_the_first": [
+            {"comparable": not reasons, "why_not": reasons, "one_seed": paired, "notes": notes}
+            for reasons, paired, notes in _judgements(runs)
+        ],
+        "verdict": None,
+    }
+
+
+# --------------------------------------------------------------------------------- for a terminal
+
+
+def _lines(runs: Sequence[SavedRun]) -> list[str]:
+    letters = _LETTERS[: len(runs)]
+    lines = [
+        line
+        for letter, run in zip(letters, runs, strict=True)
+        for line in _wrap(f"{letter}  {run.folder} ({run.summary.status})", "   ")
+    ]
+    chosen = _chosen(runs)
+    resolved = _resolved(runs, list(chosen))
+    for title, settings in (("chosen", chosen), ("what comes of it", resolved)):
+        if settings:
+            rows = [[key, *map(_text, values)] for key, values in settings.items()]
+            lines += ["", *wrapped_table([[title, *letters], *rows])]
+    lines += ["", *wrapped_table(_result_rows(runs, letters))]
+    for letter, (reasons, paired, notes) in zip(letters[1:], _judgements(runs), strict=True):
+        lines += ["", *_judgement_lines(letter, reasons, paired, notes)]
+    closing = (
+        f"One run each carries no verdict: another seed may turn the order. {FEWEST} seeds or more "
+        f"of each choice do ({PROGRAM} report STUDY)."
+    )
+    return [*lines, "", *_wrap(closing)]
+
+
+def _result_rows(runs: Sequence[SavedRun], letters: str) -> list[list[str]]:
+    """The table of losses and costs; of two runs with their difference or, for costs, ratio."""
+    two = len(runs) == 2
+    rows = [["results", *letters, *(["B - A"] if two else [])]]
+    for name, (words, form) in _RESULTS.items():
+        values = [getattr(run.summary, name) for run in runs]
+        if all(value is None for value in values):
+            continue
+        cells = ["" if value is None else format(value, form) for value in values]
+        rows.append([words, *cells, *([_difference(name, values)] if two else [])])
+    return rows
+
+
+def _difference(name: str, values: Sequence[float | None]) -> str:
+    first, second = values
+    if first is None or second is None or first == second:
+        return ""
+    if name in _LOSSES:
+        return f"{second - first:+.4f}"
+    return f"{second / first - 1:+.1%}" if first else ""
+
+
+def _judgement_lines(letter: str, reasons: list[str], paired: bool, notes: list[str]) -> list[str]:
+    if reasons:
+        head = f"A and {letter} must not be compared by their losses:"
+        return [*_wrap(head), *(line for reason in reasons for line in _item(reason))]
+    pair = (
+        "They have one seed: the same batches, and the same start wherever names and shapes agree."
+        if paired
+        else "Their seeds differ, so that the difference is partly that of the seeds."
+    )
+    head = (
+        f"A and {letter} may be compared: data, split, tokenizer, evaluation, precision and "
+        f"horizon are the same. {pair}"
+    )
+    lines = _wrap(head)
+    if notes:
+        lines += ["Beside what was chosen they differ in:"]
+    return [*lines, *(line for note in notes for line in _item(note))]
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else value_text(value)
+
+
+def _item(text: str) -> list[str]:
+    return wrap(printable(text), COLUMNS, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return wrap(printable(text), COLUMNS, subsequent_indent=indent, break_on_hyphens=False)
