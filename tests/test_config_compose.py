@@ -98,7 +98,7 @@ def test_every_yaml_belongs_to_an_axis():
     found = {file.relative_to(folder_of_configs()) for file in folder_of_configs().rglob("*.yaml")}
     axes = [*AXES, "norm/head"]
     known = {Path(axis, f"{name}.yaml") for axis in axes for name in options(axis)}
-    assert found == {*known, Path("train.yaml")}
+    assert found == {*known, Path("train.yaml"), Path("other_codebases.yaml")}
 
 
 def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, norms):

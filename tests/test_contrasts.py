@@ -446,9 +446,8 @@ def test_the_command_takes_contrasts_and_the_report_shows_them(tmp_path, monkeyp
     assert Path("study/table.md").read_text() == before
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        "--contrast psot - out: 'psot' names no variant; there are pre, post, out"
+        "--contrast psot - out: did you mean 'post'? 'psot' names no variant; there are pre, post"
     )
-    assert line.endswith("(did you mean 'post'?)")
 
 
 # ------------------------------------------------------------------------------ of a sweep's record
@@ -472,6 +471,7 @@ def test_a_studys_contrasts_are_those_of_its_record_and_the_typed_ones(tmp_path)
     study = read_study([tmp_path], contrasts=["pre - post", "post - pre"])
     assert [one.text for one in study.contrasts] == ["post - pre", "pre - post"]
     (reason,) = study.left_out
-    assert reason.startswith("contrast out - pre: 'out' names no variant; there are pre, post")
-    with pytest.raises(ConfigError, match="--contrast out - pre: 'out' names no variant"):
+    assert reason.startswith("contrast out - pre: ")
+    assert "'out' names no variant; there are pre, post" in reason
+    with pytest.raises(ConfigError, match="--contrast out - pre: .*'out' names no variant"):
         read_study([tmp_path], contrasts=["out - pre"])

@@ -123,7 +123,7 @@ def test_contrasts_whose_variants_are_typed_away_are_left_out_and_said(mine):
     assert fewer.question.contrasts == ["out - pre"]
     (remark,) = fewer.remarks
     assert "left out" in remark
-    assert "post - out: 'post' names no variant" in remark
+    assert "'post' names no variant" in remark
     # A further axis leaves no term that names one variant.
     assert mine(content, "norm=rmsnorm,dyt").question.contrasts == []
 

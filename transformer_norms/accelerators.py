@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import nearest
+from transformer_norms.names import did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def find_accelerator(name: str) -> Accelerator:
     if name.lower() in by_name:
         return ACCELERATORS[by_name[name.lower()]]
     begun = [one for one in by_name if name and one.startswith(name.lower())]
-    near = [f" (did you mean {by_name[one]!r}?)" for one in begun[:1] or nearest(name, by_name)]
+    near = did_you_mean(by_name[one] for one in begun[:1] or nearest(name, by_name))
     raise ConfigError(
-        f"--accelerator {name}: there is no such accelerator; there are "
-        f"{', '.join(ACCELERATORS)}{''.join(near)}"
+        f"--accelerator {name}: {near}there is no such accelerator; there are "
+        f"{', '.join(ACCELERATORS)}"
     )
 
 

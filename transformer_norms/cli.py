@@ -205,7 +205,12 @@ def _run(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         make_parser(_plugins_folder(arguments)).print_help()
         return 0
-    typed = make_parser().parse_intermixed_args(arguments)
+    parser = make_parser()
+    if any(argument.startswith("-") for argument in arguments):
+        from transformer_norms.config.overrides import check_flags
+
+        check_flags(arguments, parser.flags)
+    typed = parser.parse_intermixed_args(arguments)
     if any(argument.partition("=")[0] in _HYDRA for argument in arguments):
         return _run_hydra_flag(arguments)
     named = any(text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides)

@@ -3,10 +3,11 @@ that there is not."""
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -82,6 +83,14 @@ def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: current_name(key, value) for key, value in values.items()}
 
 
+def option_name(axis: str, typed: Any) -> Any:
+    """Returns today's name of an option that was typed as a name or as its file: quick.yaml or
+    configs/sweep/quick.yaml is quick."""
+    if axis in AXES and isinstance(typed, str):
+        typed = re.sub(rf"^(?:(?:\./)?configs/{axis}/)?([\w.-]+)\.ya?ml$", r"\1", typed)
+    return current_name(axis, typed)
+
+
 def former_names(axis: str, name: object) -> list[str]:
     """Returns the names that an option had before."""
     return [former for former, current in RENAMED.get(axis, {}).items() if current == name]
@@ -103,12 +112,65 @@ def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """`there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm (did you mean 'rmsnorm'?)`"""
+    """`did you mean 'rmsnorm'? there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm`"""
     known = list(known)
-    return f"there is no {kind} {str(name)!r}; there are {', '.join(known)}{hint(name, known)}"
+    return f"{suggestion(name, known, kind)}there is no {kind} {str(name)!r}; {_listed(known)}"
 
 
-def hint(name: object, known: Iterable[str]) -> str:
-    """` (did you mean 'rmsnorm'?)`, or nothing where no known name is near."""
-    near = nearest(str(name), known)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+def _listed(known: list[str]) -> str:
+    return f"there are {', '.join(known)}" if known else "there are none"
+
+
+def suggestion(name: object, known: Iterable[str], kind: str = "") -> str:
+    """Returns `did you mean 'rmsnorm'? `, or nothing where no name is near. A word of another
+    codebase for a value of the key or axis `kind` comes before names that look alike."""
+    return did_you_mean(theirs(name, kind) or nearest(str(name), known), name)
+
+
+def did_you_mean(near: Iterable[str], name: object = "") -> str:
+    """Returns `did you mean 'adamw' or 'muon' (Lion is not built)? `, or nothing."""
+    names = " or ".join(repr(one) for one in near)
+    remark = other_codebases().remarks.get(spelling(name)) if names else None
+    return f"did you mean {names}{f' ({remark})' if remark else ''}? " if names else ""
+
+
+def theirs(name: object, kind: str = "") -> list[str]:
+    """Returns our words for a word of another codebase: for a value of the key or axis `kind`, or
+    for a key."""
+    known = other_codebases()
+    words = known.values.get(kind, {}) if kind else known.keys
+    return words.get(spelling(name), [])
+
+
+def spelling(name: object) -> str:
+    """Returns a word without what does not count in it: pre-norm, PreNorm and pre_norm are one."""
+    return re.sub(r"[-_ ]", "", str(name)[:200]).lower()
+
+
+class OtherCodebases(NamedTuple):
+    """configs/other_codebases.yaml, by their words."""
+
+    keys: dict[str, list[str]]
+    values: dict[str, dict[str, list[str]]]
+    remarks: dict[str, str]
+    goes_with: dict[str, str]
+
+
+@cache
+def other_codebases() -> OtherCodebases:
+    text = (folder_of_configs() / "other_codebases.yaml").read_text(encoding="utf-8")
+    held = yaml.safe_load(text)
+    return OtherCodebases(
+        _by_their_word(held["keys"]),
+        {key: _by_their_word(values) for key, values in held["values"].items()},
+        {spelling(word): remark for word, remark in held["remarks"].items()},
+        held["goes_with"],
+    )
+
+
+def _by_their_word(ours: Mapping[str, Sequence[object]]) -> dict[str, list[str]]:
+    words: dict[str, list[str]] = {}
+    for our, their_words in ours.items():
+        for word in their_words:
+            words.setdefault(spelling(word), []).append(our)
+    return words

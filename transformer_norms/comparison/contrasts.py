@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import hint, unknown
+from transformer_norms.names import suggestion, unknown
 from transformer_norms.run.sweep_record import Values, words_of
 from transformer_norms.text_tables import printable
 
@@ -200,8 +200,8 @@ def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str
         raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
     single = [words[0] for each in known.values() for words in each]
     strange = [word for word in words if not any(_is_among(word, each) for each in known.values())]
-    near = hint(strange[0], dict.fromkeys(single)) if strange else hint(" ".join(words), known)
-    raise ConfigError(f"{term} names no variant; there are {_listed(variants)}{near}")
+    near = suggestion(strange[0], single) if strange else suggestion(" ".join(words), known)
+    raise ConfigError(f"{near}{term} names no variant; there are {_listed(variants)}")
 
 
 def _is_among(word: str, words: Sequence[Words]) -> bool:

@@ -29,7 +29,7 @@ from transformer_norms.names import (
     RENAMED,
     current_names,
     folder_of_configs,
-    hint,
+    nearest,
     option_files,
     options,
     unknown,
@@ -283,7 +283,8 @@ def _launchers_with(typed: Iterable[str]) -> str:
         return f" ({names} {'have' if ' and ' in names else 'has'} that key)"
     chosen = [content for name, content in files.items() if f"launcher={name}" in typed]
     known = chosen[0].get("launcher", {}) if chosen else {}
-    return next((hint(key, known) for key in sorted(keys - known.keys())), "")
+    near = (nearest(key, known) for key in sorted(keys - known.keys()))
+    return next((f" (did you mean {one[0]!r}?)" for one in near if one), "")
 
 
 @lru_cache(maxsize=256)

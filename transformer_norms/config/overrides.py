@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,7 +19,16 @@ from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import ROLES
-from transformer_norms.names import AXES, RENAMED, current_name, nearest, option_files, unknown
+from transformer_norms.names import (
+    AXES,
+    did_you_mean,
+    nearest,
+    option_files,
+    option_name,
+    other_codebases,
+    theirs,
+    unknown,
+)
 from transformer_norms.training.settings import GROUPS
 
 
@@ -44,17 +55,52 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
     if isinstance(overrides, str):
         raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as [{overrides!r}]")
     typed: dict[str, Typed] = {}
+    overrides = list(overrides)
+    check_pairs(overrides)
     for text in overrides:
         override = parse_one(text)
         if override.is_sweep_override():
             raise ConfigError(f"{text}: several values are a sweep; type -m before them")
         key = override.key_or_group
-        value = current_name(key, _plain(override.value()))
+        value = option_name(key, _plain(override.value()))
         if key in typed and typed[key].value != value:
             raise ConfigError(f"{key} is typed twice: {typed[key]} and {text}")
         _refuse_unusable(key, value, text)
         typed[key] = Typed(key, value, text.partition("=")[2])
     return list(typed.values())
+
+
+def check_pairs(words: Sequence[str]) -> None:
+    """Raises ConfigError for a key and a value that are typed as two words."""
+    for text, following in zip_longest(words, words[1:], fillvalue=""):
+        _refuse_without_equals(text, following)
+
+
+def _refuse_without_equals(text: object, following: object) -> None:
+    """Raises ConfigError for `norm rmsnorm` and `norm: rmsnorm`, and says how they are typed."""
+    key, colon, value = str(text).partition(":")
+    if isinstance(text, str) and "=" not in text and _is_key(key):
+        value = value or (str(following) if "=" not in str(following) else "") or "VALUE"
+        ours = (theirs(key) or [key])[0]
+        typed = ours if "=" in ours else f"{ours}={value.strip()}"
+        raise ConfigError(f"{text!r}: did you mean {typed!r}? a setting is one word, KEY=VALUE")
+
+
+def _is_key(word: str) -> bool:
+    known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
+    return word in known or bool(re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", word) or theirs(word))
+
+
+def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
+    """Raises ConfigError for a setting that is typed as a flag, such as `--norm rmsnorm`."""
+    for text, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        flag, equals, value = text.partition("=")
+        key = flag.lstrip("-").replace("-", "_")
+        if flag.startswith("-") and flag not in flags and _is_key(key):
+            if not equals:
+                value = following if following and following[0] != "-" else "VALUE"
+            near = [one if "=" in one else f"{one}={value}" for one in theirs(key) or [key]]
+            raise ConfigError(f"{text}: {did_you_mean(near, key)}a setting has no dashes")
 
 
 def parse_one(text: str) -> Override:
@@ -97,11 +143,13 @@ _WITH_FORMULAS = (
 
 def as_hydra_reads(text: str) -> str:
     """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by the names that their files
-    have today, and `placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs,
-    around each of several equations and around each word inside `{...}` and `[...]`."""
+    have today, ~/ as the home folder, and `placement.equation=norm(x + f(x))` with the quotes that
+    Hydra's parser needs, around each of several and around each word in `{...}` and `[...]`."""
     key, _, value = text.partition("=")
-    if key in RENAMED:
-        return f"{key}={re.sub(_OPTION, lambda found: current_name(key, found[0]), value)}"
+    if key in AXES and value:
+        return f"{key}={re.sub(_OPTION, lambda found: option_name(key, found[0]), value)}"
+    value = re.sub(_HOME, lambda _: str(Path.home()), value)
+    text = f"{key}={value}" if value else text
     has_brackets = key in _WITH_FORMULAS and "(" in value
     if not (key in _WITH_EQUATIONS or has_brackets) or re.search(r"""['"]|^choice\(""", value):
         return text
@@ -133,7 +181,8 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-_OPTION = re.compile(r"[\w.-]+")
+_OPTION = re.compile(r"[\w./-]+")
+_HOME = re.compile(r"""(?<![^,['"])~(?=/|$)""")
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
@@ -228,14 +277,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def _no_such_key(pair: Typed, config: DictConfig) -> str:
-    known = [*_keys_and_inner_keys(config), *AXES, "config"]
-    last = pair.key.rpartition(".")[2]
-    near = [key for key in known if key.rpartition(".")[2] == last][:1] or nearest(pair.key, known)
-    hint = f" (did you mean '{near[0]}'?)" if near else ""
-    axis, _, own = pair.key.partition(".")
-    if axis in AXES and "." not in own and (name := _option_with(axis, own)):
-        hint = f" ({axis}={name} has it)"
-    parent = pair.key.rpartition(".")[0]
+    parent, _, last = pair.key.rpartition(".")
     if parent == "init.std":
         return f"{pair}: {unknown('role', last, _STD)}"
     node = OmegaConf.select(config, parent) if parent else None
@@ -243,13 +285,34 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
         allowed = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"
     else:
         allowed = f"axes are {', '.join(AXES)}"
-    return f"{pair}: there is no key '{pair.key}'; {allowed}{hint}"
+    axis, _, own = pair.key.partition(".")
+    if axis in AXES and "." not in own and (names := _options_with(axis, own, pair.key)):
+        near = f"type {names[0]} too; "
+        allowed = f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} it; {allowed}"
+    else:
+        near = did_you_mean(_near_keys(pair.key, config), last)
+    return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
 
 
-def _option_with(axis: str, key: str) -> str | None:
-    """Returns the first name of an axis whose file holds `key`."""
+def _near_keys(key: str, config: DictConfig) -> list[str]:
+    """Returns the keys that a wrong key may mean: the same word elsewhere, a word of another
+    codebase, a key that looks alike in the same node, or anywhere."""
+    known = [*_keys_and_inner_keys(config), *AXES, "config"]
+    parent, _, last = key.rpartition(".")
+    beside = [one for one in known if parent and one.startswith(f"{parent}.")]
+    deeper = OmegaConf.select(config, parent) if parent and not beside else None
+    if isinstance(deeper, DictConfig):
+        beside = [f"{parent}.{one}" for one in to_dict(deeper)]
+    same = [one for one in known if one.rpartition(".")[2] == last]
+    return theirs(last) or same[:1] or nearest(key, beside) or nearest(key, known)
+
+
+def _options_with(axis: str, key: str, dotted: str) -> list[str]:
+    """Returns AXIS=NAME for each option whose file holds `key`, the most usual one first."""
     files = option_files(axis).items()
-    return next((name for name, file in files if key in OmegaConf.load(file)), None)
+    names = [f"{axis}={name}" for name, file in files if key in OmegaConf.load(file)]
+    first = other_codebases().goes_with.get(dotted)
+    return sorted(names, key=lambda name: name != first)
 
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:

@@ -152,7 +152,7 @@ class _Resolving:
             word = self.brings.get("qk_norm", "none")
         if word not in ("none", *SHARES, "l2"):
             known = ("auto", "none", *SHARES, "l2")
-            raise ConfigError(f"qk_norm: {unknown('choice', word, known)}")
+            raise ConfigError(f"qk_norm: {unknown('qk_norm', word, known)}")
         sites = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if not sites or word == "none":
             return str(word)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Mark, marks_of, plain
-from transformer_norms.names import nearest, unknown
+from transformer_norms.names import suggestion, unknown
 
 Built = TypeVar("Built")
 Owner = Callable[..., Any]
@@ -99,15 +99,14 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
     if first["type"] == "missing":
         return f"{key} is missing; wanted are {', '.join(known)}"
     errors = [error for error in errors if _key(node, values, error) == key]
+    near = ""
     wanted = [_wanted(error) for error in errors if error["type"] != "literal_error"]
     if listed := [error for error in errors if error["type"] == "literal_error"]:
         allowed = re.findall(r"'(.*?)'", " ".join(error["ctx"]["expected"] for error in listed))
-        near = nearest(str(listed[0]["input"]), allowed)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        wanted.insert(0, f"allowed are {', '.join(allowed)}{hint}")
-    return (
-        f"{key}: {short_text(first['input'])} is not allowed; {', or '.join(dict.fromkeys(wanted))}"
-    )
+        wanted.insert(0, f"allowed are {', '.join(allowed)}")
+        near = suggestion(listed[0]["input"], allowed, key)
+    what = f"{short_text(first['input'])} is not allowed"
+    return f"{key}: {near}{what}; {', or '.join(dict.fromkeys(wanted))}"
 
 
 def _key(node: str, values: Any, error: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_norms.errors import InputError
 from transformer_norms.files import sha256
 from transformer_norms.kinds import Text, Texts
-from transformer_norms.names import Registry, hint
+from transformer_norms.names import Registry, suggestion
 
 CORPORA = Registry("corpus")
 SLICE = 2**25  # bytes of text that one process encodes at once
@@ -266,8 +266,8 @@ def check_field(field: str, features: Any, where: str) -> None:
     columns = list(features)
     if field not in columns:
         raise InputError(
-            f"data.field={field}: {where} has no such column. "
-            f"Columns are {', '.join(columns)}{hint(field, columns)}."
+            f"data.field={field}: {suggestion(field, columns)}{where} has no such column; "
+            f"columns are {', '.join(columns)}"
         )
     kind = str(getattr(features[field], "dtype", features[field]))
     if kind not in ("string", "large_string", "string_view"):

@@ -24,7 +24,7 @@ from transformer_norms.model.sites import (
     Site,
     SubLayerPlan,
 )
-from transformer_norms.names import hint, unknown
+from transformer_norms.names import suggestion, theirs, unknown
 
 BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
 _NUMBERS = frozenset("N R l i d dh m H L".split())
@@ -298,8 +298,8 @@ class Reader:
         if name not in known:
             where = "" if len(self.kinds) > 1 else f" of {self.kind}"
             raise ValueError(
-                f"there is no site '{name}' in {self.source(call)}. Sites inside f{where} are "
-                f"{', '.join(known)}{hint(name, known)}"
+                f"{suggestion(name, known)}there is no site '{name}' in {self.source(call)}; sites "
+                f"inside f{where} are {', '.join(known)}"
             )
         if name in SCALES[self.kind]:
             if not self.is_scalar(node):
@@ -364,9 +364,18 @@ class Reader:
         names = [name_of(call) for call in self.sub_layers(self.tree)]
         if sorted(names) != sorted(wanted):
             each = " and ".join(f"{name}(x)" for name in wanted)
-            self.refuse(f"the equation must contain {each} exactly once; {BLOCK}")
+            pairs = [f"{our} for {their}" for our, their in self.foreign(wanted)]
+            near = f"did you mean {', '.join(pairs)}? " if pairs else ""
+            self.refuse(f"{near}the equation must contain {each} exactly once; {BLOCK}")
 
     # -------------------------------------------------------------------------------------- errors
+
+    def foreign(self, wanted: Collection[str]) -> list[tuple[str, str]]:
+        """Returns each function of the equation that has another name here, behind that name."""
+        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        names = dict.fromkeys(call.func.id for call in calls if isinstance(call.func, ast.Name))
+        pairs = [(our, name) for name in names for our in theirs(name, "placement.equation")]
+        return [(our, name) for our, name in pairs if our in (*wanted, "norm") and our != name]
 
     def refuse(self, why: str, part: ast.AST | None = None) -> NoReturn:
         whole = self.text if len(self.text) <= 120 else f"{self.text[:117]}..."

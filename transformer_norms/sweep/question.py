@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.config.overrides import as_typed, parse, parse_one
+from transformer_norms.config.overrides import as_typed, check_pairs, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
@@ -126,6 +126,8 @@ class Request:
 def read_request(arguments: Iterable[str]) -> Request:
     """Reads KEY=VALUE and KEY=A,B of a command line; ConfigError if they contradict each other."""
     typed: dict[str, list[Any]] = {}
+    arguments = list(arguments)
+    check_pairs(arguments)
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
