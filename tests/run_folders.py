@@ -33,7 +33,7 @@ def config_of(overrides=(), seed=0, **keys):
     """The resolved values, `chosen` beside them, composed once; a
     seed, and dotted keys as `trainer__steps=80`, are put in afterwards."""
     config = copy.deepcopy(composed(tuple(overrides)))
-    config["seed"] = seed
+    config["seed"] = config["chosen"]["seed"] = seed
     if chosen_value(config["chosen"], "data.seed") == "auto":
         config["data"]["seed"] = seed
     for key, value in keys.items():

@@ -89,8 +89,8 @@ def test_the_table_fits_a_terminal_and_json_and_csv_hold_what_it_cuts(study, cap
     assert main([]) == 0
     out, err = capsys.readouterr()
     heading, *lines = out.splitlines()
-    assert heading.split()[:4] == ["name", "study", "placement", "seed"]
-    assert "they also differ in model.depth (" in err
+    assert heading.split()[:4] == ["name", "study", "placement", "status"]
+    assert "they also differ in model.depth, seed (" in err
     assert max(map(len, [heading, *lines])) <= 80
     for line, loss in zip(lines, ("2.2800", "2.3000", "2.3500", "2.4100"), strict=False):
         assert f" {loss} " in line
