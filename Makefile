@@ -31,6 +31,7 @@ test: setup
 
 nightly: setup
 	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/conftest.py"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	@$(BIN)/python -m pytest --nightly $(AREA)
 
 check: setup

@@ -7,15 +7,27 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.data import DataLoader
 from written_out import attention, mlp
 
 import transformer_norms
-from transformer_norms import Block, ConfigError, build_model, compose
+from transformer_norms import (
+    Block,
+    ConfigError,
+    build_batches,
+    build_model,
+    build_optimizers,
+    build_schedulers,
+    compose,
+)
 from transformer_norms import norms as norms_room
+from transformer_norms.data import Tokens
+from transformer_norms.data.tokenizer import ByteTokenizer
 from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
@@ -224,3 +236,37 @@ def test_the_loss_is_float32_where_the_logits_are_not():
     logits, loss = model.bfloat16()(tokens, targets)
     assert (logits.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
     assert abs(loss - expected) < 0.05
+
+
+# ------------------------------------------------------------------------- a loop of somebody else
+
+
+def test_a_data_loader_reads_the_batches_of_a_run():
+    config = compose([*SIZES, "trainer.batch_size=3"])
+    words, ids = ByteTokenizer(separated=False), np.arange(300, dtype=np.uint16)
+    tokens = Tokens(ids, ids, ids, words, folder=Path(), fingerprint="", facts={})
+    batches = build_batches(config, tokens)
+    loader = DataLoader(batches, batch_size=3, sampler=range(3 * 20))
+    steps = [batches(step) for step in range(20)]  # more than two epochs
+    assert torch.equal(torch.stack(list(loader)), torch.stack(steps))
+    for rows in steps:
+        assert rows.shape == (3, 13)
+        assert (rows - rows[:, :1] == torch.arange(13)).all()
+
+
+def test_schedulers_give_the_rates_of_a_run():
+    typed = ["optimizer=muon", "optimizer.lr=0.01", "trainer.steps=10", "schedule.final=0.1"]
+    config = compose([*SIZES, *typed, "schedule=linear", "schedule.warmup=3"])
+    model = build_model(config, vocab_size=11)
+    optimizers = build_optimizers(config, model)
+    assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
+    peaks = [group["lr"] for one in optimizers for group in one.param_groups]
+    schedulers = build_schedulers(config, optimizers)
+    for step in range(10):
+        decayed = 1 - 0.9 * max(0, step - 3) / 7
+        expected = [peak * min(1, (step + 1) / 4) * decayed for peak in peaks]
+        rates = [group["lr"] for one in optimizers for group in one.param_groups]
+        assert rates == pytest.approx(expected, rel=1e-12)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()

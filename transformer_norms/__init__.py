@@ -1,31 +1,54 @@
 """A Transformer whose block is assembled from config choices, to compare norms and placements.
 
 from transformer_norms import Block, compose, build_model, train, load, runs
+
+For a training loop of your own there are prepare_tokens, build_batches, build_optimizers and
+build_schedulers.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformer_norms.config.building import build_batches as build_batches
     from transformer_norms.config.building import build_model as build_model
+    from transformer_norms.config.building import build_optimizers as build_optimizers
+    from transformer_norms.config.building import build_schedulers as build_schedulers
     from transformer_norms.config.compose import compose as compose
     from transformer_norms.config.lone_block import Block as Block
     from transformer_norms.errors import ConfigError as ConfigError
     from transformer_norms.run.loading import load as load
+    from transformer_norms.run.plan import prepare_tokens as prepare_tokens
     from transformer_norms.run.reader import runs as runs
     from transformer_norms.run.run import train as train
 
 __version__ = "0.1.0"
 _HOMES = {
     "Block": "config.lone_block",
-    "compose": "config.compose",
     "ConfigError": "errors",
+    "build_batches": "config.building",
     "build_model": "config.building",
-    "train": "run.run",
+    "build_optimizers": "config.building",
+    "build_schedulers": "config.building",
+    "compose": "config.compose",
     "load": "run.loading",
+    "prepare_tokens": "run.plan",
     "runs": "run.reader",
+    "train": "run.run",
 }
-__all__ = ["Block", "ConfigError", "build_model", "compose", "load", "runs", "train"]
+__all__ = [
+    "Block",
+    "ConfigError",
+    "build_batches",
+    "build_model",
+    "build_optimizers",
+    "build_schedulers",
+    "compose",
+    "load",
+    "prepare_tokens",
+    "runs",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,3 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'transformer_norms' has no attribute '{name}'")
     return getattr(importlib.import_module(f"transformer_norms.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

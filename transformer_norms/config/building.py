@@ -1,12 +1,15 @@
-"""Builds the model of a config, and its trainer."""
+"""Builds the model of a config, and what trains it: batches, optimizers, schedulers, a trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from transformer_norms.config.tree import Config
+from transformer_norms.data import Tokens
+from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS
@@ -87,6 +90,27 @@ def build_position(config: Config) -> NoPosition:
     return position
 
 
+def build_batches(config: Config, tokens: Tokens) -> Batches:
+    """Returns what a run trains on: `batches(step)` has `trainer.batch_size` rows of
+    `model.context` tokens and the one after them, int64 [batch, time + 1], for any step from 0."""
+    sizes, settings = config.model, config.trainer
+    return Batches(tokens.train, sizes.context, settings.batch_size, config.data.seed)
+
+
+def build_optimizers(config: Config, model: nn.Module) -> list[Optimizer]:
+    """Returns torch's optimizers of a composed config for the parameters of its model, which is on
+    its device already. Each group of parameters has its own rate and weight decay."""
+    optimizers = OPTIMIZERS.maker(config.optimizer)(model)
+    return [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+
+
+def build_schedulers(config: Config, optimizers: Sequence[Optimizer]) -> list[LambdaLR]:
+    """Returns torch's scheduler for each optimizer: the rates of a run of `trainer.steps` steps.
+    Call each scheduler's step() after every step of the optimizers."""
+    schedule, steps = SCHEDULES.maker(config.schedule), config.trainer.steps
+    return [LambdaLR(optimizer, lambda step: schedule(step, steps)) for optimizer in optimizers]
+
+
 def build_trainer(
     config: Config,
     model: Transformer,
@@ -104,13 +128,12 @@ def build_trainer(
     threads among them (torch.set_num_threads)."""
     settings = config.trainer
     model = _prepare(model, settings)
-    optimizers = OPTIMIZERS.maker(config.optimizer)(model)
     count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
     return Trainer(
         model,
         batches,
         validation,
-        [optimizers] if isinstance(optimizers, Optimizer) else optimizers,
+        build_optimizers(config, model),
         SCHEDULES.maker(config.schedule),
         settings,
         micro_batches=_micro_batches(config, model, count, replicas, ranks),

@@ -13,7 +13,6 @@ from typing import Any
 
 from transformer_norms.cli import Parser, run_command
 from transformer_norms.config.compose import compose
-from transformer_norms.data.documents import CORPORA
 from transformer_norms.data.token_cache import PARTS
 from transformer_norms.run.plan import prepare_tokens
 
@@ -37,7 +36,7 @@ def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
     """Puts the tokens of a config into the cache and returns how many there are."""
     began = time.monotonic()
     config = compose(overrides)
-    tokens = prepare_tokens(config, CORPORA.maker(config.data)())
+    tokens = prepare_tokens(config)
     keys = ("documents", "bytes", "tokens")
     return {
         "folder": str(tokens.folder),

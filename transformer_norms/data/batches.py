@@ -15,6 +15,9 @@ class Batches:
     In each epoch the text is cut into K = (n - context) // context windows. Neighbours overlap by
     one token. The start of the first window, and the order, are drawn from (seed, epoch). Each
     window comes once an epoch; a run has to remember nothing but `step`.
+
+    `batches[row]` is one row; those of a step are step * batch_size and the rows after it. So
+    torch's DataLoader(batches, batch_size, sampler=range(steps * batch_size)) gives the same.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch_size: int, seed: int) -> None:
@@ -28,7 +31,12 @@ class Batches:
         self._starts = lru_cache(maxsize=2)(self._draw_starts)
 
     def __call__(self, step: int) -> Int64[Tensor, "batch time"]:
-        samples = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        return self._read(np.arange(step * self.batch_size, (step + 1) * self.batch_size))
+
+    def __getitem__(self, row: int) -> Int64[Tensor, " time"]:
+        return self._read(np.array([row]))[0]
+
+    def _read(self, samples: np.ndarray) -> Int64[Tensor, "batch time"]:
         epochs, places = np.divmod(samples, self.windows_per_epoch)
         starts = [
             self._starts(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()

@@ -21,8 +21,13 @@ from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.training.schedule import SCHEDULES
 
 
-def prepare_tokens(config: Config, corpus: Corpus) -> Tokens:
-    """Returns the tokens of a config's corpus, from the cache or built into it."""
+def prepare_tokens(config: Config, corpus: Corpus | None = None) -> Tokens:
+    """Returns the tokens of a config's corpus, from the cache or built into it.
+
+    `.train`, `.val` and `.test` are arrays of ids, which lie on disk. `.tokenizer` encodes and
+    decodes, and `.vocab_size` is the number of its ids. `corpus` is by default the config's.
+    """
+    corpus = CORPORA.maker(config.data)() if corpus is None else corpus
     choice, data = TOKENIZERS.maker(config.tokenizer)(), config.data
     with Live() as live:
         return prepare(corpus, choice, data.split, data.val_fraction, data.test_fraction, say, live)

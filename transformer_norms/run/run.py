@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from transformer_norms import processes
-from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.building import build_batches, build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
-from transformer_norms.data.batches import Batches, held_out_bytes, windows
+from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import ConfigError, LostRank, StorageError, describe_error
 from transformer_norms.files import preflight, remove_leftovers, storage, write_bytes, write_json
 from transformer_norms.kinds import plain
@@ -169,8 +169,7 @@ class Run:
         that continues another one begins trained."""
         if self.plan.origin is not None:
             return None
-        size, context = self.config.trainer.batch_size, self.config.model.context
-        first = Batches(tokens.train, context, size, self.config.data.seed)(0)
+        first = build_batches(self.config, tokens)(0)
         return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
@@ -300,11 +299,10 @@ class Run:
         keys, divided = self.config.trainer, self.division
         machine.forget_memory(keys.device)
         torch.set_num_threads(divided.threads_each)
-        context, seed = self.config.model.context, self.config.data.seed
         return build_trainer(
             self.config,
             model,
-            Batches(tokens.train, context, keys.batch_size, seed),
+            build_batches(self.config, tokens),
             self._windows(tokens.val, live, "validation"),
             divided.replicas,
             ranks=self.ranks,
