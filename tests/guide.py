@@ -40,19 +40,21 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def shrink(overrides: list[str]) -> list[str]:
     """The overrides of a run or a sweep with a small model, little text and few steps."""
-    typed = {text.partition("=")[0]: text.partition("=")[2] for text in overrides if "=" in text}
-    small = {} if {"continue_from", "config"} & set(typed) else dict(SMALL)
-    if "data" in typed:
-        small.pop("data.documents")
-    if typed.get("model", "")[:1].isdigit():
-        small["model"] = typed["model"] = "tiny"
+    typed = dict(text.split("=", 1) for text in overrides if "=" in text)
+    less = {}
     if "trainer.steps" in typed:
-        small["trainer.steps"] = str(max(2, int(typed["trainer.steps"]) // LESS))
-    kept = [text for text in overrides if text.partition("=")[0] not in ("trainer.steps", "model")]
-    if "model" in typed:
-        small["model"] = typed["model"]
-    always = ("trainer.steps", "model")
-    return kept + [f"{k}={v}" for k, v in small.items() if k in always or k not in typed]
+        less["trainer.steps"] = str(max(2, int(typed["trainer.steps"]) // LESS))
+    if typed.get("model", "")[:1].isdigit():
+        less["model"] = "nano"
+    small = {key: value for key, value in SMALL.items() if key not in typed}
+    if typed.keys() & {"continue_from", "config"}:
+        small = {}
+    if "data" in typed:
+        small.pop("data.documents", None)
+    if any(key.startswith("tracking.") for key in typed):
+        small.pop("tracking", None)
+    kept = [text for text in overrides if text.partition("=")[0] not in less]
+    return kept + [f"{key}={value}" for key, value in (small | less).items()]
 
 
 def main(arguments: list[str]) -> int:

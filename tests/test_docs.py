@@ -30,7 +30,7 @@ def test_the_norm_of_ones_own_is_two_files_checked_and_named_like_ours(tmp_path,
     monkeypatch.chdir(tmp_path)
     write_own_files(YOUR_OWN, tmp_path)
     command = re.search(r"python train.py (plugins=mine .*)", YOUR_OWN.read_text())
-    config = compose([*command[1].split(), "model=tiny"])
+    config = compose([*command[1].split(), "model=nano"])
     model = build_model(config, 31)
     x = torch.randn(3, 64)
     norm = model.blocks[0].attention.pre
