@@ -65,12 +65,14 @@ class Mark(Enum):
     ASIDE: the field changes no result beyond its last digits, and is no part of the identity.
     COMMAND: the field is about one command, and is not taken over from a saved run.
     DERIVED: the field follows from what is chosen, and cannot be chosen itself.
+    STEPS: a share above 0 and below 1 stands for that share of the run's steps.
     EACH: the field holds several nodes by name, of the class that its annotation names."""
 
     AUTO = "auto"
     ASIDE = "aside"
     COMMAND = "command"
     DERIVED = "derived"
+    STEPS = "steps"
     EACH = "each"
 
 

@@ -19,7 +19,14 @@ from yaml import YAMLError
 from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.finding import CONFIG, find_run
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
-from transformer_norms.config.overrides import Typed, as_hydra_reads, parse, place, to_dict
+from transformer_norms.config.overrides import (
+    HORIZONS,
+    Typed,
+    as_hydra_reads,
+    parse,
+    place,
+    to_dict,
+)
 from transformer_norms.config.saved import Saved, equation_text, read_saved
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
@@ -158,7 +165,7 @@ def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
     """Returns the choices with typed values. A typed equation makes a placement of its own, which
     keeps of the chosen file only the learned coefficients that the equation names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
-    values, axes = place(choices.values, pairs), dict(choices.axes)
+    values, axes = place(_one_horizon(choices.values, pairs), pairs), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
     if "equation" in own:
         placement = {key: item for key, item in values["placement"].items() if key in own}
@@ -170,6 +177,19 @@ def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
             placement["learned"] = learned
         values["placement"], axes["placement"] = placement, equation_text(placement["equation"])
     return replace(choices, values=values, axes=axes)
+
+
+def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
+    """Returns the values without tokens of a file where steps are typed. Raises ConfigError where
+    both are typed."""
+    said = {pair.key: pair for pair in typed if pair.key in HORIZONS and pair.value != "auto"}
+    if len(said) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, said.values()))}: both are the horizon; type one"
+        )
+    if HORIZONS[0] in said:
+        values = {**values, "trainer": {**values["trainer"], "tokens": "auto"}}
+    return values
 
 
 def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Choices:

@@ -7,6 +7,7 @@ whose sites stand in sections beside its equation.
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -93,6 +94,7 @@ def complete(saved: Any) -> Any:
             node.setdefault(key, dict.fromkeys(GROUPS, "auto") if chosen else copy.deepcopy(value))
         if isinstance(tree, dict):
             tree.setdefault("parallel", {"type": "none"})
+            _put_tokens(tree, chosen=tree is saved)
             if isinstance(tree.get("choices"), dict):
                 tree["choices"] = current_names(tree["choices"])
     # Such a file was chosen for auto, and its values meant nothing.
@@ -102,6 +104,15 @@ def complete(saved: Any) -> Any:
     if isinstance(choices, dict) and isinstance(init, dict) and choices.get("init") == "auto":
         init.setdefault("otherwise", "scaled")
     return saved
+
+
+def _put_tokens(tree: dict[str, Any], chosen: bool) -> None:
+    """Adds `trainer.tokens` to a file that is older than it."""
+    trainer, context = _node(tree, ["trainer"]), _node(tree, ["model", "context"])
+    if isinstance(trainer, dict) and "tokens" not in trainer:
+        read = (trainer.get("steps"), trainer.get("batch_size"), context)
+        numbers = all(isinstance(number, int) for number in read)
+        trainer["tokens"] = prod(read) if numbers and not chosen else "auto"
 
 
 def _node(values: Any, above: list[str]) -> Any:

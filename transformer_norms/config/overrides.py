@@ -130,6 +130,7 @@ def parse_one(text: str) -> Override:
     return override
 
 
+HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
 EQUATION = "placement.equation"
 _WITH_EQUATIONS = (EQUATION, "placement.where")
 _WITH_FORMULAS = (

@@ -15,11 +15,12 @@ import torch
 from transformer_norms.config.cautions import cautions
 from transformer_norms.config.formulas import check_formulas, name_key
 from transformer_norms.config.registered import USES, check_registered
-from transformer_norms.config.tree import CHOSEN, Config, ReadOption, base_of
+from transformer_norms.config.tree import CHOSEN, Config, ReadOption, base_of, marked
 from transformer_norms.config.validation import build, check
+from transformer_norms.data.settings import affordable_val_tokens
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
-from transformer_norms.kinds import Values, freeze, value_at
+from transformer_norms.kinds import Mark, Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -29,6 +30,7 @@ from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
+from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
 
 Nodes = dict[str, Any]
@@ -71,6 +73,7 @@ def resolve(
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
     resolving = _Resolving(nodes, typed, option)
     resolving.resolve_sizes()
+    resolving.resolve_horizon()
     resolving.resolve_norms()
     rule = resolving.resolve_init(axes["init"])
     resolving.resolve_architecture()
@@ -121,6 +124,24 @@ class _Resolving:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+    def resolve_horizon(self) -> None:
+        """Sets the steps where the horizon was given in tokens, and what follows from the steps:
+        a warm-up that was given as a share, and how much of val is read."""
+        nodes, trainer = self.nodes, self.nodes["trainer"]
+        per_step = trainer["batch_size"] * self.nodes["model"]["context"]
+        if trainer["tokens"] != "auto":
+            trainer = {**trainer, "steps": -(-trainer["tokens"] // per_step)}
+        steps = trainer["steps"]
+        nodes["trainer"] = {**trainer, "tokens": steps * per_step}
+        schedule = dict(nodes["schedule"])
+        for key in marked(Mark.STEPS, SCHEDULES[schedule["type"]]):
+            if 0 < schedule.get(key, 0) < 1:
+                schedule[key] = max(1, round(schedule[key] * steps))
+        nodes["schedule"] = schedule
+        if nodes["data"]["val_tokens"] == "auto":
+            val_tokens = affordable_val_tokens(steps * per_step)
+            nodes["data"] = {**nodes["data"], "val_tokens": val_tokens}
 
     def resolve_norms(self) -> None:
         """Chooses the norms at embed, final, q, k and v. The content of every norm that is named

@@ -30,6 +30,8 @@ NORM_HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "param
 SIZES = {
     "model.kv_heads": "as many as model.heads",
     "model.head_dim": "model.width / model.heads",
+    "trainer.tokens": "trainer.steps x trainer.batch_size x model.context",
+    "data.val_tokens": "131,072, or fewer, so that val and test take a tenth of the run at most",
     "model.mlp_width": "4 x model.width, or 8/3 of it where the mlp is gated",
 }
 
@@ -289,7 +291,18 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     factors = [f"optimizer.lr_factor.{group}" for group in config.optimizer.get("lr_factor", {})]
     keys = ("init", "embed", "final_norm", "qk_norm", *AUTO_ARCHITECTURE, *factors, *SIZES)
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
+    facts += [Fact(key, (_text(value_at(config, key)), reason)) for key, reason in _horizon(config)]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
+
+
+def _horizon(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields the keys that were given in other units than the run has, and what gave them."""
+    chosen = config.chosen
+    if chosen.trainer.tokens != "auto":
+        yield "trainer.steps", f"trainer.tokens={chosen.trainer.tokens:.6g}"
+    warmup = chosen.schedule.get("warmup")
+    if warmup != config.schedule.get("warmup"):
+        yield "schedule.warmup", f"{warmup:g} of trainer.steps={config.trainer.steps}"
 
 
 def _value(config: Config, key: str) -> Any:
@@ -340,7 +353,8 @@ def _chooser_of_factor(config: Config, key: str, typed: set[str]) -> str:
 def _by_hand(config: Config, key: str, typed: set[str]) -> str:
     if key in typed:
         return "you typed it"
-    axis = "model" if key.startswith("model.") else "preset"
+    axis = key.partition(".")[0]
+    axis = axis if axis in ("model", "data") else "recipe" if axis == "trainer" else "preset"
     return "the saved run" if "config" in typed else f"{axis}={config.choices[axis]}"
 
 

@@ -122,7 +122,12 @@ class Jobs:
         and not by each job. Raises InputError."""
         plans = [self._plans[job.overrides][0] for job in jobs if not job.ended]
         sources = {
-            str([{**plain(plan.config.data), "seed": 0}, plain(plan.config.tokenizer)])
+            str(
+                [
+                    {**plain(plan.config.data), "seed": 0, "val_tokens": 0},
+                    plain(plan.config.tokenizer),
+                ]
+            )
             for plan in plans
         }
         if len(sources) == 1:

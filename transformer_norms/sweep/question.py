@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from yaml import YAMLError
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.config.overrides import as_typed, check_pairs, parse, parse_one
+from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
@@ -228,6 +228,8 @@ def _replace_typed(
     vary, fixed = dict(question.vary), dict(question.fixed)
     tune = dict(question.tune.grid) if question.tune else {}
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
+    if typed.keys() & set(HORIZONS):
+        fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
     for key, values in typed.items():
         values = distinct(values)
         if key == "seed":

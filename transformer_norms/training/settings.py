@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import Auto, Count, Flag, Mark, Nonnegative, Positive, node
+from transformer_norms.kinds import Auto, Count, Flag, Integer, Mark, Nonnegative, Positive, node
 
 # The groups of a model's parameters that an optimizer tells apart.
 GROUPS = ("matrices", "embeddings", "head", "norms", "biases")
@@ -32,10 +32,12 @@ class ParallelSettings:
 @node
 class TrainerSettings:
     """`trainer.*`: `steps` optimizer steps of `batch_size` sequences over all devices, read in
-    `accumulation` micro-batches or a multiple of it; the `*_every` are in steps, 0 is never; `keep`
-    is in checkpoints, and `keep_optimizer` is about finished runs of a sweep."""
+    `accumulation` micro-batches or a multiple of it, and the `tokens` that they read in all; the
+    `*_every` are in steps, 0 is never; `keep` is in checkpoints, and `keep_optimizer` is about
+    finished runs of a sweep."""
 
     steps: Positive
+    tokens: Annotated[Integer, Field(ge=1, le=10**15), Mark.AUTO, Mark.ASIDE]
     batch_size: Annotated[Positive, Field(le=2**20)]
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
