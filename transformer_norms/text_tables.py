@@ -6,6 +6,7 @@ tab becomes a space, and what does not print (controls, lone surrogates, reverse
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from itertools import zip_longest
@@ -21,11 +22,28 @@ Table = dict[str, list[str]]  # heading -> the cells of its column
 # A cell that begins so is a formula to some spreadsheet; the last four are full-width.
 _FORMULA = ("=", "+", "-", "@", "|", "%", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*|[]<>#~$"} | {"&": "&amp;"})
-_LATEX = str.maketrans(
-    {c: f"\\{c}" for c in "#$%&_{}"}
-    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "−": "$-$", "∞": r"$\infty$"}
-)
+_LATEX = {c: f"\\{c}" for c in "#$%&_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+_LATEX |= {"“": "``", "”": "''", "‘": "`", "’": "'", "–": "--", "—": "---", "…": r"\ldots{}"}
+_LATEX |= {c: f"${command}$" for c, command in {
+    "±": r"\pm", "−": "-", "∞": r"\infty", "×": r"\times", "÷": r"\div", "·": r"\cdot",
+    "≤": r"\le", "≥": r"\ge", "≈": r"\approx", "≠": r"\ne", "→": r"\to", "←": r"\gets",
+    "√": r"\surd", "°": r"^\circ", "²": "^2", "³": "^3", "µ": r"\mu", "ℓ": r"\ell",
+}.items()}  # fmt: skip
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho "
+    "final_sigma sigma tau upsilon phi chi psi omega"
+).split()
+_NO_COMMAND = {"omicron": "o", "final_sigma": r"\varsigma"}
+_LATEX |= {chr(0x3B1 + n): f"${_NO_COMMAND.get(name, chr(92) + name)}$"
+           for n, name in enumerate(_GREEK)}  # fmt: skip
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+_LATEX |= {unicodedata.lookup(f"GREEK CAPITAL LETTER {'LAMDA' if name == 'Lambda' else name}"):
+           f"$\\{name}$" for name in _CAPITALS.split()}  # fmt: skip
+# The accents for which every font of LaTeX has a command, by their combining characters.
+_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327",
+                    "`'^~=u." + '"' + "rHvc", strict=True))  # fmt: skip
 
 
 def printable(text: object) -> str:
@@ -37,7 +55,20 @@ def escape_markdown(text: object) -> str:
 
 
 def escape_latex(text: object) -> str:
-    return printable(text).translate(_LATEX)
+    """The text for LaTeX as it comes, without packages. A character that has no command there is
+    named by its number, so that two names stay two."""
+    return "".join(map(_latex_character, printable(text)))
+
+
+def _latex_character(c: str) -> str:
+    if c in _LATEX or c.isascii():
+        return _LATEX.get(c, c)
+    apart = unicodedata.normalize("NFD", c)
+    letter, accent = apart[0], _ACCENTS.get(apart[1:])
+    if accent and letter.isascii() and letter.isalpha():
+        base = {"i": r"\i", "j": r"\j"}.get(letter, letter)  # without their dots
+        return rf"\{accent}{{{base}}}"
+    return rf"\texttt{{U+{ord(c):04X}}}"
 
 
 def escape_label(text: object) -> str:
@@ -149,9 +180,12 @@ def straight_markdown_table(rows: Rows) -> str:
     return "\n".join([heading, rule, *rest])
 
 
-def latex_table(rows: Rows, align: str) -> str:
-    r"""A tabular with rules of \usepackage{booktabs}; `align` has a letter for each column."""
-    heading, *rest = [f"{' & '.join(map(escape_latex, row))} \\\\" for row in rows or [[]]]
+def latex_tabular(rows: Sequence[Sequence[str]], align: str) -> str:
+    r"""A tabular with rules of \usepackage{booktabs}. The cells are LaTeX, the first row is the
+    heading, and `align` has a letter for each column."""
+    lines = [f"{' & '.join(row)} \\\\" for row in rows]
+    # Behind \\ of the line before, these would be its arguments.
+    heading, *rest = [f"{{}}{line}" if line.startswith(("[", "*")) else line for line in lines]
     return "\n".join(
         [rf"\begin{{tabular}}{{{align}}}", r"\toprule", heading, r"\midrule"]
         + [*rest, r"\bottomrule", r"\end{tabular}"]

@@ -69,7 +69,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "missing": str(len(outcomes.missing)),
         "loss": number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}"),
         "median": number(outcomes.median),
-        "verdict": _verdict_words(findings, variant),
+        "verdict": verdict_words(findings, variant),
     }
     return row | (_numbers(comparison) if comparison else {})
 
@@ -88,7 +88,7 @@ def _numbers(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def _verdict_words(findings: Findings, variant: Variant) -> str:
+def verdict_words(findings: Findings, variant: Variant) -> str:
     """The verdict; `baseline failed` if it was not the variant's own runs that failed."""
     verdict = findings.verdict(variant)
     trained = variant.results and not findings.outcomes[variant.name].failed

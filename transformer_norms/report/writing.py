@@ -15,6 +15,7 @@ from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import noise_beside, read_study
 from transformer_norms.report.page import render_page
+from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, all_failures
 from transformer_norms.report.study import Study, StudyRun
@@ -25,9 +26,7 @@ from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import (
     csv_table,
     escape_markdown,
-    latex_table,
     markdown_list,
-    printable,
     rows_of,
     straight_markdown_table,
 )
@@ -36,8 +35,6 @@ _MEASURED = (
     "val_loss test_loss initial_loss best_val_loss step tokens parameters flops "
     "tokens_per_second seconds peak_memory identity commit dirty"
 ).split()
-_LEFT_OUT = ("median", "correlation")  # columns that a paper's table can do without
-_WORDS = ("variant", "verdict")
 
 
 def write_report(
@@ -48,8 +45,8 @@ def write_report(
     contrasts: Sequence[str] = (),
     refresh: int | None = None,
 ) -> tuple[Path, Findings]:
-    """Writes report.html, results.csv, table.md, table.tex and curves into `out`, else into the
-    first of `folders`. Returns the path of report.html, and the findings.
+    """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
+    into `out`, else into the first of `folders`. Returns the path of report.html, and the findings.
 
     The page of an unfinished study is loaded anew by its browser every `refresh` seconds. Raises
     ConfigError, one line and nothing written, if runs must not be compared or a folder is not what
@@ -82,7 +79,7 @@ def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[s
     return {
         "report.html": render_page(findings, rows, refresh),
         "results.csv": _results_csv(findings),
-        "table.tex": _table_tex(findings).encode(),
+        **{name: text.encode() for name, text in paper_files(findings).items()},
         "table.md": _table_md(findings).encode(),
         **draw_curves(findings, rows),
         **draw_rates(study),
@@ -160,18 +157,6 @@ def _measurements(run: SavedRun) -> dict[str, Any]:
         "torch": summary.versions.get("torch"),
         "python": summary.versions.get("python"),
     }
-
-
-def _table_tex(findings: Findings) -> str:
-    r"""table.tex: needs \usepackage{booktabs}; a comment says how the numbers were computed."""
-    columns = {
-        name: cells for name, cells in tables.table(findings).items() if name not in _LEFT_OUT
-    }
-    align = "".join("l" if name in _WORDS else "r" for name in columns)
-    question = findings.study.question or "Runs by variant"
-    notes = (question, tables.method_note(findings), *tables.regime_notes(findings))
-    comments = [f"% {printable(note)}" for note in notes]
-    return "\n".join([*comments, latex_table(rows_of(columns), align)]) + "\n"
 
 
 def _table_md(findings: Findings) -> str:

@@ -1,0 +1,40 @@
+"""Which mean of a table is bold: the lowest; and from which others no test tells it apart."""
+
+from collections.abc import Mapping
+
+from transformer_norms.comparison.verdict import Sides, compare, pair
+from transformer_norms.report.findings import Findings
+
+
+def best_variants(findings: Findings) -> Mapping[str, list[str]]:
+    """The variant of the lowest mean among those that have the same baseline, with the names of
+    those that it is not shown to be better than, by the tests of the study, Holm's correction over
+    all these comparisons.
+
+    A variant of which a run failed or is missing stands beside no other. Nothing is returned where
+    one variant would stand alone.
+    """
+    groups: dict[str, list[str]] = {}
+    for variant in findings.study.variants:
+        outcomes = findings.outcomes[variant.name]
+        if variant.baseline and outcomes.losses and not (outcomes.failed or outcomes.missing):
+            groups.setdefault(variant.baseline, []).append(variant.name)
+    others: dict[str, list[str]] = {}
+    for names in groups.values():
+        first, *rest = sorted(names, key=lambda name: findings.outcomes[name].mean or 0.0)
+        if rest:
+            others[first] = rest
+    asked: dict[str, Sides] = {
+        name: pair(
+            findings.outcomes[first],
+            findings.outcomes[name],
+            (findings.gains.get(first, 0.0), findings.gains.get(name, 0.0)),
+        )
+        for first, rest in others.items()
+        for name in rest
+    }
+    compared = compare(asked, findings.rules)
+    return {
+        first: [name for name in rest if compared[name].verdict != "better"]
+        for first, rest in others.items()
+    }

@@ -1,0 +1,90 @@
+"""The publications behind the choices of a run, as BibTeX. configs/sources.bib has the entries; the
+`source:` of a choice leads there."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from transformer_norms.names import folder_of_configs
+from transformer_norms.text_tables import escape_latex
+
+_ENTRY = re.compile(r"^@\w+\{([^,\s]+),\n(.*?)^\}", re.M | re.S)
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})(?:v\d+)?")
+_NAMED = re.compile(r"^  named = \{(.*)\},\n", re.M)
+_YEAR = re.compile(r"\b(19|20)\d\d\b")
+_BIB_TEXT = str.maketrans({"{": "(", "}": ")", "@": "(at)"})  # braces delimit, @ begins an entry
+
+
+class Publication(NamedTuple):
+    """An entry of sources.bib: `text` is the entry without the field `named`, whose phrases lead to
+    it, as its arXiv numbers do."""
+
+    key: str
+    text: str
+    phrases: tuple[str, ...]
+
+    def named_in(self, source: str) -> bool:
+        """Whether a source names this publication. A phrase counts as whole words."""
+        source = _ARXIV.sub(r"arXiv:\1", source)  # whichever version
+        return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", source) for one in self.phrases)
+
+
+@cache
+def publications() -> tuple[Publication, ...]:
+    text = (folder_of_configs() / "sources.bib").read_text(encoding="utf-8")
+    return tuple(_publication(match[1], match[0]) for match in _ENTRY.finditer(text))
+
+
+def _publication(key: str, entry: str) -> Publication:
+    phrases = [f"arXiv:{number}" for number in _ARXIV.findall(entry)]
+    if named := _NAMED.search(entry):
+        phrases += named[1].split("; ")
+    return Publication(key, _NAMED.sub("", entry), tuple(phrases))
+
+
+def choices_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The choices of a config as plain values, such as `norm=rmsnorm`, each with its source, which
+    is empty where none is given."""
+    about = config.get("about", {})
+    sources = {"preset": about.get("source"), "recipe": about.get("recipe_source")}
+    nodes = {axis: config.get(axis) for axis in config["choices"]}
+    sources |= {
+        a: n["source"] for a, n in nodes.items() if isinstance(n, Mapping) and "source" in n
+    }
+    choices = {f"{axis}={name}": sources.get(axis) for axis, name in config["choices"].items()}
+    for site, norm in config.get("norms", {}).items():  # norms beside the first
+        if isinstance(norm, Mapping):
+            choices[f"norms.{site}={norm.get('type')}"] = norm.get("source")
+    return {choice: "" if text in (None, "none") else str(text) for choice, text in choices.items()}
+
+
+def keys_of(choice: str, source: str) -> list[str]:
+    r"""The keys to \cite for a choice, such as `norm=rmsnorm`, and its source."""
+    return [key for key, _ in _entries(choice, source)]
+
+
+def bibliography(choices: Mapping[str, str]) -> str:
+    """The entries of the publications of `choices`, as `choices_of` returns them, sorted by key,
+    each below the choices that use it."""
+    entries: dict[str, str] = {}
+    users: dict[str, list[str]] = {}
+    for choice, source in choices.items():
+        for key, text in _entries(choice, source):
+            entries[key] = text
+            users.setdefault(key, []).append(choice.translate(_BIB_TEXT))
+    blocks = [f"% {', '.join(users[key])}\n{entries[key]}\n" for key in sorted(entries)]
+    return "\n".join(blocks)
+
+
+def _entries(choice: str, source: str) -> Iterator[tuple[str, str]]:
+    """Yields key and text of each entry. A source that leads to none, but names a year or an arXiv
+    number, becomes the note of an entry of its own: it is somebody's plugin."""
+    found = [one for one in publications() if one.named_in(f"{choice}; {source}")]
+    yield from ((one.key, one.text) for one in found)
+    number = _ARXIV.search(source)
+    if not any(one.named_in(source) for one in found) and (number or _YEAR.search(source)):
+        key = re.sub(r"[^A-Za-z0-9]+", "-", choice).strip("-")
+        note = escape_latex(source.translate(_BIB_TEXT))
+        title = escape_latex(choice.translate(_BIB_TEXT))
+        yield key, f"@misc{{{key},\n  title = {{{title}}},\n  note = {{{note}}},\n}}"

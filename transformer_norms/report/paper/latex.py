@@ -1,0 +1,212 @@
+"""The tables of a report for LaTeX: the answer in short, all columns, and the losses by seed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_norms.comparison.sentences import plural
+from transformer_norms.report import table as tables
+from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.paper.best import best_variants
+from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
+from transformer_norms.report.scope import regime
+from transformer_norms.report.study import Study, Variant
+from transformer_norms.text_tables import escape_latex, latex_tabular, printable
+
+_WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
+_LEFT_OUT = ("median", "correlation")  # columns that a paper can do without
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
+_HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
+# Shrinks a table that would be wider than its line.
+_FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+
+
+def paper_files(findings: Findings) -> dict[str, str]:
+    """table.tex, table-full.tex and table-seeds.tex, and the sources of all choices as BibTeX."""
+    return {
+        "table.tex": _short_table(findings),
+        "table-full.tex": _full_table(findings),
+        "table-seeds.tex": _seeds_table(findings),
+        "sources.bib": bibliography(_choices(findings.study)),
+    }
+
+
+def _short_table(findings: Findings) -> str:
+    """Variant, loss with half its 95 % interval, difference, verdict and the number of seeds."""
+    best = best_variants(findings)
+    rows = [_short_row(findings, variant, best) for variant in findings.study.variants]
+    shown = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    half = any(outcomes.half is not None for outcomes in findings.outcomes.values())
+    caption = [
+        f"final {LOSSES[findings.loss]} in nats per token, the mean over the seeds"
+        + (" ± half of its 95 % interval" if half else ""),
+        *_difference_words(findings),
+        *_bold_words(best),
+    ]
+    return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], caption)
+
+
+def _short_row(
+    findings: Findings, variant: Variant, best: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    outcomes = findings.outcomes[variant.name]
+    loss = tables.number(outcomes.mean)
+    if outcomes.failed:
+        loss = f"{len(outcomes.failed)} of {outcomes.ended} failed"
+    elif loss:
+        mean = rf"\mathbf{{{loss}}}" if variant.name in best else loss
+        half = "" if outcomes.half is None else rf" \pm {outcomes.half:.4f}"
+        loss = f"${mean}{half}$"
+    compared = findings.comparisons.get(variant.name)
+    difference = tables.number(compared.difference, sign=True) if compared else ""
+    return {
+        "variant": escape_latex(variant.name),
+        "loss": loss,
+        "difference": latex_cell(difference),
+        "verdict": escape_latex(tables.verdict_words(findings, variant)),
+        "$n$": f"${outcomes.ended}$",
+    }
+
+
+def _difference_words(findings: Findings) -> list[str]:
+    if not findings.comparisons:
+        return []
+    names = {variant.baseline for variant in findings.compared}
+    baseline = names.pop() if len(names) == 1 else "its baseline"
+    return [
+        f"the difference is the loss - that of {baseline}, over the seeds that both have, and the "
+        "verdict that of a paired test with Holm's correction for "
+        f"{plural(findings.compared_together, 'comparison')}"
+    ]
+
+
+def _bold_words(best: Mapping[str, Sequence[str]]) -> list[str]:
+    """What bold means, and that it is no verdict."""
+    if not best:
+        return []
+    if len(best) > 1:
+        return ["bold: the lowest mean beside each baseline, which is no verdict"]
+    (close,) = best.values()
+    words = "bold: the lowest mean"
+    return [f"{words}, which is not shown to be lower than {', '.join(close)}" if close else words]
+
+
+def _full_table(findings: Findings) -> str:
+    """The table of the report, without columns of zeros."""
+    columns = {
+        name: cells
+        for name, cells in tables.table(findings).items()
+        if name not in _LEFT_OUT and not (name in ("failed", "missing") and set(cells) == {"0"})
+    }
+    cells = [
+        [(escape_latex if name in _WORDS else latex_cell)(cell) for cell in column]
+        for name, column in columns.items()
+    ]
+    loss = f"{LOSSES[findings.loss]}, mean ± sd"
+    heading = [escape_latex("loss ± sd" if name == loss else name) for name in columns]
+    rows = [heading, *map(list, zip(*cells, strict=True))]
+    words = [
+        f"final {LOSSES[findings.loss]} in nats per token, mean ± standard deviation over seeds",
+        *_difference_words(findings),
+    ]
+    if findings.gains:
+        words += ["tuning error: a 95 % bound of what a better tuned value could still gain"]
+    if "detectable" in columns:
+        words += ["detectable: the true difference that such a test finds nine times in ten"]
+    return _float(findings, "full", rows, words)
+
+
+def _seeds_table(findings: Findings) -> str:
+    """The final loss of every seed: the seeds are the rows if they are more than the variants."""
+    every = findings.outcomes.values()
+    seeds = sorted({s for o in every for s in (*o.losses, *o.failed, *o.missing)})
+    rows = [["variant", *(f"seed ${seed}$" for seed in seeds)]]
+    for name, outcomes in findings.outcomes.items():
+        losses = {seed: f"${loss:.4f}$" for seed, loss in outcomes.losses.items()}
+        losses |= dict.fromkeys(outcomes.failed, "failed") | dict.fromkeys(outcomes.missing, "--")
+        rows.append([escape_latex(name), *(losses.get(seed, "") for seed in seeds)])
+    if len(seeds) > len(findings.outcomes):
+        rows = [list(column) for column in zip(*rows, strict=True)]
+        rows[0][0] = ""
+    words = [f"final {LOSSES[findings.loss]} in nats per token of every seed"]
+    return _float(findings, "seeds", rows, words)
+
+
+def latex_cell(text: str) -> str:
+    """A cell with its numbers in math mode, where a hyphen is a minus sign."""
+    text = text.replace("below ", "< ")
+    parts, end = [], 0
+    for match in _NUMBER.finditer(text):
+        parts += [escape_latex(text[end : match.start()]), f"${match[0]}$"]
+        end = match.end()
+    return "".join([*parts, escape_latex(text[end:])]).replace(r"$ $\pm$ $", r" \pm ")
+
+
+def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: list[str]) -> str:
+    r"""A table environment: two columns of a page wide for the full form, which is the widest.
+    Comments say which keys of sources.bib to \cite for which variant."""
+    study, notes = findings.study, tables.regime_notes(findings)
+    wide = "*" if form == "full" else ""
+    align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
+    label = re.sub(r"[^A-Za-z0-9]+", "-", study.home.resolve().name).strip("-") or "study"
+    return "\n".join(
+        [
+            _HEAD,
+            *[f"% {printable(note)}" for note in (tables.method_note(findings), *notes)],
+            *_keys_by_variant(study),
+            rf"\begin{{table{wide}}}",
+            r"\centering",
+            rf"\caption{{{_caption(findings, words)}}}",
+            rf"\label{{tab:{'-'.join(filter(None, [label, form]))}}}",
+            rf"\{'scriptsize' if wide else 'footnotesize'}\setlength{{\tabcolsep}}{{3pt}}",
+            _FITTED,
+            latex_tabular(rows, f"@{{}}{align}@{{}}") + "}",
+            rf"\end{{table{wide}}}",
+            "",
+        ]
+    )
+
+
+def _caption(findings: Findings, words: Sequence[str]) -> str:
+    """The question, the words, and the regime: without it a loss says nothing."""
+    study = findings.study
+    texts = [study.question or "Runs by variant", *filter(None, words), *_regime_words(findings)]
+    sentences = (text[0].upper() + text[1:] for text in texts if text)
+    ended = [text if text.endswith((".", "?", "!")) else f"{text}." for text in sentences]
+    return escape_latex(" ".join(ended)).replace(" - ", " $-$ ").replace(r" \%", r"\,\%")
+
+
+def _regime_words(findings: Findings) -> list[str]:
+    study, about = findings.study, regime(findings)
+    if not about:
+        return []
+    data = "; ".join(dict.fromkeys(f"data {run.choice('data')}" for run in study.results))
+    tuned = f" ({', '.join(study.tune)})" if study.tune else ""
+    return [f"regime: {data}; {about}{tuned}"]
+
+
+def _choices(study: Study) -> dict[str, str]:
+    """The choices of all results and of all runs of tuning, with their sources."""
+    runs = [
+        member.run for member in study.runs if member.run and member.stage in ("result", "tune")
+    ]
+    choices: dict[str, str] = {}
+    for run in runs:
+        choices |= choices_of(run.config)
+    return choices
+
+
+def _keys_by_variant(study: Study) -> list[str]:
+    r"""A comment for each variant, with the keys to \cite for what it varies."""
+    lines = []
+    for variant in study.variants:
+        config: Mapping[str, Any] = variant.ended[0].config if variant.ended else {"choices": {}}
+        keys = [
+            key
+            for choice, source in choices_of(config).items()
+            if choice.split("=")[0] in study.axes
+            for key in keys_of(choice, source)
+        ]
+        if keys:
+            lines.append(rf"% {printable(variant.name)}: \cite{{{','.join(dict.fromkeys(keys))}}}")
+    return lines
