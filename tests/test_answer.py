@@ -6,6 +6,7 @@ from transformer_norms.report.answer import answer
 from transformer_norms.report.fairness import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.table import unusual_runs
 from transformer_norms.run.sweep_record import Tuned
 
@@ -36,9 +37,9 @@ def test_an_unfinished_study_says_so_first(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": PRE})
     for run in list(tmp_path.glob("post*"))[:2]:
         edit(run, status="running")
-    assert answer(findings(read_study([tmp_path]))).unfinished == (
-        "Not finished: 2 of 6 runs have no result."
-    )
+    assert left_out_summary(read_study([tmp_path])) == [
+        "not finished: 2 of 6 runs have no result (2 running)"
+    ]
 
 
 def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
@@ -122,7 +123,7 @@ def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     runs = [planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": 1e-3})]
     make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
     result = answer(findings(read_study([tmp_path])))
-    assert result.unfinished
+    assert left_out_summary(read_study([tmp_path])) == ["not finished: results are not planned yet"]
     assert result.lead == "1 variant ran; nothing is compared."
 
 

@@ -7,7 +7,8 @@ import pytest
 from run_folders import PRE, SANDWICH, config_of, make_record, make_run, planned
 
 from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import noise_beside, read_study
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.gathering.noise_study import noise_beside
 
 
 @pytest.fixture(autouse=True)

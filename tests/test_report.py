@@ -151,7 +151,7 @@ def test_the_newest_attempt_counts_and_the_report_says_so():
     assert [row["stage"] for row in rows()].count("superseded") == 2
 
 
-def test_two_sweeps_of_one_question_are_put_together_and_other_ones_refused(capsys):
+def test_two_sweeps_of_one_question_are_put_together_unless_their_effects_differ(capsys):
     make_study("study", {"pre": PRE, "post": PRE})
     config = config_of(["placement=peri"])
     runs = [planned(config, {"placement": "peri"})]
@@ -160,9 +160,11 @@ def test_two_sweeps_of_one_question_are_put_together_and_other_ones_refused(caps
     make_record("study", runs, name="more")
     assert list(read_study([Path("study")]).count().values()) == [7, 7, 0, 0]
     assert by_name(text(), "peri")["seeds"] == "1"
-    make_record("study", runs, name="more", axes=["norm"])
+    make_record("study", runs, name="more", effect=0.01)
     assert main(["study"]) == 2
-    assert "sweep-more.json and sweep-quick.json differ in axes" in capsys.readouterr().err
+    assert "sweep-more.json and sweep-quick.json differ in effect" in capsys.readouterr().err
+    assert main(["study", "--effect", "0.01"]) == 0
+    capsys.readouterr()
     assert main(["study/sweep-more.json", "--out", "alone"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 2
     assert Path("alone/table.md").is_file()
@@ -227,8 +229,8 @@ def test_a_warning_of_all_variants_is_said_once():
         edit(folder(placement, 0), warnings=["thin ice"])
     edit(folder("post", 1), warnings=["deep water"])
     assert [line for line in text().splitlines() if "thin" in line or "deep" in line] == [
-        "- all: thin ice",
-        "- post: deep water",
+        "- 2 runs (pre, post): thin ice",
+        "- 1 run (post): deep water",
     ]
 
 
@@ -257,7 +259,7 @@ def test_what_differs_beyond_the_axis_stands_beside_the_verdict():
     ):
         assert said in beside
     assert "placement.equation" not in beside  # that is what was asked
-    assert "post: thin ice" in text()
+    assert "1 run (post): thin ice" in text()
 
 
 def test_the_effect_worth_naming_is_the_sweeps_or_what_is_typed():

@@ -1,6 +1,5 @@
 """Which runs a report does not compare, and what it does not answer: in one line, by the name."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from run_folders import (
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
-from transformer_norms.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -139,10 +137,3 @@ def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):
     assert said in error
     assert len(error.splitlines()) == 1
     assert not Path("study/table.md").exists()
-
-
-def test_seeds_that_two_runs_claim_are_refused():
-    make_study("study", {"pre": PRE, "post": PRE})
-    shutil.copytree("study", "copy")
-    with pytest.raises(ConfigError, match="seed 0 has two runs"):
-        write_report([Path("study"), Path("copy")])

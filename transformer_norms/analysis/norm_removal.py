@@ -43,7 +43,7 @@ from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
-from transformer_norms.report.gathering import group_by_variant
+from transformer_norms.report.gathering.grouping import group_by_variant
 from transformer_norms.report.writing import write_files
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import label

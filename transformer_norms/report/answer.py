@@ -31,14 +31,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Answer:
-    """`lead` is the strongest statement that holds; `unfinished` stands before it if runs are
-    missing; `contrasts` has a sentence for each; `notes` are the limits of the answer."""
+    """`lead` is the strongest statement that holds; `contrasts` has a sentence for each; `notes`
+    are the limits of the answer."""
 
     lead: str
     groups: list[Group]
     contrasts: list[str]
     notes: list[str]
-    unfinished: str = ""
 
 
 def answer(findings: Findings) -> Answer:
@@ -57,7 +56,6 @@ def answer(findings: Findings) -> Answer:
         groups,
         [f"{contrast_sentence(findings, contrast)}." for contrast in findings.study.contrasts],
         _notes(findings, groups),
-        _unfinished_note(findings),
     )
 
 
@@ -257,10 +255,3 @@ def _lowest_mean(findings: Findings) -> str:
         f"{note}, which these seeds do not show to be better: p {comparison.p_holm:.2g} after "
         "Holm's correction."
     )
-
-
-def _unfinished_note(findings: Findings) -> str:
-    count = findings.study.count()
-    if count["missing"]:
-        return f"Not finished: {count['missing']} of {count['runs']} runs have no result."
-    return "Not finished: results are not planned yet." if findings.study.unfinished else ""

@@ -40,10 +40,10 @@ def check_comparable(study: Study) -> None:
     for variant in study.variants:
         _check_seeds(variant)
         if variant.compared:
-            _check_pair(variant, study.baseline_of(variant))
+            check_pair(variant, study.baseline_of(variant))
     for contrast in study.contrasts:
         for sides in combinations(contrast.coefficients, 2):
-            _check_pair(*map(study.variant, sides))
+            check_pair(*map(study.variant, sides))
 
 
 def _check_seeds(variant: Variant) -> None:
@@ -67,7 +67,8 @@ def _check_seeds(variant: Variant) -> None:
         _refuse_different(variant.ended[0], run)
 
 
-def _check_pair(variant: Variant, baseline: Variant) -> None:
+def check_pair(variant: Variant, baseline: Variant) -> None:
+    """Raises ConfigError, as `check_comparable` does, if two variants must not be compared."""
     if not (variant.ended and baseline.ended):
         return
     _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)

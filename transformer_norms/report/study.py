@@ -14,13 +14,15 @@ from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
-# stands beside it
-Stage = Literal["result", "tune", "unplanned", "superseded"]
+# stands beside it; duplicate: the same run counts in another folder; given up: a narrower command
+# was typed since, and the run has no result
+Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given up"]
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A planned run, or a run that no sweep planned; `run` is None if there is no folder."""
+    """A planned run, or a run that no sweep planned; `run` is None if there is no folder.
+    `identity` is the hash of its config, where the run counts."""
 
     folder: Path
     run: SavedRun | None
@@ -28,6 +30,7 @@ class StudyRun:
     variant: Values
     tuned: Values
     seed: int
+    identity: str = ""
 
     @property
     def status(self) -> str:
@@ -83,9 +86,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """`home`: the first folder named. `effect`: the smallest difference worth naming, in nats per
+    """`home`: the folder of its report. `effect`: the smallest difference worth naming, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for beside those with a baseline; `left_out`: why a sweep's contrast is not among them.
+    for beside those with a baseline; `left_out`: why a comparison is not among them.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
     a look: it was planned so, seeds were added to results that had been seen, or planned ones were
@@ -130,12 +133,13 @@ class Study:
         return RATE if RATE in keys else next(iter(keys), None)
 
     @property
-    def _counted(self) -> list[StudyRun]:
+    def counted(self) -> list[StudyRun]:
+        """The runs that count, ended or not: results and tuning runs."""
         return [member for member in self.runs if member.stage in ("result", "tune")]
 
     def count(self) -> dict[str, int]:
         """The number of runs that count, and how many of them ended in which way."""
-        runs = {member.folder: member for member in self._counted}.values()
+        runs = {member.folder: member for member in self.counted}.values()
         ended = [member.status for member in runs if member.ended]
         return {
             "runs": len(runs),
@@ -152,7 +156,7 @@ class Study:
     @property
     def goes_on(self) -> bool:
         """Whether something is unfinished that has not failed: only a person tries that again."""
-        states = {member.status for member in self._counted if not member.ended}
+        states = {member.status for member in self.counted if not member.ended}
         return bool(states - {"failed"}) or (self._waits and not states)
 
     @property

@@ -11,6 +11,7 @@ from transformer_norms.comparison.statistics import detectable_difference
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.left_out import left_out_summary, run_warnings
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import Table, narrow_table, rows_of, wrapped_table
@@ -26,7 +27,6 @@ CONTRAST_NOTE = (
 )
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 _TERMINAL = 80  # columns
-_LISTED = 8  # runs named in one line
 _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
 
 
@@ -124,7 +124,8 @@ def summary_lines(findings: Findings) -> list[str]:
         verdict = failed or row["verdict"]
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
     unasked = [findings.study.unasked] if findings.study.unasked else []
-    told = [*unasked, *regime_notes(findings)]
+    warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
+    told = [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
     notes = [line for note in told for line in wrap(note, _TERMINAL)]
     contrasts = contrast_table(findings)
     shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
@@ -272,41 +273,6 @@ def unusual_runs(findings: Findings) -> list[str]:
         if run.seed in findings.outcomes[variant.name].losses
         and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
     ]
-
-
-def run_warnings(study: Study) -> list[str]:
-    """Each warning once, with the variants whose runs have it."""
-    ended = [variant for variant in study.variants if variant.ended]
-    variants_of: dict[str, list[str]] = {}
-    for variant in ended:
-        for warning in dict.fromkeys(w for run in variant.ended for w in run.summary.warnings):
-            variants_of.setdefault(warning, []).append(variant.name)
-    return [
-        f"{'all' if 1 < len(names) == len(ended) else ', '.join(names)}: {warning}"
-        for warning, names in variants_of.items()
-    ]
-
-
-def left_out_notes(study: Study) -> list[str]:
-    """Each planned run without a result, and the runs that do not count."""
-    notes = [
-        f"missing of {variant.name}: {run.folder.name} ({run.status}, {run.stage})"
-        for variant in study.variants
-        for run in (*variant.trials, *variant.results)
-        if not run.ended
-    ]
-    superseded = [run for run in study.runs if run.stage == "superseded"]
-    for reason, runs in {
-        "planned by no sweep, and left out": [r for r in study.runs if r.stage == "unplanned"],
-        "at what is no longer the best of the tuning, and left out": [
-            run for run in superseded if run.tuned
-        ],
-        "a newer attempt counts instead of": [run for run in superseded if not run.tuned],
-    }.items():
-        names = ", ".join(run.folder.name for run in runs[:_LISTED])
-        more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
-        notes += [f"{reason}: {names}{more}"] if runs else []
-    return notes + study.left_out
 
 
 def origin_notes(study: Study) -> list[str]:

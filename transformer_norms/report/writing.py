@@ -13,7 +13,13 @@ from transformer_norms.report.answer import contrast_sentence, sentence
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import noise_beside, read_study
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.gathering.noise_study import noise_beside
+from transformer_norms.report.left_out import (
+    left_out_notes,
+    left_out_summary,
+    run_warnings,
+)
 from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
@@ -166,6 +172,7 @@ def _table_md(findings: Findings) -> str:
     sections = {
         "": [
             f"# {escape_markdown(study.question or 'Runs by variant')}",
+            markdown_list(left_out_summary(study)),
             _verdicts(findings),
             straight_markdown_table(rows_of(tables.table(findings))),
             escape_markdown(tables.method_note(findings)),
@@ -183,9 +190,9 @@ def _table_md(findings: Findings) -> str:
         "## Starts": [markdown_list(tables.start_notes(findings))],
         "## Noise": [markdown_list(tables.noise_notes(findings))],
         "## Warnings of the runs": [
-            markdown_list([*tables.unusual_runs(findings), *tables.run_warnings(study)])
+            markdown_list([*tables.unusual_runs(findings), *run_warnings(study)])
         ],
-        "## Missing and left out": [markdown_list(tables.left_out_notes(study))],
+        "## Missing and left out": [markdown_list(left_out_notes(study))],
         "## Where this comes from": [markdown_list(tables.origin_notes(study))],
     }
     parts = [[title, *texts] for title, texts in sections.items() if any(texts)]

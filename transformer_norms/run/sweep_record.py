@@ -83,6 +83,14 @@ class Look:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class Asked:
+    """What the newest command of a sweep asked for. Without `seeds` it was to add seeds."""
+
+    variants: list[Values]
+    seeds: list[int]
+
+
+@dataclass(frozen=True, config=_STRICT)
 class SweepRecord:
     """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
 
@@ -90,7 +98,8 @@ class SweepRecord:
     is the number of refinements of each variant's best, and `trials` the budget of a coordinate
     search; in a record without it, every point of the grid was tried. `most` is the largest number
     of seeds of a variant where seeds are added until it is decided. `looks` are kept whatever is
-    typed next.
+    typed next. `asked` tells what an earlier, wider command planned from what is asked now; a
+    record without it is older than it is.
     """
 
     name: FolderName
@@ -108,6 +117,7 @@ class SweepRecord:
     trials: Annotated[int, Field(ge=1)] | None = None
     most: Annotated[int, Field(ge=1)] | None = None
     looks: list[Look] = field(default_factory=list)
+    asked: Asked | None = None
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:

@@ -19,6 +19,7 @@ from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.report.findings import Findings
 from transformer_norms.run.sweep_record import (
+    Asked,
     Look,
     SweepRecord,
     Tuned,
@@ -306,6 +307,10 @@ class Sweep:
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=self.question.contrasts,
+            asked=Asked(
+                self.question.variants,
+                [] if self.question.until_decided else self.question.first_seeds,
+            ),
         )
         study = self.planner.study
         study.mkdir(parents=True, exist_ok=True)

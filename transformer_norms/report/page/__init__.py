@@ -17,6 +17,7 @@ from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.page.charts import chart_data
 from transformer_norms.report.page.differences import HEIGHT, WIDTH, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
@@ -78,8 +79,10 @@ def _content(findings: Findings) -> dict[str, Any]:
         "regime": tables.regime_notes(findings),
         "starts": tables.start_notes(findings),
         "noise": tables.noise_notes(findings),
-        "warnings": tables.run_warnings(study),
-        "left_out": tables.left_out_notes(study),
+        "warnings": run_warnings(study),
+        "left_out": left_out_notes(study),
+        "absent": left_out_summary(study),
+        "studies": list(dict.fromkeys(run.folder.parent.name for run in study.runs)),
         "origin": tables.origin_notes(study),
         "runs": runs_table(findings),
         "setup": shared_settings(study),

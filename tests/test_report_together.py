@@ -1,0 +1,131 @@
+"""A report of several folders, and of a sweep that was narrowed: what counts, and what is said."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from run_folders import (
+    PRE,
+    SANDWICH,
+    by_name,
+    config_of,
+    edit,
+    folder_name,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    rows,
+    tree,
+)
+
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.run.sweep_record import Asked, Look, Seen
+
+POST = {0: 2.43, 1: 2.449, 2: 2.4415}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def typed(study, losses, **keys):
+    for placement, by_seed in losses.items():
+        for seed, loss in by_seed.items():
+            make_run(study, config_of([f"placement={placement}"], seed, **keys), loss)
+
+
+def test_a_report_of_two_folders_is_one_report_beside_both(capsys):
+    """Typed runs are compared with the baseline of the sweep, in pairs of one seed over both."""
+    make_study("runs/grid", {"pre": PRE, "post": POST})
+    typed("runs/own", {"sandwich": SANDWICH, "pre": {0: PRE[0]}})
+    before = tree("runs")
+    assert main(["runs/own", "runs/grid"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["report"] == "runs/report-own-grid/report.html"
+    assert (answer["runs"], answer["finished"]) == (9, 9)
+    new = {path for path in tree("runs") if "report-own-grid" not in path}
+    assert {path: state for path, state in tree("runs").items() if path in new} == before
+    table = Path("runs/report-own-grid/table.md").read_text()
+    assert by_name(table, "pre")["seeds"] == "3"
+    mean = sum(SANDWICH[seed] - PRE[seed] for seed in PRE) / 3
+    assert by_name(table, "sandwich")["difference"] == f"{mean:+.4f}"
+    assert "correction for 2 comparisons" in table
+    own = folder_name(config_of(["placement=pre"]))
+    assert f"the same run counts once, in the folder named first: {own}" in table
+    stages = {(row["study"], row["run"]): row["stage"] for row in rows("runs/report-own-grid")}
+    assert sorted(stages.values()).count("duplicate") == 1
+
+
+def test_the_copy_that_has_ended_counts():
+    make_study("runs/a", {"pre": PRE, "post": POST})
+    shutil.copytree("runs/a", "runs/b")
+    edit(Path("runs/a", folder_name(config_of(["placement=post"], 1))), status="running")
+    study = read_study([Path("runs/a"), Path("runs/b")])
+    assert list(study.count().values()) == [6, 6, 0, 0]
+    assert {run.folder.parent.name for run in study.results} == {"a", "b"}
+
+
+def test_sweeps_of_two_questions_keep_their_own_baselines():
+    make_study("runs/places", {"pre": PRE, "post": POST})
+    runs = []
+    for norm, losses in (("layernorm", SANDWICH), ("rmsnorm", PRE)):
+        for seed, loss in losses.items():
+            config = config_of([f"norm={norm}"], seed)
+            runs.append(planned(config, {"norm": norm}))
+            make_run("runs/norms", config, loss)
+    make_record("runs/norms", runs, axes=["norm"], baseline={"norm": "rmsnorm"}, question="Norm?")
+    study = read_study([Path("runs/places"), Path("runs/norms")])
+    against = {variant.name: variant.baseline for variant in study.variants}
+    assert against == {
+        "rmsnorm pre": "rmsnorm pre", "rmsnorm post": "rmsnorm pre",
+        "layernorm pre": "rmsnorm pre",
+    }  # fmt: skip
+    assert study.question == "Which placement? Norm?"
+    assert findings(study).compared_together == 2
+
+
+def test_runs_that_must_not_be_compared_are_left_alone_with_the_reason():
+    make_study("runs/grid", {"pre": PRE, "post": POST})
+    typed("runs/own", {"sandwich": SANDWICH}, trainer__steps=80)
+    study = read_study([Path("runs/grid"), Path("runs/own")])
+    alone = next(variant for variant in study.variants if "sandwich" in variant.name)
+    assert alone.baseline is None
+    (note,) = study.left_out
+    assert "is compared with nothing: trainer.steps (horizon): 80 in" in note
+    assert len(findings(study).comparisons) == 1
+
+
+def test_seeds_typed_after_a_look_are_tested_as_that():
+    losses = {"pre": PRE, "post": POST}
+    seen = [Seen({"placement": name}, [0, 1, 2]) for name in losses]
+    make_study("runs/grid", losses, looks=[Look(seen, {})])
+    typed("runs/more", {"pre": {3: 2.3}})
+    assert not read_study([Path("runs/grid"), Path("runs/more")]).sequential  # no pair was added
+    typed("runs/more", {"post": {3: 2.43}})
+    assert read_study([Path("runs/grid"), Path("runs/more")]).sequential
+
+
+def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
+    """What has a result counts, and what was given up makes the tests those of a look."""
+    losses = {"pre": {**PRE, 3: 2.3}, "post": {**POST, 3: 2.4}, "peri": {0: 2.3, 1: 2.3}}
+    make_study("study", losses)
+    asked = Asked([{"placement": "pre"}, {"placement": "post"}], [0, 1, 2])
+    (record,) = Path("study").glob("sweep-*.json")
+    values = json.loads(record.read_text())
+    for placement, seed in (("post", 3), ("peri", 0), ("peri", 1)):
+        shutil.rmtree(Path("study", folder_name(config_of([f"placement={placement}"], seed))))
+    study = read_study([Path("study")])
+    assert study.count()["missing"] == 3
+    assert findings(study).comparisons["post"].verdict == "not decided yet"
+    values["asked"] = {"variants": asked.variants, "seeds": asked.seeds}
+    record.write_text(json.dumps(values))
+    study = read_study([Path("study")])
+    assert [variant.name for variant in study.variants] == ["pre", "post"]
+    assert (study.count()["runs"], study.count()["missing"]) == (7, 0)
+    assert study.sequential
+    assert [run.stage for run in study.runs].count("given up") == 3

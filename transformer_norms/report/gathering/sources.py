@@ -1,0 +1,99 @@
+"""Reads what lies in the folders that a report is of: runs, and the records of sweeps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Tell
+from transformer_norms.report.gathering.grouping import values_on
+from transformer_norms.report.study import StudyRun
+from transformer_norms.run.identity import digest
+from transformer_norms.run.reader import SavedRun, newest_attempts
+from transformer_norms.run.sweep_record import SweepRecord, read_record
+
+_LONGEST = 100  # characters of the name of a report's folder
+
+
+@dataclass
+class Sources:
+    """The runs and the sweeps in the named folders. `typed` are the folders of runs that no sweep
+    has to plan: they were named themselves, or lie in a folder without the record of a sweep."""
+
+    tell: Tell
+    records: dict[Path, SweepRecord] = field(default_factory=dict)
+    runs: dict[Path, SavedRun] = field(default_factory=dict)
+    typed: list[Path] = field(default_factory=list)
+    expected: int = 0  # runs, as far as is known
+
+    def add(self, path: Path, typed: str) -> None:
+        """Reads what a folder or file holds. `typed` is its name on the command line."""
+        if _is_record(path) and not path.is_dir():
+            records, places = [path], []
+        elif (path / "summary.json").exists():
+            records, places = [], [path]
+        elif path.is_dir():
+            records = sorted(filter(_is_record, path.iterdir()))
+            places = sorted(inside for inside in path.iterdir() if inside.is_dir())
+        else:
+            raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
+        for file in records:
+            self.records[file] = read_record(file)
+        self.expected += len(places) or sum(len(self.records[file].runs) for file in records)
+        runs = [self.read_run(place) for place in places]
+        if not any(runs) and not records:
+            studies = [place.name for place in places if any(place.glob("*/summary.json"))]
+            hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
+            raise ConfigError(f"{typed}: there is no run in it{hint}")
+        self.typed += [] if records else [run.folder for run in runs if run]
+
+    def read_run(self, folder: Path) -> SavedRun | None:
+        """The run in `folder`, read once; None if no run has begun there."""
+        if folder not in self.runs:
+            if folder.is_symlink():
+                raise ConfigError(f"{folder}: is a link; name the folder that it leads to")
+            if not (folder / "summary.json").exists():
+                return None
+            self.runs[folder] = SavedRun(folder)
+            self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
+        return self.runs[folder]
+
+    def left_out(self, axes: Sequence[str], members: Sequence[StudyRun]) -> list[StudyRun]:
+        """The runs that are no members, with their values on the axes."""
+        newest = newest_attempts(self.runs.values())
+        counted = {member.folder for member in members}
+        return [
+            StudyRun(
+                run.folder,
+                run,
+                "unplanned" if run in newest else "superseded",
+                values_on(run, axes),
+                {},
+                run.seed,
+            )
+            for run in self.runs.values()
+            if run.folder not in counted
+        ]
+
+
+def _is_record(path: Path) -> bool:
+    return path.name.startswith("sweep-") and path.suffix == ".json"
+
+
+def home_of(folders: Sequence[Path]) -> Path:
+    """The folder of the report of `folders`: the folder itself; of several, a folder beside the
+    first that has the names of all, so that the report of none is written over."""
+    homes = {folder.resolve(): folder for folder in map(_folder_of, folders)}
+    if len(homes) == 1:
+        return next(iter(homes.values()))
+    places = list(homes)
+    name = "-".join(["report", *(place.name for place in places)])
+    if len(name) > _LONGEST:
+        more = f"and-{len(places) - 1}-more-{digest([*map(str, places)])[:8]}"
+        name = f"report-{places[0].name[:60]}-{more}"
+    first = homes[places[0]]
+    return (first if first.name not in ("", "..") else places[0]).parent / name
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
