@@ -1,10 +1,12 @@
 """A run is a folder: the same command resumes it bitwise, finds it done, or says what changed."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
+from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(
@@ -181,6 +184,36 @@ def test_a_signal_during_validation_loses_nothing(monkeypatch):
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     assert [go("study=rough")["status"] for _ in range(3)] == ["preempted", "preempted", "finished"]
     assert same(calm["folder"], next(Path("runs/rough").glob("*")))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
+    monkeypatch, capsys, replicas
+):
+    """Of eight micro-batches a step, some are computed when the signal comes: gradients, and what
+    batchnorm averages, are as before the step."""
+    more = ["trainer.steps=6", "trainer.batch_size=16", "trainer.accumulation=8"]
+    more += (
+        ["norm=batchnorm", "norm.allow_noncausal=true"] if replicas == 1 else ["model.dropout=0"]
+    )
+    more += ["trainer.threads=2", f"trainer.replicas={replicas}"]
+    calm = go("study=calm", *more)
+    original, count, at = ModelLoss.backward, itertools.count(1), {}
+
+    def backward(self, batch, parts):
+        if next(count) == at["call"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batch, parts)
+
+    monkeypatch.setattr(ModelLoss, "backward", backward)
+    steps = []
+    for at["call"] in (11, 22, 0):  # in the second step of each command, before its end
+        count = itertools.count(1)
+        steps.append(go("study=rough", *more)["step"])
+    assert steps == [1, 3, calm["step"]]
+    assert same(calm["folder"], next(Path("runs/rough").glob("*")))
+    said = "SIGTERM: this run stops with a checkpoint; once more ends it at once"
+    assert capsys.readouterr().err.count(said) == 2
 
 
 def test_evaluating_and_logging_every_step_change_no_training_loss():

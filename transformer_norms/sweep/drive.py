@@ -103,7 +103,7 @@ class Sweep:
         self.stopped = self.refused = False
 
     def run(self, first: list[Job]) -> None:
-        self.stopping = Stopping()
+        self.stopping = Stopping(lambda line: self.board.say(line), "the runs stop")
         with self.stopping, Board(self.request.name, self.follow) as self.board:
             try:
                 self.planner.prepare_data(first)

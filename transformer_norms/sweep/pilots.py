@@ -62,7 +62,7 @@ class Pilots:
         self.jobs, self.say, self.record = jobs, say, _record_of(jobs[0].folder.parent, name)
         folder = self.record.parent
         folder.mkdir(parents=True, exist_ok=True)
-        with Stopping() as stop:
+        with Stopping(say, "this command stops waiting") as stop:
             stop.patient = True
             try:
                 submission = self._look_or_submit()

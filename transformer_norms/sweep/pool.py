@@ -50,7 +50,7 @@ class Pool:
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
-        with Stopping() as stop:
+        with Stopping(what="the runs stop") as stop:
             stop.patient = True
             return self._run(jobs, stop)
 

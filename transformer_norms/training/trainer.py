@@ -4,6 +4,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probes
 from transformer_norms.training.settings import TrainerSettings
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.training.stopping import Interrupted, Stopping
 from transformer_norms.training.tensors import (
     OpenFile,
     load_optimizers,
@@ -67,6 +68,7 @@ class Trainer:
     def fit(self, record: Any, stopping: Stopping) -> str:
         """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
         ended: finished, diverged or preempted."""
+        self.micro_batches.stopping = stopping
         measured = True
         while measured:
             measured = self.measure(record, stopping)
@@ -77,7 +79,10 @@ class Trainer:
             if self.ranks.stop(stopping.asked):
                 break
             begun = time.perf_counter()
-            reason = self.train_step()
+            try:
+                reason = self.train_step()
+            except Interrupted:
+                break
             self.seconds += time.perf_counter() - begun
             if reason is not None:
                 return self._record_divergence(record, reason)
@@ -89,14 +94,16 @@ class Trainer:
         return "finished" if reason is None else self._record_divergence(record, reason)
 
     def train_step(self) -> str | None:
-        """Makes one optimizer step, or returns the reason why its update must not be applied."""
+        """Makes one optimizer step, or returns the reason why its update must not be applied.
+        Raises Interrupted where a signal cut it short; then it has changed nothing."""
         rate = self.schedule(self.step, self.settings.steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * rate
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
-        total = self.micro_batches.backward(batch, self.step)
+        with self._undoing():
+            total = self.micro_batches.backward(batch, self.step)
         probe.gradients()
         norm = whole(nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None))
         loss, nats, norm_here = torch.stack((*total, norm.to(total.dtype))).tolist()
@@ -120,6 +127,19 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return reason
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """Puts back what a step that is cut short has changed: running averages and gradients."""
+        buffers = list(self.model.buffers()) if self.micro_batches.interruptible else []
+        before = [buffer.clone() for buffer in buffers]
+        try:
+            yield
+        except Interrupted:
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+            self.micro_batches.forget_gradients()
+            raise
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
         """Writes the row of this step where one is due. Returns False where a signal cut it

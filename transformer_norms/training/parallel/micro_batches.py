@@ -17,6 +17,8 @@ from torch import Tensor
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
 from transformer_norms.training.parallel.replicas import Replicas, add_gradients, take_gradients
+from transformer_norms.training.stopping import Interrupted, Stopping
+from transformer_norms.training.tensors import sharded
 
 
 def micro_batch_count(accumulation: int, replicas: int, ranks: int) -> int:
@@ -41,16 +43,30 @@ class MicroBatches:
         loss.side_by_side = self.pieces
         self.loss = loss
         self.replicas = Replicas(loss, replicas)
+        self.share = count // ranks.count // replicas  # micro-batches of each replica
+        self.sharded = sharded(loss.model.embedding.weight)
+        self.stopping: Stopping | None = None  # whose signals cut a step short
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a step has places between its micro-batches."""
+        return self.stopping is not None and self.share > 1
 
     def backward(self, batch: Batch, step: int) -> Tensor:
         """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
-        Returns that loss and the cross-entropy. All is the same on all ranks."""
-        own, each = self.own(batch), self.count // self.ranks.count // self.replicas.count
+        Returns that loss and the cross-entropy. All is the same on all ranks, and all raise
+        Interrupted if a signal to one of them cuts the step short."""
+        own, each, interrupted = self.own(batch), self.share, False
 
         def add_share(loss: ModelLoss, replica: int) -> Tensor:
             return self._add(loss, own[replica * each :][:each], step)
 
-        total = add_in_tree(self.replicas.run(add_share, self.replicas.count), torch.add)
+        try:
+            total = add_in_tree(self.replicas.run(add_share, self.replicas.count), torch.add)
+        except Interrupted:
+            interrupted = True
+        if self.interruptible and self.ranks.any(interrupted):
+            raise Interrupted
         gradients = self.replicas.gradients()
         self.ranks.add([total, *gradients])
         return total
@@ -65,6 +81,7 @@ class MicroBatches:
     def _add(self, loss: ModelLoss, parts: Sequence[tuple[int, Batch]], step: int) -> Tensor:
         """Leaves the sum of the gradients of some micro-batches in the parameters of one model."""
         if len(parts) == 1:
+            self._check_signals()
             first, part = parts[0]
             seed_dropout(self.seed, step, first)
             return loss.backward(part, self.count)
@@ -75,6 +92,19 @@ class MicroBatches:
         total = total + self._add(loss, parts[half:], step)
         add_gradients(parameters, before)
         return total
+
+    def _check_signals(self) -> None:
+        """Raises Interrupted where a signal has come. Ranks with shards compute each micro-batch
+        together, and so stop together; others agree once each has come to its end."""
+        if self.interruptible:
+            asked = self.stopping is not None and self.stopping.asked
+            if self.ranks.any(asked) if self.sharded else asked:
+                raise Interrupted
+
+    def forget_gradients(self) -> None:
+        """Drops the gradients of all replicas."""
+        for parameters in self.replicas.parameters:
+            take_gradients(parameters)
 
     def sums(self, windows: Iterable[Batch]) -> Iterator[Tensor]:
         """Yields the sum of the cross-entropy over the tokens of each window, in order, the same on
