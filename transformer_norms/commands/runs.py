@@ -219,6 +219,14 @@ def _table(runs: Sequence[SavedRun], keys: Sequence[str]) -> list[str]:
     return lines
 
 
+def _name_text(name: str, width: int) -> str:
+    """A name that fits: its end, which no other run has. What a continued run goes on from is no
+    part of that."""
+    if len(name) <= width:
+        return name
+    return f"…{name.partition('-from-')[0][1 - width :]}"
+
+
 def _width(heading: str, cells: Sequence[str]) -> int:
     """What a column takes of the terminal, with the space before it."""
     return max(map(len, (heading, *cells))) + 2

@@ -221,8 +221,8 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
         needs_plugins = made_with != "none" and not folder
-        hint = f" (type plugins={made_with} as well, or --plugins {made_with}?)" * needs_plugins
-        raise ConfigError(f"{file}: {error}{hint}") from None
+        hint = f"type plugins={made_with} (or --plugins {made_with}) as well; " * needs_plugins
+        raise ConfigError(f"{file}: {hint}{error}") from None
 
 
 def check_plugins(text: str) -> Path | None:
