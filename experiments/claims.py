@@ -98,7 +98,7 @@ def common_word(words: Iterable[Word]) -> Word:
 def word_of(says: Says, verdict: Verdict) -> Word:
     """Whether a verdict shows what a claim says. A comparison in which a run failed says nothing of
     losses, and nothing at all where both sides fail alike."""
-    if verdict in ("failed", "too few seeds"):
+    if verdict in ("failed", "not decided yet", "too few seeds"):
         return "not askable here"
     if verdict in SEEN.get(says, (says,)):
         return "seen here"

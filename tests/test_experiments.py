@@ -169,6 +169,7 @@ WORDS = {
     "equivalent to zero": [*[None] * 3, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
     "not distinguishable from zero": [*[None] * 3, *[NOT_TOLD] * 4],
     "failed": ["not askable here"] * 7,
+    "not decided yet": ["not askable here"] * 7,
     "too few seeds": ["not askable here"] * 7,
 }
 
