@@ -1,6 +1,7 @@
 """The page in a browser: it is silent, it fits, and its controls do what they say."""
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 from page_studies import LOSSES, RATES, STEPS, depth_study, tuned_study, value
@@ -224,6 +225,32 @@ def test_what_is_pointed_at_says_which_variant_it_is(pages, opened, chart, layer
     page.wait_for_selector(f"#{chart} .hovertext", timeout=60_000)
     text = page.locator(f"#{chart} .hovertext").first.text_content()
     assert any(" ".join(names) in text for names in LOSSES), text
+
+
+def test_each_chart_is_saved_as_an_svg_without_a_request(pages, opened, tmp_path):
+    there = opened(pages["tuned"])
+    names = {
+        "curves": "loss-by-tokens",
+        "finals": "final-loss",
+        "rates": "tuning",
+        "profile": "probe-stream-rms",
+        "history": "probe-stream-rms-of-rmsnorm-pre",
+    }
+    for chart, name in names.items():
+        button = there.page.locator(f"#{chart} + button")
+        with there.page.expect_download() as download:
+            button.click()
+        assert download.value.suggested_filename == f"tuned-{name}.svg"
+        download.value.save_as(tmp_path / name)
+        svg = ElementTree.parse(tmp_path / name).getroot()
+        shown = there.page.locator(f"#{chart}").bounding_box()
+        assert float(svg.get("width")) == pytest.approx(shown["width"], abs=1)
+        words = {text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")}
+        assert {"rmsnorm pre", "layernorm post"} <= words or chart == "history"
+    assert there.page.locator(".chart").count() == there.page.locator(".download").count()
+    assert there.problems == []
+    there.page.emulate_media(media="print")
+    assert not button.is_visible()
 
 
 def test_nothing_on_the_page_offers_to_send_it_anywhere(pages, opened):

@@ -84,6 +84,12 @@ def spreadsheet_cell(value: Any) -> Any:
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
+def file_name(text: object) -> str:
+    r"""The text as a name that every system takes for a file, and \includegraphics without its
+    ending: letters, digits and hyphens."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", str(text)).strip("-")
+
+
 def shorten(value: object, longest: int = 48) -> str:
     """The value as text, cut if it has more than `longest` characters."""
     text = str(value)

@@ -25,7 +25,7 @@ from transformer_norms.report.study import (
     mean_curve,
 )
 from transformer_norms.run.sweep_record import label
-from transformer_norms.text_tables import escape_label
+from transformer_norms.text_tables import escape_label, file_name
 from transformer_norms.training.measures import MEASURES, Measure, place_of
 
 _SHORT = 14  # characters of a name beside a narrow chart
@@ -44,6 +44,7 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     """The data of every chart. Lists by variant have the order of the study's variants."""
     study = findings.study
     return {
+        "home": file_name(study.home.resolve().name) or "study",
         "names": [escape_label(variant.name) for variant in study.variants],
         "short": [escape_label(variant.name[:_SHORT]) for variant in study.variants],
         "loss": LOSSES[findings.loss],

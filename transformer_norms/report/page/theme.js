@@ -43,5 +43,41 @@ const CONFIG = { displayModeBar: false, responsive: true };  // its buttons are 
 
 function show(id, traces, how) {
   const place = document.getElementById(id);
-  if (place) Plotly.react(place, traces, layout(how), CONFIG);
+  if (!place) return;
+  Plotly.react(place, traces, layout(how), CONFIG);
+  if (place.nextElementSibling) return;
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "download", textContent: "save as SVG" });
+  button.setAttribute("aria-label", `save as SVG: ${place.getAttribute("aria-label")}`);
+  button.addEventListener("click", () => save(place));
+  place.after(button);
 }
+
+// Hands the chart to the browser as a file, as it is shown, with the names of its lines: outside the
+// page it has no legend. The page itself loads nothing.
+async function save(place) {
+  const { data, layout } = place;
+  const named = (trace) => trace.mode.startsWith("lines") && study.names.includes(trace.name);
+  const alone = data.some(named)
+    ? { data: data.map((trace) => ({ ...trace, showlegend: named(trace) })), layout: { ...layout, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } } }
+    : { data, layout };
+  const svg = await Plotly.toImage(alone, { format: "svg", imageDataOnly: true, width: place.clientWidth, height: place.clientHeight });
+  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  Object.assign(document.createElement("a"), { href: url, download: `${study.home}-${FILES[place.id]?.() ?? place.id}.svg` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
+// The names of files, by chart, as the report's command gives them to figures.
+const chosenOf = (form, name) => new FormData(document.getElementById(form)).get(name);
+const fileName = (text) => text.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "");
+const probeName = () => {
+  const { name } = probes.measures[control("measure").value];
+  return fileName(`${name} ${control("part").value}`);
+};
+const FILES = {
+  curves: () => `loss-by-${chosenOf("curve-controls", "x").toLowerCase()}`,
+  finals: () => "final-loss",
+  rates: () => "tuning",
+  profile: () => `probe-${probeName()}`,
+  history: () => `probe-${probeName()}-of-${fileName(study.names[control("of").value])}`,
+  ...Object.fromEntries(study.axes.map(({ key }, number) => [`axis-${number}`, () => `final-loss-by-${fileName(key)}`])),
+};

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from transformer_norms.names import folder_of_configs
-from transformer_norms.text_tables import escape_latex
+from transformer_norms.text_tables import escape_latex, file_name
 
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),\n(.*?)^\}", re.M | re.S)
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})(?:v\d+)?")
@@ -84,7 +84,7 @@ def _entries(choice: str, source: str) -> Iterator[tuple[str, str]]:
     yield from ((one.key, one.text) for one in found)
     number = _ARXIV.search(source)
     if not any(one.named_in(source) for one in found) and (number or _YEAR.search(source)):
-        key = re.sub(r"[^A-Za-z0-9]+", "-", choice).strip("-")
+        key = file_name(choice)
         note = escape_latex(source.translate(_BIB_TEXT))
         title = escape_latex(choice.translate(_BIB_TEXT))
         yield key, f"@misc{{{key},\n  title = {{{title}}},\n  note = {{{note}}},\n}}"

@@ -11,7 +11,7 @@ from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.text_tables import escape_latex, latex_tabular, printable
+from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable
 
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _LEFT_OUT = ("median", "correlation")  # columns that a paper can do without
@@ -148,7 +148,7 @@ def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: 
     study, notes = findings.study, tables.regime_notes(findings)
     wide = "*" if form == "full" else ""
     align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
-    label = re.sub(r"[^A-Za-z0-9]+", "-", study.home.resolve().name).strip("-") or "study"
+    label = file_name(study.home.resolve().name) or "study"
     return "\n".join(
         [
             _HEAD,

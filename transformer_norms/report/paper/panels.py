@@ -1,6 +1,5 @@
 """Each panel of a report as a figure of its own, in the size of a column of a paper."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from transformer_norms.report.paper.lines_panel import against_panels, probe_pan
 from transformer_norms.report.rates import draw_rate_lines, rate_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows
 from transformer_norms.report.writing import write_files
-from transformer_norms.text_tables import printable
+from transformer_norms.text_tables import file_name, printable
 
 Draw = Callable[[Any], None]  # onto axes
 _ROW, _FRAME = 0.19, 0.62  # inches of a row of names, and of what stands around rows
@@ -111,11 +110,6 @@ def _training_panels(findings: Findings, rows: Mapping[Path, Rows]) -> Iterator[
                     draw_training, study=study, variants=variants, by_variant=curves, view=view
                 )
                 yield Panel(f"loss-by-{along}{'-log' if log else ''}", draw)
-
-
-def file_name(text: str) -> str:
-    r"""A name that \includegraphics takes without its ending."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
 def name_above(
