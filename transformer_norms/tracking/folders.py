@@ -256,7 +256,7 @@ def draw_probes(rows: list[dict[str, Any]]) -> str:
                 points.append((row["tokens"], nan if value is None else value))
     if not charts:
         return ""
-    from matplotlib import colormaps
+    from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
     lines = -(-len(charts) // 3)
@@ -277,5 +277,6 @@ def draw_probes(rows: list[dict[str, Any]]) -> str:
         axes.tick_params(labelsize=7)
         axes.legend(fontsize=6, frameon=False)
     svg = StringIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "probes"}):  # the same probes are the same file
+        figure.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()
