@@ -210,9 +210,9 @@ def _table(runs: Sequence[SavedRun], keys: Sequence[str]) -> list[str]:
             left -= _width(heading, cells)
         else:
             hidden.append(key)
-    width = min(left - 2, max(map(len, names)))
-    first = {"name": [name if len(name) <= width else f"…{name[1 - width :]}" for name in names]}
-    lines = _lines({**first, **columns, **ends})
+    width = min(left, max(map(len, names)))
+    cut = [_name_text(name, width) for name in names]
+    lines = _lines({"name": cut, **columns, **ends})
     if hidden:
         more = f" and {len(hidden) - _LISTED} more" if len(hidden) > _LISTED else ""
         say(f"they also differ in {', '.join(hidden[:_LISTED])}{more} (--json and --csv have all)")
