@@ -60,7 +60,7 @@ def measure(file: Path, choice: TokenizerChoice, processes: int) -> str:
         elif not what.startswith("data: encoding"):
             marks["encoding"] = clocks()
 
-    corpus = CORPORA["parquet"](paths=(str(file),), field="text")
+    corpus = CORPORA["parquet"](paths=(str(file),), val_paths=(), field="text")
     tokens = prepare(corpus, choice, "hash", 0.05, 0, lambda line: None, tell, processes)
     parts = [tokens.facts[part] for part in ("train", "val", "test")]
     size, count = (sum(part[key] for part in parts) for key in ("bytes", "tokens"))

@@ -94,7 +94,7 @@ def test_the_identity_of_pydocs_names_the_python():
 
 
 def text_of(*paths):
-    return CORPORA["text"](paths=tuple(str(path) for path in paths))
+    return CORPORA["text"](paths=tuple(str(path) for path in paths), val_paths=(), separator="none")
 
 
 def test_text_is_the_bytes_of_the_file_exactly(tmp_path):
@@ -164,7 +164,7 @@ def rows(request, tmp_path):
         parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
 
     def build(field):
-        return CORPORA[request.param](paths=(str(file),), field=field)
+        return CORPORA[request.param](paths=(str(file),), val_paths=(), field=field)
 
     return build, file
 
@@ -198,7 +198,7 @@ def test_a_row_without_text_is_refused(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n{"text": null}\n')
     with pytest.raises(InputError, match="row 1 has no text"):
-        list(CORPORA["jsonl"](paths=(str(file),), field="text").documents())
+        list(CORPORA["jsonl"](paths=(str(file),), val_paths=(), field="text").documents())
 
 
 def test_a_slice_reads_no_further_than_its_last_row(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def corpus(tmp_path, monkeypatch):
     for file, texts in zip(files, (TEXTS[:300], TEXTS[300:]), strict=True):
         table = pyarrow.table({"number": range(len(texts)), "text": texts})
         parquet.write_table(table, file, row_group_size=37)
-    return CORPORA["parquet"](paths=tuple(map(str, files)), field="text")
+    return CORPORA["parquet"](paths=tuple(map(str, files)), val_paths=(), field="text")
 
 
 def hashed_number(text):
@@ -168,7 +168,7 @@ import os, signal, sys
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
 if __name__ == "__main__":
     slices.MOST_CHARACTERS = documents.SLICE = {slice}
-    corpus = CORPORA["parquet"](paths={paths}, field="text")
+    corpus = CORPORA["parquet"](paths={paths}, val_paths=(), field="text")
     count = 0
     def tell(what, done, total):
         global count
@@ -318,7 +318,7 @@ MEASURED = """
 import resource
 from transformer_norms.data import CORPORA, TOKENIZERS, prepare
 if __name__ == "__main__":
-    corpus = CORPORA["parquet"](paths=({pattern!r},), field="text")
+    corpus = CORPORA["parquet"](paths=({pattern!r},), val_paths=(), field="text")
     tokens = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.05, 0, print, workers={workers})
     # The kernel counts a parent into the ru_maxrss of what it starts, so VmHWM is read here.
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))

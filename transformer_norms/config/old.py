@@ -62,6 +62,8 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
     ("data", (), "test_fraction", 0),
+    ("data", ("text", "jsonl", "parquet"), "val_paths", []),
+    ("data", ("text",), "separator", "none"),
     ("trainer", (), "keep_optimizer", False),
     ("about", (), "recipe_source", "none"),
     ("about", (), "recipe_unverified", "none"),

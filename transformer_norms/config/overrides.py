@@ -107,6 +107,8 @@ def parse_one(text: str) -> Override:
     """Returns Hydra's own reading of one KEY=VALUE or KEY=A,B. An equation needs no quotes."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
+    if text.startswith(f"{SEPARATOR}="):
+        text = text.translate(_CONTROL)
     if not text.isprintable():
         raise ConfigError(f"{text!r}: control characters are not allowed")
     if text.startswith(("+", "~")):
@@ -142,6 +144,10 @@ _WITH_FORMULAS = (
 )
 
 
+SEPARATOR = "data.separator"  # whose value is text of any kind
+_CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
+
+
 def as_hydra_reads(text: str) -> str:
     """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by the names that their files
     have today, ~/ as the home folder, and `placement.equation=norm(x + f(x))` with the quotes that
@@ -149,6 +155,8 @@ def as_hydra_reads(text: str) -> str:
     key, _, value = text.partition("=")
     if key in AXES and value:
         return f"{key}={re.sub(_OPTION, lambda found: option_name(key, found[0]), value)}"
+    if key == SEPARATOR and value[:1] not in ("'", '"'):
+        return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
     value = re.sub(_HOME, lambda _: str(Path.home()), value)
     text = f"{key}={value}" if value else text
     has_brackets = key in _WITH_FORMULAS and "(" in value

@@ -375,6 +375,19 @@ def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
 
 def _check_split(config: Config) -> None:
     split, share = config.data.split, config.data.test_fraction
+    separator = config.data.get("separator", "none") != "none"
+    if config.data.get("val_paths", ()):
+        for key, unset in (("split", "hash"), ("test_fraction", 0)):
+            if (value := config.data[key]) != unset:
+                raise ConfigError(
+                    f"data.{key}: {value} is not allowed with data.val_paths, which is val: no "
+                    "text of data.paths is cut off, and there is no test part"
+                )
+    if separator and split == "tail":
+        raise ConfigError(
+            "data.separator: is not allowed with data.split=tail, which reads one stretch of text; "
+            "leave one of the two out"
+        )
     if share and split != "tail":
         raise ConfigError(
             f"data.test_fraction: {share:g} is not allowed with data.split={split}, whose test "

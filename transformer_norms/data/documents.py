@@ -1,6 +1,7 @@
 """Corpora: the protocol of each, and the user's own files of text and of rows."""
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Corpus(Protocol):
     """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None.
 
     A corpus that may be large can also have `size`, about how many bytes its text has, and
-    `slices()`, which yields Slices in order.
+    `slices()`, which yields Slices in order. One with a `validation`, another corpus, gives all of
+    its own text to train. One that is `apart` has documents even if they are few.
     """
 
     @property
@@ -38,88 +40,145 @@ class Corpus(Protocol):
     def documents(self) -> Iterator[str]: ...
 
 
-def find_files(patterns: Sequence[str]) -> list[Path]:
-    """The files that `data.paths` names, globs in sorted order. Raises InputError."""
-    files = [file for pattern in patterns for file in _match(pattern)]
+def find_files(patterns: Sequence[str], key: str = "data.paths") -> list[Path]:
+    """The files that a key names, globs in sorted order. Raises InputError."""
+    files = [file for pattern in patterns for file in _match(pattern, key)]
     if not files:
-        raise InputError("data.paths is empty: name a file, data.paths=FILE_OR_GLOB")
+        raise InputError(f"{key} is empty: name a file, {key}=FILE_OR_GLOB")
     seen: set[Path] = set()
     for file in files:
-        _check(file)
+        _check(file, key)
         if file.resolve() in seen:
             # The same text twice would be on both sides of a split by position.
-            raise InputError(f"data.paths: {file} is named twice; name each file once")
+            raise InputError(f"{key}: {file} is named twice; name each file once")
         seen.add(file.resolve())
     return files
 
 
-def _match(pattern: str) -> list[Path]:
+def _match(pattern: str, key: str) -> list[Path]:
     path = Path(pattern).expanduser()
     if path.exists():  # a file may be called a[1].txt, so an existing file wins over a glob
         return [path]
     if not glob.has_magic(pattern):
-        raise InputError(f"data.paths: there is no file {pattern}")
+        raise InputError(f"{key}: there is no file {pattern}")
     names = sorted(glob.glob(str(path), recursive=True))
     files = [Path(name) for name in names if not Path(name).is_dir()]
     if not files:
-        raise InputError(f"data.paths: no file matches {pattern}")
+        raise InputError(f"{key}: no file matches {pattern}")
     return files
 
 
-def _check(file: Path) -> None:
+def _check(file: Path, key: str) -> None:
     if file.is_dir():
-        raise InputError(f"data.paths: {file} is a directory; name files, e.g. {file}/*.txt")
+        raise InputError(f"{key}: {file} is a directory; name files, e.g. {file}/*.txt")
     if not file.is_file():
-        raise InputError(f"data.paths: {file} is not a regular file")
+        raise InputError(f"{key}: {file} is not a regular file")
     try:
         with file.open("rb") as stream:
             empty = not stream.read(1)
     except OSError as error:
-        raise InputError(f"data.paths: {file} cannot be read ({error.strerror})") from None
+        raise InputError(f"{key}: {file} cannot be read ({error.strerror})") from None
     if empty:
-        raise InputError(f"data.paths: {file} is empty")
+        raise InputError(f"{key}: {file} is empty")
 
 
-@CORPORA("text")
-class TextFiles:
-    """Each file is a document of exactly its bytes: no newline is translated, no mark left out."""
+def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
+    """The files that `data.val_paths` names. Raises InputError if one is a file of train too."""
+    files = find_files(paths, "data.val_paths")
+    known = {sha256(file): file for file in train}
+    for file in files:
+        if same := known.get(sha256(file)):
+            raise InputError(
+                f"data.val_paths: {file} has the content of {same} in data.paths; a loss on text "
+                "that was trained on is no validation loss"
+            )
+    return files
 
+
+class _Files:
+    """Files of a corpus. `validation` is the corpus of `data.val_paths`, or None if val is cut off
+    the text of `data.paths`. `apart` says that the documents are kept apart, however few."""
+
+    type: str
     floor = None
+    apart = False
+    validation: Any = None
 
-    def __init__(self, *, paths: Texts) -> None:
+    def __init__(self, paths: Sequence[str], val_paths: Sequence[str], **settings: Any) -> None:
         self.files = find_files(paths)
+        if val_paths:
+            files = tuple(str(file) for file in find_validation(val_paths, self.files))
+            self.validation = type(self)(paths=files, val_paths=(), **settings)
 
     @property
     def size(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
     def identity(self) -> dict:
-        return {"type": "text", "sha256": [sha256(file) for file in self.files]}
+        hashes = {"sha256": [sha256(file) for file in self.files]}
+        if self.validation:
+            hashes["val_sha256"] = [sha256(file) for file in self.validation.files]
+        return {"type": self.type, **hashes}
+
+
+@CORPORA("text")
+class TextFiles(_Files):
+    """Each file is a document of exactly its bytes: no newline is translated, no mark left out.
+
+    A `separator` cuts each file into several documents, and belongs to none of them. In it, \\n is
+    a new line, \\t a tab, \\r a carriage return and \\\\ a backslash.
+    """
+
+    type = "text"
+
+    def __init__(self, *, paths: Texts, val_paths: Texts, separator: Text) -> None:
+        super().__init__(paths, val_paths, separator=separator)
+        self.separator = "" if separator == "none" else unescape(separator)
+        self.apart = bool(self.separator)
+
+    def identity(self) -> dict:
+        return super().identity() | ({"separator": self.separator} if self.separator else {})
 
     def documents(self) -> Iterator[str]:
         for file in self.files:
             try:
-                yield file.read_bytes().decode("utf-8")
+                text = file.read_bytes().decode("utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"data.paths: {file} is not UTF-8 at byte {error.start}; convert it first, "
                     f"e.g. iconv -f LATIN1 -t UTF-8"
                 ) from None
+            yield from text.split(self.separator) if self.separator else [text]
 
 
-class _RowFiles:
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
+
+
+def unescape(separator: str) -> str:
+    """Returns the text of a typed separator. Raises InputError for an unknown escape."""
+
+    def replace(escape: re.Match[str]) -> str:
+        if escape[0] not in _ESCAPES:
+            raise InputError(f"data.separator: {escape[0]} is none of {' '.join(_ESCAPES)}")
+        return _ESCAPES[escape[0]]
+
+    if not separator:
+        raise InputError(
+            'data.separator: is empty; type what stands between documents, as "\\n\\n"'
+        )
+    return re.sub(r"\\.?", replace, separator)
+
+
+class _RowFiles(_Files):
     """Files of rows; the column `field` of each row is a document."""
 
-    type: str
-    floor = None
-
-    def __init__(self, *, paths: Texts, field: Text) -> None:
-        self.files = find_files(paths)
+    def __init__(self, *, paths: Texts, val_paths: Texts, field: Text) -> None:
+        super().__init__(paths, val_paths, field=field)
         self.field = field
+        self.apart = self.validation is not None
 
     def identity(self) -> dict:
-        hashes = [sha256(file) for file in self.files]
-        return {"type": self.type, "sha256": hashes, "field": self.field}
+        return super().identity() | {"field": self.field}
 
 
 @CORPORA("jsonl")
@@ -127,10 +186,6 @@ class JsonLines(_RowFiles):
     """Files with one JSON object a line, read through `datasets`."""
 
     type = "jsonl"
-
-    @property
-    def size(self) -> int:
-        return sum(file.stat().st_size for file in self.files)
 
     def documents(self) -> Iterator[str]:
         import datasets
@@ -158,10 +213,12 @@ class Parquet(_RowFiles):
     """Parquet files."""
 
     type = "parquet"
-    size = 0
+
+    @property
+    def size(self) -> int:
+        return sum(column_size(file, self.field) for file in self.files)
 
     def slices(self) -> Iterator["ParquetRows"]:
-        self.size = sum(column_size(file, self.field) for file in self.files)
         for file in self.files:
             yield from cut_parquet(file, self.field)
 

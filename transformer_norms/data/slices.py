@@ -9,7 +9,7 @@ corpus, so that a preparation that was stopped goes on with the same slices.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Protocol, runtime_checkable
 
 from transformer_norms.data.documents import Corpus, Slice
@@ -24,6 +24,7 @@ from transformer_norms.data.split import (
     tail_ends,
 )
 from transformer_norms.data.tokenizer import stretches
+from transformer_norms.errors import InputError
 from transformer_norms.progress import Tell
 
 MOST_CHARACTERS = 2**25  # of a slice
@@ -45,9 +46,12 @@ class ReadSlice:
 class Held:
     """A corpus in memory: one slice."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self.texts = texts
+    def __init__(
+        self, texts: list[str], apart: bool = False, validation: "Held | None" = None
+    ) -> None:
+        self.texts, self.apart, self.validation = texts, apart, validation
         self.size = sum(len(text.encode()) for text in texts)
+        self.size += validation.size if validation else 0
 
     def documents(self) -> Iterator[str]:
         return iter(self.texts)
@@ -64,7 +68,11 @@ def hold(corpus: Corpus, tell: Tell) -> Held | None:
         tell("data: reading, {:.0f} million characters", characters / 1e6, 0)
         if document:
             texts.append(document)
-    return Held(texts)
+    validation = getattr(corpus, "validation", None)
+    held = hold(validation, tell) if validation else None
+    if validation and held is None:
+        return None
+    return Held(texts, getattr(corpus, "apart", False), held)
 
 
 def cut(corpus: Corpus | Held) -> Iterator[Slice]:
@@ -113,6 +121,23 @@ class Hashed:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A slice of whole documents of one part, in the order of their content numbers."""
+
+    slice: Slice
+    part: str
+
+    def placed(self) -> list[Placed]:
+        numbered = sorted((content_number(text), text) for text in self.slice.documents() if text)
+        return [Placed(self.part, place_of(number), text) for number, text in numbered]
+
+    def train_texts(self, below: int) -> list[Numbered]:
+        if self.part != "train":
+            return []
+        return [(place, text) for _, place, text in self.placed() if place < below]
+
+
+@dataclass(frozen=True)
 class Stretch:
     """A slice of running text, which is split by position."""
 
@@ -149,6 +174,9 @@ def split_corpus(
     """Splits whole documents by `hash`, one stretch of text by `position` or `tail`. Few documents
     are split by position, where the hash was asked for."""
 
+    if validation := getattr(corpus, "validation", None):
+        return split_by_file(corpus, validation)
+
     def documents() -> Iterator[str]:
         return filter(None, corpus.documents())
 
@@ -165,12 +193,41 @@ def split_corpus(
     count = sum(1 for _ in islice(documents(), FEWEST_DOCUMENTS))
     if count == FEWEST_DOCUMENTS:
         return Split("hash", True, hashed)
+    if getattr(corpus, "apart", False):
+        raise InputError(
+            f"data.separator: the text has {count} document(s) with it, and val and test are drawn "
+            f"from {FEWEST_DOCUMENTS} at least; leave it out, or name data.val_paths"
+        )
     ends = position_ends(sum(map(len, documents())), val_fraction)
     note = (
         f"data: {count} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
         f"train first, then val, then test, each {val_fraction:g} of the text"
     )
     return Split("position", False, cut_at(ends), ends, note)
+
+
+def split_by_file(corpus: Corpus | Held, validation: Corpus | Held) -> Split:
+    """All text of the corpus is train, and that of `validation` is val. There is no test part.
+    A few files without a separator are running text, as in any other split."""
+
+    def texts(part: Corpus | Held) -> Iterator[str]:
+        return filter(None, part.documents())
+
+    def whole() -> Iterator[Work]:
+        for part, name in ((corpus, "train"), (validation, "val")):
+            yield from (Whole(slice, name) for slice in cut(part))
+
+    few = sum(1 for _ in islice(texts(corpus), FEWEST_DOCUMENTS)) < FEWEST_DOCUMENTS
+    if getattr(corpus, "apart", False) or not few:
+        return Split("files", True, whole)
+    train, val = (sum(map(len, texts(part))) for part in (corpus, validation))
+    ends = {"train": train, "val": train + val}
+
+    def stretched() -> Iterator[Work]:
+        both = chain(texts(corpus), texts(validation))
+        return map(Stretch, split_by_position(both, ends, MOST_CHARACTERS))
+
+    return Split("files", False, stretched, ends)
 
 
 class LowestTexts:

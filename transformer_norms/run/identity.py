@@ -40,6 +40,7 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     values["placement"] = _respell(values["placement"])
     if "paths" in values["data"]:
         values["data"]["paths"] = dict(data_identity)
+        values["data"].pop("val_paths", None)
     return values
 
 

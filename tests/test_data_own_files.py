@@ -1,0 +1,119 @@
+"""The user's own files: text that a typed separator cuts, and validation text of their own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_norms import compose
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.data import TOKENIZERS
+from transformer_norms.data.documents import JsonLines, TextFiles
+from transformer_norms.data.prepare import prepare
+from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.run.identity import run_hash
+from transformer_norms.run.plan import Plan
+
+STORIES = [f"story {n} tells of {n * n} cats.\nIt ends." for n in range(120)]
+NONE = {"val_paths": (), "separator": "none"}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
+    Path("train.txt").write_text("\n\n".join(STORIES))
+    Path("val.txt").write_text("a held out story\n\nand another one\n\nstory 3")
+
+
+def tokens_of(corpus, split="hash", shares=(0.1, 0)):
+    return prepare(corpus, TOKENIZERS["byte"](), split, *shares, print)
+
+
+def documents(ids):
+    ends = np.flatnonzero(ids == 256)
+    return [bytes(part[:-1].astype("u1")).decode() for part in np.split(ids, ends + 1)[:-1]]
+
+
+def test_only_a_typed_separator_cuts_a_file():
+    assert list(TextFiles(paths=("train.txt",), **NONE).documents()) == ["\n\n".join(STORIES)]
+    plain = tokens_of(TextFiles(paths=("train.txt",), **NONE))
+    assert (plain.facts["split"], plain.vocab_size) == ("position", 256)
+    whole = b"".join(bytes(part.astype("u1")) for part in (plain.train, plain.val, plain.test))
+    assert whole.decode() == "\n\n".join(STORIES)
+    cut = tokens_of(TextFiles(paths=("train.txt",), val_paths=(), separator="\\n\\n"))
+    assert (cut.facts["split"], cut.vocab_size) == ("hash", 257)
+    parts = [documents(np.array(part)) for part in (cut.train, cut.val, cut.test)]
+    assert sorted(sum(parts, [])) == sorted(STORIES)
+    with pytest.raises(InputError, match=r"3 document\(s\) with it"):
+        tokens_of(TextFiles(paths=("val.txt",), val_paths=(), separator="\\n\\n"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [("\\n\\n", "\n\n"), ("\n\n", "\n\n"), ("<|endoftext|>", "<|endoftext|>"), ("'\\n'", "\n"),
+     ("\\t, [x]", "\t, [x]"), ("---", "---"), ("a\\\\n", "a\\n"), ("=", "=")],
+)  # fmt: skip
+def test_a_separator_is_read_as_it_is_typed(typed, text):
+    keys = ["data=text", "data.paths=train.txt", "tracking=none"]
+    config = compose([*keys, f"data.separator={typed}"])
+    corpus = Plan(config).corpus
+    assert corpus.separator == text
+    again = compose([*keys, as_typed("data.separator", config.data.separator)])
+    assert again.data.separator == config.data.separator
+    bare = compose(keys)
+    assert run_hash(bare, {}) != run_hash(config, {})
+
+
+def test_with_validation_files_all_other_text_is_train():
+    both = TextFiles(paths=("train.txt",), val_paths=("val.txt",), separator="none")
+    tokens = tokens_of(both)
+    assert bytes(tokens.train.astype("u1")).decode() == "\n\n".join(STORIES)
+    assert bytes(tokens.val.astype("u1")).decode() == Path("val.txt").read_text()
+    assert (len(tokens.test), tokens.facts["split"]) == (0, "files")
+    apart = tokens_of(TextFiles(paths=("train.txt",), val_paths=("val.txt",), separator="\\n\\n"))
+    assert sorted(documents(np.array(apart.train))) == sorted(STORIES)
+    held_out = sorted(Path("val.txt").read_text().split("\n\n"))
+    assert sorted(documents(np.array(apart.val))) == held_out
+    rows = [{"text": "one"}, {"text": "two"}]
+    Path("a.jsonl").write_text("\n".join(json.dumps(row) for row in rows * 9))
+    Path("b.jsonl").write_text(json.dumps({"text": "two"}))
+    kept = tokens_of(JsonLines(paths=("a.jsonl",), val_paths=("b.jsonl",), field="text"))
+    assert documents(np.array(kept.val)) == ["two"]
+    assert sorted(documents(np.array(kept.train))) == sorted(["one", "two"] * 9)
+    assert kept.facts["repeated"] == 1  # which is said, and recorded
+
+
+def test_the_content_of_validation_files_is_in_the_identity_and_their_name_is_not():
+    def plan_of(*more):
+        keys = ["data=text", "data.paths=train.txt", "tracking=none", *more]
+        return Plan(compose(keys))
+
+    Path("renamed.txt").write_bytes(Path("val.txt").read_bytes())
+    Path("other.txt").write_text("other")
+    first, same, other = (
+        plan_of(f"data.val_paths={name}.txt") for name in ("val", "renamed", "other")
+    )
+    assert first.hash == same.hash != other.hash
+    assert plan_of().hash not in (first.hash, other.hash)
+
+
+@pytest.mark.parametrize(
+    ("typed", "fragment"),
+    [
+        ("data.val_paths=train.txt", "has the content of train.txt"),
+        ("data.val_paths=nowhere.txt", "data.val_paths: there is no file nowhere.txt"),
+        ("data.val_paths=val.txt data.split=tail", "data.split: tail is not allowed"),
+        ("data.separator=x data.split=tail", "data.separator: is not allowed with data.split"),
+        ("data.separator=a\\q", "is none of"),
+        ("data=stories data.val_paths=val.txt", "val_paths"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(typed, fragment):
+    keys = ["tracking=none"]
+    keys += [] if "stories" in typed else ["data=text", "data.paths=train.txt"]
+    with pytest.raises((ConfigError, InputError)) as caught:
+        Plan(compose([*keys, *typed.split()]))
+    assert fragment in str(caught.value)
+    assert "\n" not in str(caught.value)
