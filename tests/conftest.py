@@ -2,6 +2,8 @@
 
 import os
 from collections import defaultdict
+from contextlib import suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,9 @@ BUDGETS = {
     "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),
     "other": (0, ""),
 }
+_FORKED = "forked"
 _seconds: dict[str, float] = defaultdict(float)
-_read = 0.0  # the CPU seconds of this process when they were read last
+_read = (0.0, 0.0)  # the CPU seconds when they were read last
 
 
 def area_of(file: Path) -> str:
@@ -83,17 +86,30 @@ def pytest_runtest_makereport(item):
     the fixtures that it was the first to use. Imports and collection come before the first."""
     global _read
     report = (yield).get_result()
-    before, _read = _read, sum(os.times()[:4])
-    report.cpu, report.area = _read - before, area_of(item.path)
+    before, _read = _read, cpu_seconds()
+    report.cpu, report.forked = (now - then for now, then in zip(_read, before, strict=True))
+    report.area = area_of(item.path)
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Those of this process and its children, and those of the server that forks processes and of
+    what it has forked: nobody waits for that one, so its seconds are no child's."""
+    server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    forked = 0
+    with suppress(OSError):  # there is none
+        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+        forked = sum(map(int, fields[11:15]))
+    return sum(os.times()[:4]), forked / os.sysconf("SC_CLK_TCK")
 
 
 def pytest_collection_finish():
     global _read
-    _read = sum(os.times()[:4])
+    _read = cpu_seconds()
 
 
 def pytest_runtest_logreport(report):
-    _seconds[report.area] += report.cpu
+    _seconds[report.area] += report.cpu + report.forked
+    _seconds[_FORKED] += report.forked
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -103,7 +119,7 @@ def pytest_terminal_summary(terminalreporter, config):
     skipped = terminalreporter.stats.get("skipped", [])
     if unseen := sum(MISSING in str(report.longrepr) for report in skipped):
         terminalreporter.write_line(f"{unseen} tests of pages skipped: {MISSING}")
-    whole = sum(os.times()[:4])  # the workers have ended
+    whole = sum(os.times()[:4]) + _seconds.pop(_FORKED)  # the workers have ended
     _seconds["imports and collection"] = whole - sum(_seconds.values())
     for area, seconds in sorted(_seconds.items()):
         budget = "" if config.getoption("--nightly") or area not in BUDGETS else BUDGETS[area][0]

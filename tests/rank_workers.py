@@ -14,6 +14,7 @@ import torch.distributed as distributed
 import torch.distributed.fsdp
 import torch.distributed.tensor
 import torch.multiprocessing as multiprocessing
+from warm import forking
 
 from transformer_norms import compose
 from transformer_norms.config.building import build_model, build_trainer
@@ -28,7 +29,7 @@ SIZES += "trainer.batch_size=16 trainer.probe_every=0 trainer.device=cpu schedul
 def on_ranks(count, work, *arguments):
     """Returns what work(ranks, *arguments) returns on each of `count` gloo ranks. These are forked
     from a process that has imported this module."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    forking()
     with tempfile.TemporaryDirectory() as folder:
         given = (count, folder, work, arguments)
         multiprocessing.start_processes(_run, given, nprocs=count, start_method="forkserver")

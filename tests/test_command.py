@@ -1,15 +1,14 @@
 """The command line: what it prints, its exit codes, signals, kill -9, two processes on one run."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from pausing import PAUSE
+from warm import Command
 
 from transformer_norms import cli, compose, runs
 from transformer_norms.kinds import plain
@@ -36,11 +35,7 @@ def start():
     started = []
 
     def start_command(*arguments, **environment):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *SHORT, *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+        process = Command([*SHORT, *arguments], environment)
         started.append(process)
         return process
 

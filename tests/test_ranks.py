@@ -10,6 +10,7 @@ from rank_workers import (
     SIZES,
     VOCABULARY,
     batches,
+    free_port,
     on_ranks,
     torchrun,
     train_all,
@@ -18,6 +19,7 @@ from rank_workers import (
     trainer_of,
 )
 from test_run_folder import BASE, go, here, rows, state  # noqa: F401
+from warm import Command
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
@@ -93,6 +95,7 @@ def check_weights(ranks):
     trainer.micro_batches.check_ranks()
 
 
+CEILING = 600  # seconds, for a machine that is busy with other things
 CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
 CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
 
@@ -271,11 +274,27 @@ def test_a_sweep_is_not_parallel(capsys, here):  # noqa: F811
 def test_a_run_of_two_ranks_is_the_run_of_one(here):  # noqa: F811
     alone = go("study=alone", "trainer.accumulation=2")
     typed = [*BASE, "study=both", "trainer.accumulation=2", "parallel=ddp"]
-    job = torchrun(2, *typed)
+    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    where |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    ranks = [Command(typed, where | {"RANK": n, "LOCAL_RANK": n}) for n in "01"]
+    (out, err), (silent, _) = [rank.communicate(CEILING) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], err
+    assert (len(out.splitlines()), silent) == (1, "")  # rank 0 alone
+    check_answer(json.loads(out), alone, here)
+
+
+@pytest.mark.nightly
+def test_torchrun_starts_the_run_of_one(here):  # noqa: F811
+    alone = go("study=alone", "trainer.accumulation=2")
+    job = torchrun(2, *BASE, "study=both", "trainer.accumulation=2", "parallel=ddp")
     out, err = job.communicate()
     assert job.returncode == 0, err
-    assert len(out.splitlines()) == 1  # rank 0 alone
-    answer = json.loads(out)
+    assert len(out.splitlines()) == 1
+    check_answer(json.loads(out), alone, here)
+
+
+def check_answer(answer, alone, here):  # noqa: F811
+    """The rows, the weights and the record of a run of two ranks."""
     assert answer["val_loss"] == alone["val_loss"]
     assert rows(answer["run"]) == rows(alone["folder"])
     (tensors, _), (wanted, _) = state(answer["run"]), state(alone["folder"])

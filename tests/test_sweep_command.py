@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -15,8 +14,8 @@ from pathlib import Path
 import pytest
 from pausing import PAUSE
 from test_sweep_drive import BasicLauncher
+from warm import Command
 
-from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms import cli, compose, train
 from transformer_norms.run.machine import cores
 from transformer_norms.sweep import drive
@@ -75,12 +74,7 @@ def here(tmp_path, monkeypatch):
 
 def start(*arguments, **environment):
     """Starts train.py in a process group of its own, as a terminal would."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments, *SHORT],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        start_new_session=True,
-    )  # fmt: skip
+    return Command([*arguments, *SHORT], environment)
 
 
 def wait_for_end(process):
@@ -160,10 +154,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     assert not workers_at_work("rough")
     assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
 
-    launcher = PoolLauncher({"workers": 1, "per_gpu": 1, "pools": 1})
-    launcher.setup(hydra_context=None, task_function=None, config=None)
-    code, answer, err = drive_here(capsys, launcher, *small)
-    launcher.close()
+    code, answer, err = drive_here(capsys, BasicLauncher(), *small)
     assert (code, answer["finished"], answer["runs"]) == (0, 2, 2), err
     # A run that a worker of two began goes on with its share of the cores.
     assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}

@@ -1,0 +1,75 @@
+"""train.py in a process that is forked from one which has imported torch and the package: importing
+them takes longer than a small run. Signals, exit codes and output are those of any process."""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+from multiprocessing import forkserver
+from pathlib import Path
+
+import hydra  # noqa: F401  what every command imports sooner or later
+import pytest
+import torch._dynamo  # noqa: F401
+
+import transformer_norms.report.writing  # noqa: F401
+import transformer_norms.sweep.drive  # noqa: F401
+from transformer_norms.run import run  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+
+
+def forking():
+    """Returns what starts processes by a fork of one server, which this process shares."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rank_workers", __name__])
+    with pytest.MonkeyPatch.context() as patch:  # Python 3.11 tells the server no other path
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        forkserver.ensure_running()
+    return context
+
+
+class Command:
+    """A command, with the methods of subprocess.Popen that tests use. It is in a process group of
+    its own, as a terminal would have it."""
+
+    def __init__(self, arguments, environment=()):
+        self._folder = tempfile.TemporaryDirectory()
+        given = (arguments, os.getcwd(), {**os.environ, **dict(environment)}, self._folder.name)
+        self._process = forking().Process(target=_run, args=given)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        """Returns what the command printed, once it has ended."""
+        self._process.join(timeout)
+        assert self.returncode is not None, "the command has not ended"
+        return [Path(self._folder.name, name).read_text() for name in ("out", "err")]
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self._process.kill()
+
+
+def _run(arguments, here, environment, folder):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(here)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = [str(ROOT / "train.py"), *arguments]
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    runpy.run_path(sys.argv[0], run_name="__main__")
