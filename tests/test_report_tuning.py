@@ -176,6 +176,12 @@ def test_an_edge_is_said_of_the_key_that_is_at_one():
     audit = text().partition("## Tuning")[2]
     assert by_name(audit, "pre")["best optimizer.lr"] == "0.01"
     assert "pre: EDGE: its best schedule.warmup" in audit
+    assert by_name(text(), "pre")["optimizer.lr"] == "0.01"
+    shutil.rmtree("study")
+    at_edge = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}, "optimizer.lr")
+    tuning_study(tuned=[at_edge])
+    assert by_name(text(), "pre")["optimizer.lr"] == "0.01 (edge)"
+    assert {row["edge"] for row in rows() if row["variant"] == "pre"} == {"optimizer.lr"}
 
 
 def test_a_result_at_a_rate_that_a_wider_grid_has_beaten_does_not_count():

@@ -59,10 +59,9 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     """The cells of a variant by the names in _COLUMNS, without the cells of a comparison if there
     is none."""
     outcomes, comparison = findings.outcomes[variant.name], findings.comparisons.get(variant.name)
-    best = variant.tuned.best if variant.tuned else None
     row = {
         "variant": variant.name,
-        "tuned": str((best or {}).get(findings.study.rate or "", "")),
+        "tuned": _tuned_text(variant, findings.study.rate or ""),
         "tuning_error": number(findings.gains.get(variant.name), infinite="unknown"),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
@@ -72,6 +71,14 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "verdict": verdict_words(findings, variant),
     }
     return row | (_numbers(comparison) if comparison else {})
+
+
+def _tuned_text(variant: Variant, key: str) -> str:
+    """`0.003`, or `0.009 (edge)` where a better value may lie beyond the last that was tried."""
+    tuned = variant.tuned
+    if tuned is None or tuned.best is None or key not in tuned.best:
+        return ""
+    return f"{tuned.best[key]}{' (edge)' if key in tuned.edge else ''}"
 
 
 def _numbers(comparison: Comparison) -> dict[str, str]:

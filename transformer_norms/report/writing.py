@@ -120,15 +120,17 @@ def _results_csv(findings: Findings) -> bytes:
 
 
 def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
-    variants = (v.name for v in study.variants if v.values == member.variant)
+    variant = next((v for v in study.variants if v.values == member.variant), None)
+    edge = variant.tuned.edge if variant and variant.tuned else []
     values = {key: member.variant.get(key) for key in study.axes}
     return {
         "study": member.folder.parent.name,
         "run": member.folder.name,
         "stage": member.stage,
-        "variant": next(variants, ""),
+        "variant": variant.name if variant else "",
         **{k: value_text(v) if isinstance(v, Mapping) else v for k, v in values.items()},
         **{key: member.tuned.get(key) for key in study.tune},
+        **({"edge": " ".join(edge)} if study.tune else {}),
         "seed": member.seed,
         "status": member.status,
         **(_measurements(member.run) if member.run else {}),

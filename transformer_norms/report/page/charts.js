@@ -19,7 +19,8 @@ function drawCurves() {
   const [x, key] = [chosen.get("x"), chosen.get("key")];
   const range = chosen.has("whole") ? wholeRange(key) : study.curves.ranges[key] || [0, 1];
   const traces = [];
-  let row = 0;
+  const beyond = [];  // the ends of curves above the frame
+  let [row, runs] = [0, 0];
   for (const place of chosenVariants()) {
     const variant = study.curves.variants[place];
     const add = (curve, trace) => {
@@ -28,6 +29,9 @@ function drawCurves() {
     };
     for (const run of variant.runs.filter((run) => run.key === key)) {
       const label = { name: `${study.names[place]}, ${run.text}`, hovertemplate: `%{fullData.name}<br>%{x:.4s} ${x}<br>%{y:.4f} nats<extra></extra>` };
+      runs += 1;
+      const along = X[x].of(run, variant);
+      if (along && !run.failed && run.loss.at(-1) > range[1]) beyond.push({ place, x: along.at(-1), text: `${study.names[place]}, ${run.text}` });
       if (chosen.has("seeds")) add(run, { ...label, opacity: 0.4, line: { color: colour(place), width: 1 } });
     }
     const failed = variant.runs.filter((run) => run.key === key && run.failed).map((run) => X[x].of(run, variant)).filter(Boolean);
@@ -39,12 +43,27 @@ function drawCurves() {
       hovertemplate: `%{fullData.name}, mean<br>%{x:.4s} ${x}<br>%{y:.4f} nats<extra></extra>`,
     });
   }
+  if (beyond.length) traces.push({
+    x: beyond.map((end) => end.x), y: beyond.map(() => range[1]), text: beyond.map((end) => end.text), type: "scatter", mode: "markers",
+    marker: { symbol: "triangle-up", size: 10, color: beyond.map((end) => colour(end.place)) }, cliponaxis: false, showlegend: false,
+    hovertemplate: "%{text}<br>ends above the frame<extra></extra>",
+  });
+  document.getElementById("curves-shown").textContent = curvesShown(x, key, chosen, runs, beyond.length);
   show("curves", traces, {
     height: 430,
     xaxis: axis(X[x].title, { rangemode: "tozero", exponentformat: "SI" }),
     yaxis: axis(`${LOSSES[key]}, nats per token`, { range }),
     ...(key === "val/loss" ? ngrams(study.ngrams.validation, range, "y") : {}),
   });
+}
+
+// What the chart shows, in words.
+function curvesShown(x, key, chosen, runs, beyond) {
+  const single = chosen.has("seeds") ? `; thin lines, the ${runs} runs of all seeds` : "";
+  const frame = chosen.has("whole") ? "" : " The frame leaves out the first steps.";
+  const outside = beyond ? ` A triangle at the upper edge marks ${beyond === 1 ? "a run" : `${beyond} runs`} that ended above the frame.` : "";
+  return `Shown is the ${LOSSES[key]} against ${X[x].title}: thick lines, means over the seeds that trained${single}. ` +
+    `Nothing is smoothed, but a curve of more than ${study.curves.points} points is drawn by means of neighbours.${frame}${outside}`;
 }
 
 function wholeRange(key) {

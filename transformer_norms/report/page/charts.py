@@ -98,6 +98,7 @@ def _curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     enough = enough_evaluations([*evaluated, *[0] * (len(every["train/loss"]) - len(evaluated))])
     return {
         "first": "val/loss" if enough else "train/loss",
+        "points": _POINTS,
         "ranges": {key: loss_range(curves) for key, curves in every.items() if curves},
         "variants": [
             _variant_curves(variant, curves)
