@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -386,10 +387,12 @@ def test_what_continuing_does_to_the_rate_is_said_and_a_constant_rate_goes_on():
     assert rates[24] == pytest.approx(3e-3 * last)
     assert rates[27] == pytest.approx(3e-3 * (0.1 + 0.9 * (1 + math.cos(math.pi * 22 / 40)) / 2))
 
-    first = go("schedule=constant")
+    constant = ["schedule=constant", "data.val_tokens=auto"]
+    first = go(*constant)
     longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=40"]))
-    assert longer["warnings"] == []
-    assert longer["val_loss"] == go("schedule=constant", "trainer.steps=40")["val_loss"]
+    (said,) = longer["warnings"]
+    assert re.search(r": data.val_tokens is \d+ there and \d+ here, which follows", said)
+    assert longer["val_loss"] == go(*constant, "trainer.steps=40")["val_loss"]
 
 
 def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):

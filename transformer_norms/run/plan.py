@@ -121,6 +121,8 @@ class Plan:
             self.warnings.append(line)
         if line := _change_of_rate(before, self.config):
             self.warnings.append(f"{typed}: {line}")
+        if line := _what_follows(before, longer):
+            self.warnings.append(f"{typed}: {line}, which follows from the horizon")
         return folder
 
     def _check_settings(self, typed: str, summary: Summary, longer: Config) -> None:
@@ -148,6 +150,13 @@ def _without_optimizer(folder: Path, summary: Summary) -> str:
         "trainer.keep_optimizer=true beside a sweep keeps the state. For this run, train it again "
         f"(config={file} study=NAME) and go on from that"
     )
+
+
+def _what_follows(before: Config, longer: Config) -> str:
+    """Says what else a later horizon changes, such as how many tokens of val are read."""
+    old, new = (identity.result_settings(config, {}) for config in (before, longer))
+    old["trainer"]["steps"] = longer.trainer.steps
+    return identity.difference(old, new)
 
 
 def _change_of_rate(before: Config, now: Config) -> str:
