@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_norms import ConfigError
-from transformer_norms.config.finding import find_run, find_study
+from transformer_norms.config.finding import find_config, find_run, find_study
 
 RUNS = [
     "main/rmsnorm-pre-s0-11111111",
@@ -93,5 +93,15 @@ def test_a_name_of_nothing_or_of_several_things_is_answered_in_one_line(here, fi
 def test_without_runs_the_message_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for find in (find_run, find_study):
-        with pytest.raises(ConfigError, match=r"^x: there is no such folder, and no run below ./r"):
+        with pytest.raises(
+            ConfigError, match=r"^x: there is no such file or folder, and no run below ./r"
+        ):
             find("x")
+
+
+def test_config_takes_a_file_of_any_name_and_a_run_by_its_name(here):
+    (here / "mailed.yaml").touch()
+    assert str(find_config("mailed.yaml")) == "mailed.yaml"
+    assert find_config("rmsnorm-post") == here.relative_to(here) / "runs" / RUNS[1] / "config.yaml"
+    with pytest.raises(ConfigError, match="^config=nope: no run below ./runs has that in its name"):
+        find_config("nope")

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
-from transformer_norms.config.finding import CONFIG, find_run
+from transformer_norms.config.finding import CONFIG, find_config, find_run
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import (
     HORIZONS,
@@ -65,9 +65,9 @@ class Choices:
 def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
-    `config=FILE` starts from a saved run instead of the defaults, and so does `continue_from=RUN`.
-    `device` stands for the machine's
-    own where the config says auto. Raises ConfigError, one line.
+    `config=RUN` starts from a saved run instead of the defaults: its folder, its config.yaml, or a
+    part of its name. So does `continue_from=RUN`. `device` stands for the machine's own where the
+    config says auto. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = _saved_file(keys)
@@ -75,7 +75,7 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     typed = list(keys.values())
     if file is None:
         return complete(choose(typed, folder), typed, folder, device)
-    saved = read_saved(Path(file.word))
+    saved = read_saved(find_config(file.word))
     choices = _choices_of(saved, typed, folder)
     _check_unedited(str(file), saved, folder)
     return complete(choices, typed, folder, device)

@@ -54,6 +54,18 @@ def find_study(text: str | Path) -> Path:
     return path if path.is_dir() or path.suffix == ".json" else find_run(path)
 
 
+def find_config(text: str | Path) -> Path:
+    """Returns the file that `config=TEXT` names: a file, or the config.yaml of the run that
+    `find_run` finds. Raises ConfigError, one line."""
+    path = _existing(text)
+    if path is not None and path.is_file():
+        return path
+    try:
+        return find_run(text) / CONFIG
+    except ConfigError as error:
+        raise ConfigError(f"config={error}") from None
+
+
 def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _OF_A_RUN)
 
@@ -119,7 +131,7 @@ def _first_attempt(folder: Path) -> Path:
 def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
     """Raises ConfigError, with what has a name like that."""
     if not folders:
-        raise ConfigError(f"{text}: there is no such folder, and no run below ./{RUNS}")
+        raise ConfigError(f"{text}: there is no such file or folder, and no run below ./{RUNS}")
     parts = {part for folder in folders for part in re.split("[-/]", _below_runs(folder))}
     near = [part for word in re.split("[-/]", str(text)) for part in nearest(word, parts)]
     similar = [folder for folder in folders if near and near[0] in folder.as_posix()]

@@ -110,8 +110,6 @@ def read_saved(file: Path) -> Saved:
 
 
 def _read(file: Path) -> bytes:
-    if file.is_dir():
-        raise ConfigError(f"is a folder; name a file, config={file}/config.yaml")
     if not file.is_file():
         raise ConfigError("there is no such file")
     try:
