@@ -1,5 +1,6 @@
 """transformer-norms: the table of commands, and what is answered before one begins."""
 
+import re
 from importlib.metadata import version
 
 import pytest
@@ -46,3 +47,24 @@ def test_a_wrong_command_is_answered_by_the_nearest_one_and_the_list(capsys, typ
     assert out == ""
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+def _all_commands():
+    for name, command in COMMANDS.items():
+        yield from command.parts.items() if command.parts else [(name, command)]
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*c, id=c[0]) for c in _all_commands()])
+def test_help_fits_into_80_columns_and_names_every_flag(name, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        command.make_parser().parse_args(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    usage = " ".join(text.partition("\n\n")[0].split())
+    assert usage.startswith("usage: transformer-norms ")
+    assert f" {name} " in usage
+    assert command.make_parser().epilog
+    for flag in command.make_parser().flags:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import Parser, print_line, run_command
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
@@ -18,10 +18,21 @@ from transformer_norms.text_tables import COLUMNS, printable
 Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
 
 
-def make_parser(name: str, description: str | None, out: str, **more: Any) -> Parser:
-    """The parser of `python -m transformer_norms.analysis.NAME`; `out` is the help of --out."""
-    prog = f"python -m transformer_norms.analysis.{name}"
-    parser = Parser(prog=prog, description=description, **more)
+_ENDING = """
+Example:
+  {prog} {example}
+
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 130 Ctrl-C.
+"""
+
+
+def analysis_parser(
+    name: str, description: str | None, out: str, example: str, epilog: str = ""
+) -> Parser:
+    """The parser of `transformer-norms analysis NAME`; `out` is the help of --out."""
+    prog = f"{PROGRAM} analysis {name}"
+    epilog += _ENDING.format(prog=prog, example=example)
+    parser = Parser(prog=prog, description=description, epilog=epilog)
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     return parser
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from transformer_norms.analysis.command import (
-    make_parser,
+    analysis_parser,
     paragraph,
     run_analysis,
     set_decades,
@@ -30,6 +30,7 @@ from transformer_norms.analysis.init_measures import (
     fit_law,
     with_defaults,
 )
+from transformer_norms.cli import Parser
 from transformer_norms.config.building import build_model
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
@@ -67,7 +68,7 @@ LIMITS = (
     "one that ends lowest.",
 )
 EPILOG = f"""
-Typed as for train.py -m: {WIDTH} is the axis of width, seed the seeds, every other list an axis of
+Typed as for train -m: {WIDTH} is the axis of width, seed the seeds, every other list an axis of
 variants. The defaults are {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())}. Heads
 have {HEAD_DIM} features unless {HEADS} is typed. The last line on stdout is JSON.
 """
@@ -87,13 +88,17 @@ class Variant:
         return fit_law(self.widths, self.changes[part])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = make_parser(
-        "coordinate_check", __doc__, "also write .csv, .md and .svg", epilog=EPILOG
+def make_parser() -> Parser:
+    parser = analysis_parser(
+        "coordinate_check", __doc__, "also write .csv, .md and .svg", "init=scaled,mup", EPILOG
     )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train.py -m takes them")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train -m takes them")
     parser.add_argument("--steps", type=int, default=5, help="optimizer steps (%(default)s)")
-    return run_analysis(parser, arguments, analyse)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_analysis(make_parser(), arguments, analyse)
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:

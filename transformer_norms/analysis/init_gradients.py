@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.analysis.command import (
-    make_parser,
+    analysis_parser,
     paragraph,
     run_analysis,
     set_decades,
@@ -26,6 +26,7 @@ from transformer_norms.analysis.init_measures import (
     read_setting,
     stream_bounds,
 )
+from transformer_norms.cli import Parser
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import (
@@ -56,22 +57,26 @@ LIMITS_OF_XIONG = (
     "and skips, as DeepNorm's init, is not in this comparison. Without --xiong it is.",
 )
 EPILOG = f"""
-Typed as for train.py -m: model.depth is the axis of depth, seed the seeds, every other list an axis
+Typed as for train -m: model.depth is the axis of depth, seed the seeds, every other list an axis
 of variants. The defaults are {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())},
 and one head with --xiong. Of placements with two streams x and r, x is measured. The last line on
 stdout is JSON.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def make_parser() -> Parser:
     out = "also write .csv, .md and .svg"
-    parser = make_parser("init_gradients", __doc__, out, epilog=EPILOG)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train.py -m takes them")
+    parser = analysis_parser("init_gradients", __doc__, out, "placement=pre,post", EPILOG)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train -m takes them")
     parser.add_argument(
         "--xiong", action="store_true",
         help="with the suppositions of Xiong et al. 2020: uniform attention, relu, square matrices",
     )  # fmt: skip
-    return run_analysis(parser, arguments, analyse)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_analysis(make_parser(), arguments, analyse)
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:

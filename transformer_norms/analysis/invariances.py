@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from transformer_norms.analysis import invariance_laws
 from transformer_norms.analysis.command import (
-    make_parser,
+    analysis_parser,
     run_analysis,
     svg_bytes,
 )
@@ -29,6 +29,7 @@ from transformer_norms.analysis.invariance_laws import (
     Answers,
     measure_norms,
 )
+from transformer_norms.cli import Parser
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, pyplot, short_name, style_axes
 from transformer_norms.report.writing import write_files
@@ -52,14 +53,20 @@ STYLE = Path(__file__).parents[1] / "report" / "page" / "page.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = make_parser("invariances", __doc__, "a page, a figure and tables, written there")
+def make_parser() -> Parser:
+    parser = analysis_parser(
+        "invariances", __doc__, "a page, a figure and tables, written there", "norm=rmsnorm,dyt"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE",
-        help="norm=A,B, norm.KEY=VALUE and plugins=DIR, as train.py takes them (default: all norms"
+        help="norm=A,B, norm.KEY=VALUE and plugins=DIR, as train takes them (default: all norms"
         " but those that differ from another in eps alone)",
     )  # fmt: skip
-    return run_analysis(parser, arguments, analyse)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_analysis(make_parser(), arguments, analyse)
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,7 @@
 # models had an auxiliary loss on the last lengths.
 
 import sys
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import nan
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.analysis.command import (
+    analysis_parser,
     check_folder,
-    make_parser,
     paragraph,
     run_analysis,
     svg_bytes,
@@ -39,7 +39,9 @@ from transformer_norms.analysis.norm_tuning import (
     Cost,
     Subject,
 )
+from transformer_norms.cli import Parser
 from transformer_norms.comparison.statistics import half_interval
+from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
@@ -50,9 +52,10 @@ from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 EPILOG = f"""
-RUN is the folder of a finished run whose norms are LayerNorms or RMSNorms that
-stand before sub-layers and before the head (placement=pre, parallel, lns, ...).
-KEY=VALUE changes how it is tuned on, as for train.py; where nothing is typed,
+RUN is a finished run, by its folder or a part of its name below ./runs. Its norms
+are LayerNorms or RMSNorms that stand before sub-layers and before the head
+(placement=pre, parallel, lns, ...).
+KEY=VALUE changes how it is tuned on, as for train; where nothing is typed,
   {" ".join(DEFAULTS)}
 and {RATE:.2g} of the run's own peak rate, its optimizer afresh. From step --start
 on, every --gap steps, one norm after the other divides by its average length
@@ -68,10 +71,10 @@ LEGEND = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def make_parser() -> Parser:
     out = "where table and figure go, in the place of others"
-    parser = make_parser(
-        "norm_removal", __doc__, out, epilog=EPILOG, formatter_class=RawDescriptionHelpFormatter
+    parser = analysis_parser(
+        "norm_removal", __doc__, out, "RUN --out DIR trainer.steps=300", EPILOG
     )
     parser.add_argument("runs", nargs="+", metavar="RUN | KEY=VALUE", help="see below")
     parser.add_argument(
@@ -81,12 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
-    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     keys = [text for text in typed.runs if "=" in text and not Path(text).exists()]
-    folders = [Path(text) for text in typed.runs if text not in keys]
+    folders = [find_run(text) for text in typed.runs if text not in keys]
     _check(typed, folders)
     subjects = [Subject(folder, keys, typed.start, typed.gap) for folder in folders]
     costs: list[Cost] = []

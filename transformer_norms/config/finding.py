@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,6 +65,20 @@ def find_config(text: str | Path) -> Path:
         return find_run(text) / CONFIG
     except ConfigError as error:
         raise ConfigError(f"config={error}") from None
+
+
+def with_runs(words: Iterable[str]) -> list[str]:
+    """Returns KEY=VALUEs, where a word without `=` has named a run: it becomes config=RUN. Raises
+    ConfigError, one line, where it names none."""
+    from transformer_norms.config.overrides import as_typed  # brings Hydra
+
+    try:
+        return [
+            word if "=" in word else as_typed("config", str(find_run(word) / CONFIG))
+            for word in words
+        ]
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a choice is typed as KEY=VALUE") from None
 
 
 def is_run(folder: Path) -> bool:

@@ -1,6 +1,6 @@
-"""python -m transformer_norms.data OVERRIDES      prepares the tokens of a run before it is trained
+"""Prepares the tokens of a run before it is trained.
 
-The overrides are those of train.py, and those of data, tokenizer and plugins matter. The tokens lie
+Of its config, data, tokenizer and plugins matter. The tokens lie
 in the cache afterwards, so that a run with the same overrides starts at once and asks no network.
 The last line is JSON.
 """
@@ -8,25 +8,32 @@ The last line is JSON.
 import json
 import sys
 import time
-from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from typing import Any
 
-from transformer_norms.cli import Parser, run_command
-from transformer_norms.config.compose import compose
-from transformer_norms.data.token_cache import PARTS
-from transformer_norms.run.plan import prepare_tokens
+from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.config.finding import with_runs
+
+_EPILOG = """
+Example:
+  transformer-norms data data=fineweb_edu tokenizer=gpt2
+
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.
+"""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m transformer_norms.data",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} data", description=__doc__, epilog=_EPILOG)
+    parser.add_argument(
+        "overrides", metavar="RUN | KEY=VALUE", nargs="*", help="the config, as train takes it"
     )
-    parser.add_argument("overrides", metavar="OVERRIDES", nargs="*", help="e.g. data=fineweb_edu")
+    return parser
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
     def body() -> int:
-        print(json.dumps(prepare_ahead(parser.parse_args(arguments).overrides), allow_nan=False))
+        overrides = with_runs(make_parser().parse_args(arguments).overrides)
+        print(json.dumps(prepare_ahead(overrides), allow_nan=False))
         return 0
 
     return run_command(body, when_stopped="stopped; the same command goes on")
@@ -34,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
     """Puts the tokens of a config into the cache and returns how many there are."""
+    from transformer_norms.config.compose import compose
+    from transformer_norms.data.token_cache import PARTS
+    from transformer_norms.run.plan import prepare_tokens
+
     began = time.monotonic()
     config = compose(overrides)
     tokens = prepare_tokens(config)

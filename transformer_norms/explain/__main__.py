@@ -7,17 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import Parser, print_line, run_command
-from transformer_norms.config.compose import compose
-from transformer_norms.config.overrides import parse
-from transformer_norms.data.settings import expected_vocab_size
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
+
+_EPILOG = """
+Examples:
+  transformer-norms explain placement=hybrid norm=rmsnorm
+  transformer-norms explain preset=gpt2 --against preset=llama
+  transformer-norms explain RUN     a run's folder, its config.yaml, or a part
+                                    of its name below ./runs
+
+Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m transformer_norms.explain", description=__doc__)
+    return run_command(partial(_print, arguments))
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} explain", description=__doc__, epilog=_EPILOG)
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="the config, as for train.py"
+        "overrides", nargs="*", metavar="RUN | KEY=VALUE", help="the config, as train takes it"
     )
     parser.add_argument("--svg", metavar="FILE", type=Path, help="write the drawing as a figure")
     parser.add_argument(
@@ -30,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="list all choices with their sources")
     parser.add_argument("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
-    return run_command(partial(_print, parser, arguments))
+    return parser
 
 
-def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
-    typed = parser.parse_args(arguments)
+def _print(arguments: Sequence[str] | None) -> int:
+    typed = make_parser().parse_args(arguments)
     if typed.list and (typed.overrides or typed.svg or typed.against is not None):
         raise ConfigError("--list goes with nothing else; it lists all choices")
     if typed.svg and typed.against is not None:
@@ -51,11 +63,12 @@ def _output(typed: argparse.Namespace) -> str:
         from transformer_norms.explain.listing import listing
 
         return listing()
-    first = _explain(typed.overrides, typed.vocab)
+    overrides = with_runs(typed.overrides)
+    first = _explain(overrides, typed.vocab)
     from transformer_norms.explain.text import difference_text, explanation_text
 
     if typed.against is not None:
-        second = second_config(typed.overrides, typed.against)
+        second = second_config(overrides, with_runs(typed.against))
         return difference_text(first, _explain(second, typed.vocab))
     if typed.svg:
         from transformer_norms.explain.painting import block_svg
@@ -73,6 +86,8 @@ def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]
     A choice on an axis also replaces the keys inside that axis: norm.eps belongs to the norm that
     was chosen with it. A saved run is a whole config, and so is no overrides at all.
     """
+    from transformer_norms.config.overrides import parse
+
     keys = {pair.key for pair in parse(against)}
     if not keys or "config" in keys:
         return list(against)
@@ -84,6 +99,10 @@ def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]
 
 def _explain(overrides: Sequence[str], vocab: int | None) -> Any:
     """Returns the explanation of a config. torch is imported only if the config is valid."""
+    from transformer_norms.config.compose import compose
+    from transformer_norms.config.overrides import parse
+    from transformer_norms.data.settings import expected_vocab_size
+
     config = compose(overrides)
     from transformer_norms.explain.explanation import explain
 

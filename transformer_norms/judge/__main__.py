@@ -10,14 +10,13 @@ import json
 import signal
 import sys
 import time
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import Parser, print_line, run_command
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.ledger import (
     FIRST,
@@ -37,15 +36,16 @@ from transformer_norms.training.stopping import PREEMPTED
 CODES = {"better": 0, "not better": 6, "undecided": 7}
 _EPILOG = """
 BASELINE and CANDIDATE are each one of:
-  overrides     python -m transformer_norms.judge placement=pre placement=peri
-                python -m transformer_norms.judge "" "norm=derf init=scaled"
-  a run folder  python -m transformer_norms.judge runs/main/RUN norm=layernorm
-  a checkout    python -m transformer_norms.judge ../before . --with model=nano
+  overrides   transformer-norms judge placement=pre placement=peri
+              transformer-norms judge "" "norm=derf init=scaled"
+  a run       transformer-norms judge RUN norm=layernorm
+  a checkout  transformer-norms judge ../before . --with model=nano
 
 Several overrides are one quoted text; "" is the default. A CANDIDATE of
-overrides changes a BASELINE that is a run folder or a checkout. A checkout is a
-folder with transformer_norms/; its own code trains. --with gives both sides the
-same sizes and steps.
+overrides changes a BASELINE that is a run or a checkout. A run is its folder,
+or a part of its name below ./runs. A checkout is a folder with
+transformer_norms/; its own code trains. --with gives both sides the same sizes
+and steps.
 
 better      its loss is lower by --effect, and the interval lies below zero
 not better  it is not better by --effect or more, or it failed to train
@@ -64,10 +64,11 @@ The last line on stdout is JSON. Exit codes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m transformer_norms.judge", description=__doc__, epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    return run_command(partial(_judge_or_stop, arguments))
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} judge", description=__doc__, epilog=_EPILOG)
     parser.add_argument("baseline", metavar="BASELINE", help="what is there")
     parser.add_argument("candidate", metavar="CANDIDATE", help="what may be better")
     parser.add_argument(
@@ -100,12 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--proposals", type=_count, metavar="N",
         help=f"how many share half of the 5 %% of a new ledger (default: {FIRST})",
     )  # fmt: skip
-    return run_command(partial(_judge_or_stop, parser, arguments))
+    return parser
 
 
-def _judge_or_stop(parser: Parser, arguments: Sequence[str] | None) -> int:
+def _judge_or_stop(arguments: Sequence[str] | None) -> int:
     try:
-        return _judge(parser.parse_args(arguments))
+        return _judge(make_parser().parse_args(arguments))
     except KeyboardInterrupt:
         say("stopped; the same command goes on")
         return PREEMPTED

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.config.finding import find_run
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import sha256
@@ -67,6 +68,7 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
     Raises ConfigError if one cannot be trained, if their losses could not be compared, or if they
     are the same. Writes nothing.
     """
+    baseline, candidate = _find(baseline), _find(candidate)
     first = _read(baseline, _Typed("", OWN, []))
     second = _read(candidate, first if Path(baseline).is_dir() else _Typed("", OWN, []))
     shared = _overrides(common)
@@ -100,6 +102,16 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
     return parties[0], parties[1]
 
 
+def _find(words: str) -> str:
+    """Returns the folder of a run that is named by a part of its name; other words as they are."""
+    if not words or "=" in words or Path(words).is_dir():
+        return words
+    try:
+        return str(find_run(words))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; and it is no KEY=VALUE") from None
+
+
 def _read(words: str, base: _Typed) -> _Typed:
     """Reads a folder, or overrides that change `base`."""
     folder = Path(words)
@@ -112,8 +124,6 @@ def _read(words: str, base: _Typed) -> _Typed:
             f"{words}: is neither a run folder (with config.yaml and summary.json) nor a checkout "
             "(with transformer_norms/)"
         )
-    if words and "=" not in words:
-        raise ConfigError(f"{words}: there is no such folder, and it is no KEY=VALUE")
     return _Typed(words, base.root, [*base.arguments, *_overrides(words)])
 
 

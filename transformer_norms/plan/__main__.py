@@ -8,23 +8,34 @@ from collections.abc import Sequence
 from functools import partial
 
 from transformer_norms.accelerators import find_accelerator
-from transformer_norms.cli import Parser, print_line, run_command
-from transformer_norms.config.compose import compose
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(partial(_print, _parser(), arguments))
+    return run_command(partial(_print, arguments))
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="python -m transformer_norms.plan", description=__doc__)
+_EPILOG = """
+Examples:
+  transformer-norms plan model.depth=12 trainer.steps=20000
+  transformer-norms plan sweep=quick --accelerator "H100 SXM" --price 2.5
+  transformer-norms plan RUN        a run's folder, its config.yaml, or a part
+                                    of its name below ./runs
+
+Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input.
+"""
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} plan", description=__doc__, epilog=_EPILOG)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="KEY=VALUE", help="the config, as for train.py")
+    add("overrides", nargs="*", metavar="RUN | KEY=VALUE", help="the config, as train takes it")
     add("-m", "--multirun", action="store_true", help="plan a sweep over KEY=A,B")
     add("--devices", type=int, metavar="N", help="how many devices there are (default 1)")
     add("--accelerator", metavar="NAME", help='a device by its data sheet, such as "H100 SXM"')
-    add("--utilisation", type=float, default=0.4, help="share of its peak (default 0.4)")
+    add("--utilisation", type=float, default=0.4, metavar="SHARE", help="of its peak (default 0.4)")
     add("--network", type=float, default=50, metavar="GB/S", help="to other machines, by device")
     add("--price", help="of a device-hour, as 2.5 or '2.5 EUR'")
     add("--fit", action="store_true",
@@ -34,12 +45,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _print(parser: Parser, arguments: Sequence[str] | None) -> int:
-    typed = parser.parse_intermixed_args(arguments)
+def _print(arguments: Sequence[str] | None) -> int:
+    typed = make_parser().parse_intermixed_args(arguments)
+    typed.overrides = with_runs(typed.overrides)
     many = typed.multirun or any(
         text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides
     )
     _check(typed, many)
+    from transformer_norms.config.compose import compose
+
     config = None if many else compose(typed.overrides, "cuda" if typed.accelerator else "auto")
     # The imports below take torch's time: a wrong command is answered before.
     from transformer_norms.plan.of_run import Hardware, plan_run

@@ -11,8 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_norms.cli import Parser, run_command
-from transformer_norms.config.overrides import parse
+from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
 from transformer_norms.report.paper.figure_sheet import add_flags, typed_sheet
@@ -23,18 +23,27 @@ if TYPE_CHECKING:
 EVERY = 10  # seconds
 _WATCHED = ("summary.json", "metrics.jsonl")
 _EPILOG = """
-FOLDER is a run folder, a folder of runs (runs/STUDY), or a sweep-NAME.json. If a sweep's record
+FOLDER is a run, a folder of runs (runs/STUDY) or a sweep-NAME.json, named by its path or by a part
+of its name below ./runs:
+  transformer-norms report quick --baseline placement=pre
+
+If a sweep's record
 lies beside its runs, it says what was planned, and a run that is not there is counted as missing;
 else runs that differ only in their seed are one variant. Runs that differ in data, split,
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
-is JSON.
+is JSON. Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.
 """
 Write = Callable[..., tuple[Path, "Findings"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m transformer_norms.report", description=__doc__, epilog=_EPILOG)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what to read")
+    when_stopped = "stopped; nothing was written since the last report"
+    return run_command(partial(_report, arguments), when_stopped)
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} report", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="what to read")
     parser.add_argument(
         "--baseline", nargs="+", metavar="KEY=VALUE",
         help="compare with that, not with the sweep's own baseline; none compares nothing",
@@ -54,25 +63,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
     )  # fmt: skip
     add_flags(parser)
-    when_stopped = "stopped; nothing was written since the last report"
-    return run_command(partial(_report, parser, arguments), when_stopped)
+    return parser
 
 
-def _report(parser: Parser, arguments: Sequence[str] | None) -> int:
-    typed = parser.parse_args(arguments)
+def _report(arguments: Sequence[str] | None) -> int:
+    typed = make_parser().parse_args(arguments)
     if typed.effect is not None and not (isfinite(typed.effect) and typed.effect >= 0):
         raise ConfigError(f"--effect {typed.effect}: a number of nats, 0 or more, is wanted")
     sheet = typed_sheet(typed)
     baseline = typed.baseline
     if baseline is not None:
+        from transformer_norms.config.overrides import parse
+
         pairs = [] if baseline == ["none"] else parse(baseline)
         baseline = {pair.key: pair.value for pair in pairs}
     from transformer_norms.comparison.sentences import plural
     from transformer_norms.report.table import summary_lines
     from transformer_norms.report.writing import write_report
 
-    write = partial(write_report, typed.folders, typed.out, baseline, typed.effect, typed.contrast)
-    path, findings = watch(write, typed.folders) if typed.watch else write()
+    folders = [_find_place(text, typed.watch) for text in typed.folders]
+    write = partial(write_report, folders, typed.out, baseline, typed.effect, typed.contrast)
+    path, findings = watch(write, folders) if typed.watch else write()
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
         from transformer_norms.report.paper.panels import write_figures
@@ -82,6 +93,16 @@ def _report(parser: Parser, arguments: Sequence[str] | None) -> int:
         print(f"{plural(len(files), 'figure')} in {typed.figures}", file=sys.stderr)
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
+
+
+def _find_place(text: str, awaited: bool) -> Path:
+    """Returns what `text` names. The path of a study that is `awaited` need not be there yet."""
+    try:
+        return find_study(text)
+    except ConfigError:
+        if awaited and os.sep in text and not os.path.exists(text):
+            return Path(text)
+        raise
 
 
 def watch(write: Write, folders: Sequence[Path]) -> tuple[Path, "Findings"]:

@@ -1,13 +1,14 @@
-"""python -m transformer_norms.tracking COMMAND      run folders in Weights & Biases"""
+"""The command `tracking`: run folders in Weights & Biases."""
 
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from transformer_norms.cli import Parser, run_command
+from transformer_norms.cli import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.tracking.mirror import resolve_mode
@@ -15,13 +16,19 @@ from transformer_norms.tracking.mirror import resolve_mode
 _SAVE_SECONDS = 30
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m transformer_norms.tracking", description="Run folders in Weights & Biases."
-    )
+_EPILOG = """
+FOLDER is a run or a study, by its path or by a part of its name below ./runs:
+  transformer-norms tracking sync main
+
+Exit codes: 0 done, 1 something was not mirrored, 2 wrong input.
+"""
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} tracking", description=__doc__, epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     late = commands.add_parser("sync", help="mirror what is missing of run folders or studies")
-    late.add_argument("folders", nargs="+", type=find_study, metavar="FOLDER")
+    late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
     late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
     late.add_argument("--model", action="store_true", help="keep each trained model there, too")
     late.set_defaults(
@@ -30,18 +37,22 @@ def main(arguments: list[str] | None = None) -> int:
     panels = commands.add_parser("workspace", help="save panels like the report's in a project")
     panels.add_argument("project", metavar="[ENTITY/]PROJECT")
     panels.set_defaults(run=lambda typed: save_workspace(typed.project))
+    return parser
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
     def run() -> int:
-        typed = parser.parse_args(arguments)
+        typed = make_parser().parse_args(arguments)
         code: int = typed.run(typed)
         return code
 
     return run_command(run)
 
 
-def sync(folders: list[Path], mode: str, with_model: bool = False) -> int:
+def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
     """Completes the view of each run folder, and of the report of each study."""
-    folders = [folder if folder.is_dir() else folder.parent for folder in folders]
+    places = [find_study(text) for text in named]
+    folders = [place if place.is_dir() else place.parent for place in places]
     runs = [run.resolve() for folder in folders for run in _run_folders(folder)]
     if mode == "disabled":
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
