@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from transformer_norms import load, train
+from transformer_norms.commands.sampling import generate
 from transformer_norms.config.compose import compose
 from transformer_norms.data import TOKENIZERS
 from transformer_norms.data.tokenizer import RankTokenizer
 from transformer_norms.hf.__main__ import main
 from transformer_norms.hf.tokenizer_json import END, fast_tokenizer, splits, uncertain
 from transformer_norms.run.loading import tokenizer
-from transformer_norms.sample import generate
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 TEXT = "the cat sat on the mat and the dog sat on the log, 1234 times; é漢字!\n\n" * 60

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from transformer_norms import build_model, compose
+from transformer_norms.commands.sampling import generate
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.model.position import POSITIONS, rotary_bases
-from transformer_norms.sample import generate
 
 SMALL = ["model=tiny", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
 SMALL += ["init=megatron"]

@@ -8,8 +8,9 @@ import torch
 
 from transformer_norms import build_model, compose, train
 from transformer_norms.commands.demo import OPENINGS, REFERENCES, demo
+from transformer_norms.commands.sampling import generate, narrow
 from transformer_norms.hf.__main__ import main as export
-from transformer_norms.sample import generate, main, narrow
+from transformer_norms.sample import main
 
 TEXT = "the cat sat on the mat and the dog sat on the log " * 60
 

@@ -48,7 +48,7 @@ def demo(overrides: Sequence[str] = ()) -> int:
 
 
 def _explain(folder: Path) -> None:
-    from transformer_norms.sample import sample  # imports torch
+    from transformer_norms.commands.sampling import sample  # imports torch
 
     summary = read_summary(folder)
     assert summary is not None

@@ -1,25 +1,34 @@
-"""python -m transformer_norms.hf FOLDER OUT      a run as a folder that transformers loads"""
+"""Writes a trained run as a folder that transformers loads."""
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_norms.cli import Parser, run_command
-from transformer_norms.data.tokenizer import RankTokenizer
+from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
-from transformer_norms.hf.conversion import to_hf
-from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
-from transformer_norms.run.loading import load, tokenizer
+
+_EPILOG = """
+RUN is a run's folder, its config.yaml, or a part of its name below ./runs:
+  transformer-norms export rmsnorm-pre exported
+
+The extra `hf` brings transformers. The last line on stdout is JSON. Exit codes:
+0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint.
+"""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(prog="python -m transformer_norms.hf", description=__doc__)
-    parser.add_argument("folder", metavar="FOLDER", help="a run folder, as runs/main/...")
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} export", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("folder", metavar="RUN", help="the run")
     parser.add_argument("out", metavar="OUT", help="the folder to write, new or empty")
     parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
+    return parser
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
     def body() -> int:
-        return export(**vars(parser.parse_args(arguments)))
+        return export(**vars(make_parser().parse_args(arguments)))
 
     return run_command(body)
 
@@ -28,8 +37,14 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     """Writes config.json, model.safetensors and the tokenizer's files. The last line is JSON."""
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise ConfigError(f"{out}: is there already; name a new folder")
-    words = tokenizer(folder)
-    model = load(folder, plugins)
+    run = find_run(folder)  # before torch is imported
+    from transformer_norms.data.tokenizer import RankTokenizer
+    from transformer_norms.hf.conversion import to_hf
+    from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
+    from transformer_norms.run.loading import load, tokenizer
+
+    words = tokenizer(run)
+    model = load(run, plugins)
     try:
         exported = to_hf(model)
     except (ValueError, ImportError) as error:
