@@ -123,7 +123,7 @@ def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
         (["--baseline", "placement"], "is no KEY=VALUE"),
         (["--effect", "nan"], "a number of nats"),
         (["--out", "study/sweep-quick.json"], "is no folder"),
-        (["nowhere"], "nowhere: is no run folder"),
+        (["nowhere"], "nowhere: there is no such file or folder"),
         (["empty"], "empty: there is no run in it"),
         (["."], "name one: ./study"),
         (["study", "--out", "/dev/full/x"], "is no folder"),
