@@ -1,12 +1,19 @@
 """transformer-norms: the table of commands, and what is answered before one begins."""
 
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import version
+from pathlib import Path
 
+import argcomplete
 import pytest
+import yaml
 
 from transformer_norms.__main__ import main
 from transformer_norms.commands.dispatch import COMMANDS
+from transformer_norms.names import option_files
 
 
 def test_the_help_lists_every_command(capsys):
@@ -68,3 +75,69 @@ def test_help_fits_into_80_columns_and_names_every_flag(name, command, capsys, m
     assert command.make_parser().epilog
     for flag in command.make_parser().flags:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text)
+
+
+def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):
+    assert main("train --cfg job preset=gpt2 model=nano model.width=96".split()) == 0
+    text = capsys.readouterr().out
+    config = yaml.safe_load(text)
+    assert config["choices"]["norm"] == "layernorm"
+    assert config["model"]["mlp_width"] == "auto"
+    heads = config["model"]["heads"]
+    for line in ("mlp_width: auto  # 384", f"head_dim: auto  # {96 // heads}", "seed: auto  # 0"):
+        assert f"  {line}\n" in text  # 4 x width; width / heads; the run's seed
+    assert main("train --cfg job -p trainer sweep=quick seed=3..20".split()) == 0
+    fixed = yaml.safe_load(option_files("sweep")["quick"].read_text())["fixed"]
+    trainer = yaml.safe_load(capsys.readouterr().out)
+    assert trainer["steps"] == fixed["trainer.steps"]
+    assert trainer["device"] == "auto"
+
+
+@pytest.mark.parametrize("typed", ["trainer.steps=-1", "norm=a norm=b", "-p modl", "-m seed=0"])
+def test_cfg_job_refuses_what_a_run_refuses(capsys, typed):
+    assert main(["train", "--cfg", "job", *typed.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+
+
+ROOT = Path(__file__).parents[1]
+ASK = """
+for COMP_LINE in "$@"; do
+  COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMPREPLY=()
+  _python_argcomplete transformer-norms "${COMP_LINE##* }" ""
+  echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_a_shell_completes_commands_flags_choices_and_runs_without_torch(tmp_path):
+    program = tmp_path / "bin" / "transformer-norms"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom transformer_norms.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    run = tmp_path / "runs" / "mine" / "rmsnorm-pre-s0-12345678"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    asked = {
+        "rep": "report ",
+        "report --base": "--baseline ",
+        "report mi": "mine ",
+        "sample rms": f"{run.name} ",
+        "train placement=sand": "sandwich ",
+        "train config=r": f"{run.name} ",
+        "explain optimizer.weight_d": "optimizer.weight_decay=",
+        "analysis coord": "coordinate_check ",
+    }
+    for name in ("torch", "hydra"):  # what takes long to import leaves a trace here
+        (program.parent / f"{name}.py").write_text(f"open({name!r}, 'w')")
+    environment = {**os.environ, "PYTHONPATH": f"{program.parent}:{ROOT}"}
+    environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+    lines = [f"transformer-norms {words}" for words in asked]
+    script = argcomplete.shellcode(["transformer-norms"]) + ASK
+    answer = subprocess.run(
+        ["bash", "-c", script, "bash", *lines],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer.stdout.splitlines() == list(asked.values())
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "runs"}

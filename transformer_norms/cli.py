@@ -10,6 +10,7 @@ completion are answered at once.
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -211,6 +212,8 @@ def _run(arguments: Sequence[str]) -> int:
 
         check_flags(arguments, parser.flags)
     typed = parser.parse_intermixed_args(arguments)
+    if typed.cfg == "job":
+        return _print_config(typed)
     if any(argument.partition("=")[0] in _HYDRA for argument in arguments):
         return _run_hydra_flag(arguments)
     named = any(text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides)
@@ -303,9 +306,33 @@ def _run_search(command: Sequence[str]) -> int:
     return end_search(Path("runs") / study)
 
 
+def _print_config(typed: argparse.Namespace) -> int:
+    """Prints the config as a run would have it, or what the runs of a sweep have in common."""
+    from transformer_norms.config.compose import compose
+    from transformer_norms.config.overrides import parse_one
+    from transformer_norms.config.saved import to_commented_yaml
+
+    if typed.multirun:
+        raise ConfigError("--cfg job: shows one config; leave -m out and type one value a key")
+    overrides = typed.overrides
+    if any(text.startswith("sweep=") for text in overrides):
+        from transformer_norms.sweep.question import common_settings
+
+        overrides = [
+            *(text for text in overrides if text.partition("=")[0] not in ("sweep", "launcher")),
+            *common_settings(overrides),
+        ]
+        overrides = [
+            text
+            for text in overrides
+            if not (parse_one(text).is_sweep_override() or re.fullmatch(r"seed=\d+\.\.\d+", text))
+        ]
+    print_line(to_commented_yaml(compose(overrides), typed.package or "").rstrip())
+    return 0
+
+
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
-    """Answers --cfg and the like. `sweep=quick --cfg job` also shows what the runs of that
-    sweep have in common."""
+    """Answers --cfg all, --info and the like with Hydra."""
     from transformer_norms.config.compose import check_names
     from transformer_norms.config.overrides import as_hydra_reads
 
@@ -316,10 +343,6 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
     folder = _plugins_folder(overrides)
     if folder is not None and (folder / "configs").is_dir():
         flags = ["--config-dir", f"{folder}/configs", *flags]
-    if any(text.startswith("sweep=") for text in overrides):
-        from transformer_norms.sweep.question import common_settings
-
-        overrides += common_settings(own)
     return _run_hydra([*flags, *map(as_hydra_reads, overrides)])
 
 

@@ -62,6 +62,34 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
 
 
+def to_commented_yaml(config: Config, node: str = "") -> str:
+    """Returns what was chosen as YAML, or one node of it. A comment behind each `auto` says what it
+    comes to. Raises ConfigError where there is no such node."""
+    resolved = to_mapping(config)
+    chosen = {key: value for key, value in resolved.items() if key != "resolved"}
+    resolved = resolved["resolved"]
+    for part in node.split(".") if node else ():
+        if not isinstance(chosen, dict) or part not in chosen:
+            raise ConfigError(f"--package {node}: {unknown('node', part, chosen)}")
+        chosen, resolved = chosen[part], resolved.get(part, {})
+    if not isinstance(chosen, dict):
+        return f"{chosen}{_comment(chosen, resolved)}"
+    lines, path = [], [""]
+    values = flat(resolved)
+    for line in OmegaConf.to_yaml(OmegaConf.create(chosen)).splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        key, _, value = line.strip().partition(": ")
+        path[depth:] = [key.rstrip(":")]
+        lines.append(line + _comment(value, values.get(".".join(path))))
+    return "\n".join(lines)
+
+
+def _comment(value: object, resolved: object) -> str:
+    if value != "auto":
+        return ""
+    return f"  # {'the run decides' if resolved in ('auto', None) else resolved}"
+
+
 def to_mapping(config: Config) -> dict[str, Any]:
     """Returns the content of config.yaml."""
     resolved = plain(config)

@@ -1,0 +1,143 @@
+"""What TAB completes in bash and zsh: commands, flags, KEY=VALUEs, runs and studies.
+
+The shell asks through argcomplete at each TAB, so nothing here imports torch or Hydra:
+
+    eval "$(register-python-argcomplete transformer-norms)"
+"""
+
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import argcomplete
+import yaml
+
+from transformer_norms.cli import PROGRAM, Parser
+from transformer_norms.commands.dispatch import COMMANDS, Command
+from transformer_norms.config.finding import RUNS, runs_below, studies_below
+from transformer_norms.names import AXES, folder_of_configs, option_files
+
+_OF_RUNS = ("config", "continue_from")  # keys whose value names a run
+_FIXED = {"about", "brings", "type", "formula", "source", "unverified"}
+
+
+def answer_shell() -> None:
+    """Answers the shell that asks what the typed line may go on with, and ends the process."""
+    line = os.environ["COMP_LINE"][: int(os.environ.get("COMP_POINT", "99999"))]
+    try:
+        words = shlex.split(line)
+    except ValueError:  # an open quote
+        words = line.split()
+    argcomplete.autocomplete(make_tree(words[1:]))
+
+
+def make_tree(words: list[str]) -> Parser:
+    """The parser of the whole program. Only the typed command has its own arguments: what the
+    others import would take time."""
+    root = Parser(prog=PROGRAM)
+    root.add_argument("--version", action="store_true")
+    _add_commands(root, COMMANDS, words)
+    return root
+
+
+def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[str]) -> None:
+    places = parser.add_subparsers()
+    for name, command in commands.items():
+        inner: Parser = places.add_parser(name, help=command.about)
+        if words[:1] != [name]:
+            continue
+        if command.parts:
+            _add_commands(inner, command.parts, words[1:])
+        elif command.module.startswith("analysis."):  # importing one brings torch
+            inner.add_argument("overrides", nargs="*", metavar="RUN | KEY=VALUE")
+            inner.add_argument("--out")
+        else:
+            inner = command.make_parser()
+            places.choices[name] = inner
+        _set_completers(inner)
+
+
+def _set_completers(parser: Parser) -> None:
+    """Says by which function the words of each argument are completed. Files are what is left."""
+    for action in parser._actions:
+        if isinstance(action.choices, dict):  # the commands of tracking
+            for inner in action.choices.values():
+                _set_completers(inner)
+        kind = action.metavar if isinstance(action.metavar, str) else ""
+        keys = any(word in kind for word in ("KEY=", "CONDITION", "BASELINE", "CANDIDATE"))
+        runs = any(word in kind for word in ("RUN", "FOLDER", "BASELINE", "CANDIDATE"))
+        if keys or runs:
+            complete = partial(complete_words, keys=keys, runs=runs, studies="FOLDER" in kind)
+            action.completer = complete  # type: ignore[attr-defined]
+
+
+def complete_words(
+    prefix: str,
+    parsed_args: Namespace,
+    keys: bool = True,
+    runs: bool = False,
+    studies: bool = False,
+    **_: Any,
+) -> list[str]:
+    """Returns the KEY=VALUEs, runs and studies that may begin with `prefix`."""
+    key, equals, value = prefix.partition("=")
+    if equals:
+        done, comma, _last = value.rpartition(",")
+        typed = f"{key}={done}{comma}"
+        return [f"{typed}{choice}" for choice in _values(key, value)]
+    names = [*_defaults(_typed(parsed_args)), *AXES, *_OF_RUNS] if keys else []
+    words = [f"{name}=" for name in dict.fromkeys(names)]
+    if studies:
+        words += _names(studies_below(), prefix)
+    return words + (_names(runs_below(), prefix) if runs or studies else [])
+
+
+def _typed(parsed_args: Namespace) -> dict[str, str]:
+    """The KEY=VALUEs that the line has already."""
+    lists = [value for value in vars(parsed_args).values() if isinstance(value, list)]
+    return dict(str(word).split("=", 1) for words in lists for word in words if "=" in str(word))
+
+
+def _values(key: str, value: str) -> list[str]:
+    if key in _OF_RUNS:
+        return _names(runs_below(), value)
+    if key in ("embed", "final_norm", "qk_norm"):
+        return ["auto", "none", *sorted(option_files("norm"))]
+    switch = isinstance(_defaults({}).get(key), bool)
+    return ["true", "false"] if switch else sorted(option_files(key)) if key in AXES else []
+
+
+def _names(folders: list[Path], prefix: str) -> list[str]:
+    """The paths of folders where a path was begun, else their names."""
+    as_path = prefix.startswith(RUNS.name)
+    return [folder.as_posix() if as_path else folder.name for folder in folders]
+
+
+def _defaults(typed: Mapping[str, str]) -> dict[str, Any]:
+    """The dotted keys of the default config, where axes have the typed choices, with values."""
+    content = _read(folder_of_configs() / "train.yaml")
+    listed = [entry for entry in content["defaults"] if isinstance(entry, dict)]
+    chosen = {axis: name for entry in listed for axis, name in entry.items()}
+    chosen.update(typed)
+    shown = {key: value for key, value in content.items() if key not in ("defaults", "hydra")}
+    for axis in set(AXES) - {"preset", "recipe", "sweep", "launcher"}:
+        if file := option_files(axis).get(chosen[axis]):
+            shown[axis] = _read(file)
+    return {key: value for key, value in _flat(shown) if not _FIXED & {*key.split(".")}}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
