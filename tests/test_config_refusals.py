@@ -82,7 +82,7 @@ NAMES = [
     ("architecture.rope_interleaved=1", "architecture.rope_interleaved", "true or false"),
     ("plugins=nowhere", "plugins=nowhere", "no such folder"),
     ("config=nowhere.yaml", "config=nowhere.yaml", "no such file"),
-    ("config=/", "config=/", "is a folder"),
+    ("config=/", "config=/", "is no run folder"),
 ]
 SHAPES = [
     ("", "''", "norm=rmsnorm"),

@@ -47,9 +47,9 @@ or a part of its name below ./runs. A checkout is a folder with
 transformer_norms/; its own code trains. --with gives both sides the same sizes
 and steps.
 
-better      its loss is lower by --effect, and the interval lies below zero
-not better  it is not better by --effect or more, or it failed to train
-undecided   the budget is spent, or more pairs would hardly show a gain
+  better      its loss is lower by --effect, and the interval lies below zero
+  not better  it is not better by --effect or more, or it failed to train
+  undecided   the budget is spent, or more pairs would hardly show a gain
 
 The chance that a ledger ever holds a false "better" is at most 5 %, however
 many proposals it holds, and whenever you look. Each proposal has seeds that no
