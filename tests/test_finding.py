@@ -43,7 +43,6 @@ def here(tmp_path, monkeypatch):
         ("layernorm", 4),  # the newest of three attempts
         ("quick/rms", 5),
         ("quick", 5),  # it has one run
-        ("runs/quick", 5),
         ("hybrid-s0-5", 6),
         ("dyt", 7),  # a name comes before the name of its study
     ],
@@ -72,7 +71,7 @@ def test_a_study_is_found(here, text, place):
     ("find", "text", "message"),
     [
         (find_run, "rmsnorm-pre", "rmsnorm-pre: type more of one name; 2 fit: runs/main/rmsnorm-"),
-        (find_run, "runs/main", "runs/main: type more of one name; 5 fit: "),
+        (find_run, "runs/main", "runs/main: is no run folder; name one in it: runs/main/layernorm"),
         (find_run, "s0", " and 4 more"),
         (find_run, "layrnorm", "layrnorm: did you mean runs/main/layernorm-pre-s0-33333333, "),
         (find_run, "zzz", "zzz: no run below ./runs has that in its name; there are runs/dyt/"),

@@ -19,8 +19,8 @@ _SHOWN = 4  # names in a message
 def find_run(text: str | Path, origin: bool = False) -> Path:
     """Returns the folder of the run that `text` names.
 
-    `text` is the folder of a run, a file in it such as its config.yaml, the folder of a study with
-    a single run, or a part of the name (STUDY/NAME) of one run below ./runs. A part that only
+    `text` is the folder of a run, a file in it such as its config.yaml, or a part of the name
+    (STUDY/NAME) of one run below ./runs. A part that only
     attempts at one run have in their names (NAME, NAME-2, ...) names the newest attempt. As an
     `origin`, to be continued, a run that continues another one counts only where no other fits:
     the same command has to mean the same run when it is typed again. Raises ConfigError, one line,
@@ -35,9 +35,9 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
     folder = path if path.is_dir() else path.parent
     if is_run(folder):
         return folder
-    if path.is_dir() and (runs := runs_in(path)):
-        return _the_one(text, runs) or path
-    raise ConfigError(f"{text}: is no run folder; {CONFIG} is missing")
+    inside = runs_in(path)
+    way = f"name one in it: {_some(inside)}" if inside else f"{CONFIG} is missing"
+    raise ConfigError(f"{text}: is no run folder; {way}")
 
 
 def find_study(text: str | Path) -> Path:
