@@ -74,8 +74,16 @@ def test_a_study_is_found(here, text, place):
         (find_run, "runs/main", "runs/main: is no run folder; name one in it: runs/main/layernorm"),
         (find_run, "s0", " and 4 more"),
         (find_run, "layrnorm", "layrnorm: did you mean runs/main/layernorm-pre-s0-33333333, "),
-        (find_run, "zzz", "zzz: no run below ./runs has that in its name; there are runs/dyt/"),
-        (find_run, "", ": no run below ./runs has that in its name"),
+        (
+            find_run,
+            "zzz",
+            "zzz: there is no such file or folder, and no run below ./runs has that in its name; there are runs/dyt/",
+        ),
+        (
+            find_run,
+            "",
+            ": there is no such file or folder, and no run below ./runs has that in its name",
+        ),
         (find_run, "a" * 9999, "no run below ./runs"),
         (find_run, "a\0b", "no run below ./runs"),
         (find_run, "runs/main/wandb", "runs/main/wandb: is no run folder; config.yaml is missing"),
@@ -102,5 +110,7 @@ def test_config_takes_a_file_of_any_name_and_a_run_by_its_name(here):
     (here / "mailed.yaml").touch()
     assert str(find_config("mailed.yaml")) == "mailed.yaml"
     assert find_config("rmsnorm-post").as_posix() == f"runs/{RUNS[1]}/config.yaml"
-    with pytest.raises(ConfigError, match="^config=zzz: no run below ./runs has that in its name"):
+    with pytest.raises(
+        ConfigError, match="^config=zzz: there is no such file or folder, and no run "
+    ):
         find_config("zzz")

@@ -96,7 +96,7 @@ def test_what_cannot_be_exported_is_one_line_and_a_code(tmp_path, monkeypatch, c
     assert main([folder, "out"]) == 3
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
     assert "placement=hybrid, where" in lines[0]
-    assert "nowhere: no run below ./runs has that in its name" in lines[1]
+    assert "nowhere: there is no such file or folder" in lines[1]
     assert "transformers is not installed" in lines[2]
     assert "has no checkpoint yet" in lines[3]
     assert len(lines) == 4

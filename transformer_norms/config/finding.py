@@ -152,7 +152,8 @@ def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
     similar = [folder for folder in folders if near and near[0] in folder.as_posix()]
     hint = f"did you mean {_some(similar)}? " if similar else ""
     there = "" if similar else f"; there are {_some(folders)}"
-    raise ConfigError(f"{text}: {hint}no {kind} below ./{RUNS} has that in its name{there}")
+    none = f"there is no such file or folder, and no {kind} below ./{RUNS}"
+    raise ConfigError(f"{text}: {hint}{none} has that in its name{there}")
 
 
 def _some(folders: list[Path]) -> str:
