@@ -77,7 +77,7 @@ def test_a_study_is_found(here, text, place):
         (
             find_run,
             "zzz",
-            "zzz: there is no such file or folder, and no run below ./runs has that in its name; there are runs/dyt/",
+            "no run below ./runs has that in its name; there are runs/dyt/rms",
         ),
         (
             find_run,
