@@ -36,7 +36,11 @@ def test_every_data_yaml_sets_what_its_corpus_takes_and_nothing_else(file):
 def test_every_tokenizer_yaml_builds(file):
     content = read(file)
     choice = TOKENIZERS[content.pop("type")](**content)
-    assert choice.identity() == {"type": file.stem} | content
+    if "none" in content.values():  # what the user has to name
+        with pytest.raises(InputError, match="is missing"):
+            choice.identity()
+    else:
+        assert choice.identity() == {"type": file.stem} | content
 
 
 def test_every_corpus_and_tokenizer_has_a_yaml():

@@ -15,6 +15,7 @@ from transformer_norms.data.prepare import prepare
 from transformer_norms.data.split import SPLITS
 from transformer_norms.data.token_cache import Tokens
 from transformer_norms.data.tokenizer import TOKENIZERS, Tokenizer, load_tokenizer
+from transformer_norms.data.vocabularies import tokenizer_file  # noqa: F401
 
 __all__ = [
     "CORPORA",

@@ -227,6 +227,13 @@ class Preparation:
             self.note(
                 f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly"
             )
+        lengths, dtype = tokenizer.byte_lengths, dtype_for(tokenizer.vocab_size)
+        spelled = sum(int(lengths[np.frombuffer(ids, dtype)].sum()) for ids in joined.ids("val"))
+        if (size := facts["val"]["bytes"]) != spelled:
+            self.note(
+                f"tokenizer: does not hold every text exactly: its tokens of val spell "
+                f"{spelled / size:.4%} of the bytes, and bits per byte are of what they spell"
+            )
         facts |= {"floor": self.corpus.floor, "notes": self.notes}
         seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
 

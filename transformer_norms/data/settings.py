@@ -1,6 +1,8 @@
 """The settings that every corpus shares; a corpus adds its own. No torch here."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -16,6 +18,8 @@ MOST_VAL_TOKENS = 2**17  # where data.val_tokens is auto
 
 def expected_vocab_size(tokenizer: Mapping[str, Any]) -> int:
     """Returns the size of a tokenizer's vocabulary, as far as its config tells it."""
+    if "path" in tokenizer:
+        return _size_of_file(Path(tokenizer["path"]).expanduser())
     size: int = tokenizer.get("vocab_size", VOCABULARIES.get(tokenizer["type"], UNKNOWN))
     return size
 
@@ -30,6 +34,18 @@ def affordable_val_tokens(trained: int) -> int:
     """
     most = max(trained * 3 // 20, 1)
     return min(MOST_VAL_TOKENS, 1 << most.bit_length() - 1)
+
+
+def _size_of_file(path: Path) -> int:
+    """The size of the vocabulary of a tokenizer.json; UNKNOWN if it cannot be read."""
+    try:
+        content = json.loads((path / "tokenizer.json" if path.is_dir() else path).read_bytes())
+        if "vocab_size" in content:  # of a run of ours
+            return int(content["vocab_size"])
+        added = [token["id"] + 1 for token in content.get("added_tokens", [])]
+        return max(len(content["model"]["vocab"]), *added, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return UNKNOWN
 
 
 @node

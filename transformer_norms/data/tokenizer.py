@@ -8,7 +8,7 @@ import base64
 import binascii
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Annotated, Any
@@ -23,8 +23,9 @@ from transformer_norms.progress import Say, Tell, tell_nobody
 
 TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1
+LOADERS: dict[str, Callable[[Mapping[str, Any]], "Tokenizer"]] = {}  # of types beside those here
 FEWEST_IDS = 257  # the bytes, and the end of a document
-_MOST_RANKS = 2**20
+MOST_IDS = 2**20
 _MOST_GAPS = 1024  # ids beyond the ranks: separators, and unused ids of published vocabularies
 _STRETCH = 2**17  # characters that are encoded between two reports of progress
 _GROUP = 32  # stretches that are encoded at once, on all cores
@@ -67,7 +68,7 @@ class Tokenizer(ABC):
         def encode(part: str | None) -> np.ndarray:
             return closing if part is None else self.encode(part)
 
-        return self._map(encode, _cut_documents(documents), threads)
+        return self._map(encode, cut_documents(documents), threads)
 
     def _map(
         self, encode: Callable, parts: Iterator[str | None], threads: int | None
@@ -100,7 +101,7 @@ def stretches(text: str, length: int = _STRETCH) -> Iterator[str]:
         start = end
 
 
-def _cut_documents(documents: Iterable[str]) -> Iterator[str | None]:
+def cut_documents(documents: Iterable[str]) -> Iterator[str | None]:
     for document in documents:
         yield from stretches(document)
         yield None  # the document ends
@@ -174,45 +175,47 @@ def load_tokenizer(saved: Any) -> Tokenizer:
     The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
     """
     if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
-        raise _refusal(f"its schema is not {SCHEMA}")
+        raise refusal(f"its schema is not {SCHEMA}")
     size, end = saved.get("vocab_size"), saved.get("end")
     if saved.get("type") == "byte":
         if set(saved) != {"schema", "type", "vocab_size", "end"}:
-            raise _refusal("its keys are not those of a byte tokenizer")
+            raise refusal("its keys are not those of a byte tokenizer")
         if (size, end) not in ((256, None), (257, 256)) or type(size) is not int:
-            raise _refusal("a byte tokenizer has 256 ids, or 257 of which the last is the end")
+            raise refusal("a byte tokenizer has 256 ids, or 257 of which the last is the end")
         return ByteTokenizer(separated=end is not None)
-    if saved.get("type") not in ("bpe", "gpt2", "cl100k"):
-        raise _refusal("its type is none of byte, bpe, gpt2, cl100k")
+    if (kind := saved.get("type")) in LOADERS:
+        return LOADERS[kind](saved)
+    if kind not in ("bpe", "gpt2", "cl100k"):
+        raise refusal("its type is none of byte, bpe, gpt2, cl100k, file")
     if set(saved) != {"schema", "type", "vocab_size", "end", "pattern", "ranks"}:
-        raise _refusal("its keys are not schema, type, vocab_size, end, pattern, ranks")
+        raise refusal("its keys are not schema, type, vocab_size, end, pattern, ranks")
     if not isinstance(saved["pattern"], str) or saved["pattern"] not in PATTERNS:
-        raise _refusal(f"its pattern is none of {', '.join(PATTERNS)}")
+        raise refusal(f"its pattern is none of {', '.join(PATTERNS)}")
     ranks = _decode_ranks(saved["ranks"])
     if type(size) is not int or not len(ranks) <= size <= len(ranks) + _MOST_GAPS:
-        raise _refusal(f"its vocab_size does not go with its {len(ranks)} ranks")
+        raise refusal(f"its vocab_size does not go with its {len(ranks)} ranks")
     if end is not None and (type(end) is not int or not len(ranks) <= end < size):
-        raise _refusal("its end is no id beyond the ranks")
+        raise refusal("its end is no id beyond the ranks")
     return RankTokenizer(saved["type"], saved["pattern"], ranks, size, end)
 
 
 def _decode_ranks(encoded: Any) -> list[bytes]:
-    if not isinstance(encoded, list) or not 256 <= len(encoded) <= _MOST_RANKS:
-        raise _refusal("its ranks are no list of a plausible length")
+    if not isinstance(encoded, list) or not 256 <= len(encoded) <= MOST_IDS:
+        raise refusal("its ranks are no list of a plausible length")
     try:
         ranks = [base64.b64decode(piece, validate=True) for piece in encoded]
     except (TypeError, ValueError, binascii.Error):
-        raise _refusal("its ranks are not all base64") from None
+        raise refusal("its ranks are not all base64") from None
     if len(set(ranks)) != len(ranks) or b"" in ranks:
-        raise _refusal("two of its ranks are the same, or one is empty")
+        raise refusal("two of its ranks are the same, or one is empty")
     missing = {bytes([value]) for value in range(256)} - set(ranks)
     if missing:
         # tiktoken panics when it meets such a byte.
-        raise _refusal(f"its ranks lack {len(missing)} of the 256 bytes")
+        raise refusal(f"its ranks lack {len(missing)} of the 256 bytes")
     return ranks
 
 
-def _refusal(reason: str) -> InputError:
+def refusal(reason: str) -> InputError:
     return InputError(f"tokenizer.json is no tokenizer of this program: {reason}")
 
 

@@ -55,7 +55,10 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     exported.save_pretrained(out)
     spelled.save_pretrained(out)
     if words.end is None:
-        print("tokenizer: the text was one stretch, so eos and pad are the byte 0", file=sys.stderr)
+        print(
+            "tokenizer: the text was one stretch, so eos and pad are no end of a document",
+            file=sys.stderr,
+        )
     if isinstance(words, RankTokenizer) and (count := uncertain(words.ranks)):
         print(f"tokenizer: exact but for {count} pieces that repeat themselves", file=sys.stderr)
     print(json.dumps({"folder": out, "class": type(exported).__name__}))

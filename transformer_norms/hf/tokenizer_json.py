@@ -7,11 +7,13 @@ encoder takes the left pair and theirs the pair listed first, which has the shor
 only pairs with a longer left part can differ (`uncertain`).
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from transformer_norms.data import Tokenizer
 from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer, byte_letters
+from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 
 # Its blank is no letter of a byte: no text spells it.
 END = "<| end |>"
@@ -26,6 +28,8 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
     eos and pad are the end of a document. A run whose text is one stretch has no such id; there
     they are the byte 0. Batches are padded on the left, from where a continuation is read.
     """
+    if isinstance(ours, FileTokenizer):
+        return _same_tokenizer(ours, context)
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
     from transformers import PreTrainedTokenizerFast
@@ -46,6 +50,26 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         split = pre_tokenizers.Split(_pattern(ours.pattern), "isolated")
         fast.pre_tokenizer = pre_tokenizers.Sequence([split, fast.pre_tokenizer])
     fast.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        eos_token=end,
+        pad_token=end,
+        padding_side="left",
+    )
+
+
+def _same_tokenizer(ours: FileTokenizer, context: int) -> Any:
+    """The tokenizer of the file, without what it puts before or after a text: the model has read no
+    text with it."""
+    from tokenizers import Tokenizer as Fast
+    from transformers import PreTrainedTokenizerFast
+
+    content = json.loads(ours.text) | {"post_processor": None}
+    fast = Fast.from_str(json.dumps(content))
+    end = fast.id_to_token(ours.end or 0)
     return PreTrainedTokenizerFast(
         tokenizer_object=fast,
         model_max_length=context,

@@ -41,6 +41,8 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     if "paths" in values["data"]:
         values["data"]["paths"] = dict(data_identity)
         values["data"].pop("val_paths", None)
+    if "path" in values["tokenizer"]:
+        values["tokenizer"]["path"] = data_identity.get("tokenizer")
     return values
 
 

@@ -44,6 +44,9 @@ class Plan:
         self.config = config
         self.corpus = CORPORA.maker(config.data)()
         self.data_identity = identity_of(self.corpus)
+        if "path" in config.tokenizer:  # whose content counts
+            content = TOKENIZERS.maker(config.tokenizer)().identity()
+            self.data_identity |= {"tokenizer": content["sha256"]}
         self.hash = identity.run_hash(config, self.data_identity)
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run

@@ -1,0 +1,121 @@
+"""A tokenizer that was made elsewhere: from a file, from the hub, from another run."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_norms import compose, train
+from transformer_norms.data import TOKENIZERS, load_tokenizer
+from transformer_norms.errors import InputError
+from transformer_norms.hf.__main__ import main as export
+from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.plan import Plan
+from transformer_norms.sample import sample
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+TEXT = "the cat sat on the mat, and the dog sat; 1234 é漢字!\n\n"
+SPELLED = [TEXT, "<|endoftext|> spelled </s>", " \u00a0\n\t\x00 aaa\U0001f600", ""]
+
+
+def made_elsewhere(file, end="<|endoftext|>", normalizer=None):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    theirs = Tokenizer(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder, theirs.normalizer = decoders.ByteLevel(), normalizer
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=[end] * bool(end), initial_alphabet=letters,
+        show_progress=False,
+    )  # fmt: skip
+    theirs.train_from_iterator([TEXT] * 9, trainer)
+    theirs.save(str(file))
+    return theirs
+
+
+def fitted(path, separated=True):
+    return TOKENIZERS["file"](path=str(path), end="auto").fit([], separated, print)
+
+
+def test_a_file_is_read_as_its_library_reads_it_and_every_text_comes_back(tmp_path):
+    theirs = made_elsewhere(tmp_path / "tokenizer.json")
+    ours = fitted(tmp_path)
+    again = load_tokenizer(json.loads(json.dumps(ours.save())))
+    assert ours.end == theirs.token_to_id("<|endoftext|>")
+    for text in SPELLED:
+        ids = ours.encode(text)
+        assert ours.decode(ids) == again.decode(again.encode(text)) == text
+        assert ours.byte_lengths[ids].sum() == len(text.encode())
+        assert ours.end not in ids
+    assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
+    parts = list(ours.encode_documents(SPELLED, True))
+    expected = [[*ours.encode(text), ours.end] for text in SPELLED]
+    assert np.concatenate(parts).tolist() == sum(expected, [])
+
+
+def test_a_file_without_an_end_gets_one_and_one_without_bytes_is_refused(tmp_path):
+    made_elsewhere(tmp_path / "tokenizer.json", end="")
+    assert fitted(tmp_path, separated=False).end is None
+    ours = fitted(tmp_path)
+    assert (ours.end, ours.byte_lengths[ours.end]) == (ours.vocab_size - 1, 0)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "words.json").write_text(json.dumps(content | {"decoder": {"type": "WordPiece",
+        "prefix": "##", "cleanup": True}}))  # fmt: skip
+    with pytest.raises(InputError, match="bits per byte"):
+        fitted(tmp_path / "words.json")
+    (tmp_path / "words.json").write_text("{}")
+    with pytest.raises(InputError, match=r"tokenizer.path=.*words.json: "):
+        fitted(tmp_path / "words.json")
+
+
+def test_a_run_keeps_its_tokenizer_and_exports_it(tmp_path, monkeypatch, capfd):
+    import transformers
+    from tokenizers import normalizers
+
+    monkeypatch.chdir(tmp_path)
+    theirs = made_elsewhere("a.json", normalizer=normalizers.Lowercase())
+    Path("corpus.txt").write_text((TEXT + "The End ß. ") * 40)
+    keys = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", "tokenizer=file"]
+    keys += ["trainer.steps=2", "trainer.threads=1", "trainer.probe_every=0"]
+    summary = train(compose([*keys, "tokenizer.path=a.json"]))
+    Path("b.json").write_bytes(Path("a.json").read_bytes())
+    assert Plan(compose([*keys, "tokenizer.path=b.json"])).hash == summary["identity"]
+    made_elsewhere("c.json")
+    assert Plan(compose([*keys, "tokenizer.path=c.json"])).hash != summary["identity"]
+    for name in ("a.json", "b.json", "corpus.txt"):
+        Path(name).unlink()
+    folder = summary["folder"]
+    assert math.isfinite(summary["val_loss"])
+    assert sample(folder, "the cat", tokens=3).startswith("the cat")
+    assert export([folder, "out"]) == 0
+    words = transformers.AutoTokenizer.from_pretrained("out")
+    for text in SPELLED:
+        assert words(text)["input_ids"] == tokenizer(folder).encode(text).tolist()
+    assert words(TEXT)["input_ids"] == theirs.encode(TEXT).ids
+    assert fitted(Path(folder) / "tokenizer.json").vocab_size == tokenizer(folder).vocab_size
+
+
+def test_a_name_on_the_hub_is_read_by_the_library_and_a_missing_hub_is_one_line(
+    tmp_path, monkeypatch
+):
+    import tokenizers
+
+    theirs = made_elsewhere(tmp_path / "tokenizer.json")
+    choice = TOKENIZERS["hub"](name="some/model", revision="main", end="auto")
+
+    class Stand:
+        from_str = tokenizers.Tokenizer.from_str
+
+        @staticmethod
+        def from_pretrained(name, revision="main"):
+            if name != "some/model":
+                raise OSError("no such model")
+            return theirs
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", Stand)
+    assert choice.fit([], True, print).encode(TEXT).tolist() == theirs.encode(TEXT).ids
+    with pytest.raises(InputError, match=r"tokenizer.name=no/where: .*no such model"):
+        TOKENIZERS["hub"](name="no/where", revision="main", end="auto").fit([], True, print)

@@ -1,0 +1,1 @@
+"""Vocabularies that were made elsewhere."""

@@ -1,0 +1,243 @@
+"""A tokenizer that was made elsewhere: a tokenizer.json, as the tokenizers library writes it.
+
+A tokenizer has to give each id its bytes, so that bits per byte can be told. Byte-level BPE does
+(GPT-2, Llama 3, Qwen), and so do the pieces of SentencePiece (Llama 2, Gemma). A normalizer may
+change a text before it is encoded; then the tokens spell another text, which the preparation of a
+corpus says. Only documents have an end; a beginning is never put before a text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_norms.data.documents import root_cause
+from transformer_norms.data.downloads import VOCABULARY_SECONDS, call_within
+from transformer_norms.data.tokenizer import (
+    LOADERS,
+    MOST_IDS,
+    SCHEMA,
+    TOKENIZERS,
+    ByteTokenizer,
+    RankTokenizer,
+    Tokenizer,
+    byte_letters,
+    cut_documents,
+    load_tokenizer,
+    refusal,
+)
+from transformer_norms.errors import InputError
+from transformer_norms.files import sha256
+from transformer_norms.kinds import Text
+from transformer_norms.names import unknown
+from transformer_norms.progress import Say, Tell, tell_nobody
+
+END = (
+    "<| end |>"  # is added where a file has no end of a document; its blanks are in no text's token
+)
+ENDS = (
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    END,
+)  # fmt: skip
+_GROUP = 64  # documents that are encoded at once, on all cores
+
+
+class FileTokenizer(Tokenizer):
+    """`text` is the content of a tokenizer.json. What a text spells is never special to it."""
+
+    def __init__(self, text: str, end: int | None) -> None:
+        from tokenizers import Tokenizer as Theirs
+
+        try:
+            self.theirs = Theirs.from_str(text)
+            content = json.loads(text)
+        except Exception as error:  # the library raises nothing narrower
+            raise refusal(f"the tokenizers library cannot read it ({error})") from None
+        self.theirs.encode_special_tokens = True
+        self.theirs.no_truncation()
+        self.theirs.no_padding()
+        super().__init__("file", spell_pieces(content, self.theirs.get_vocab()), end)
+        self.text = text
+        whole = self.encode("the cat sat on the mat").tolist()
+        parts = [self.encode(part).tolist() for part in ("the cat", " sat on the", " mat")]
+        self.can_cut = whole == sum(parts, [])
+
+    def encode(self, text: str) -> np.ndarray:
+        text.encode("utf-8")  # a lone surrogate raises
+        return np.array(self.theirs.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+
+    def encode_documents(
+        self, documents: Iterable[str], separated: bool, threads: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """The same as any tokenizer's. A document is cut only if a blank begins a token."""
+        if self.can_cut:
+            parts = cut_documents(documents)
+        else:
+            parts = (part for document in documents for part in (document, None))
+        closing = np.array([self.end] * separated, dtype=np.uint32)
+        while group := list(islice(parts, 1 if threads == 1 else _GROUP)):
+            texts = [part for part in group if part is not None]
+            read = self.theirs.encode_batch_fast(texts, add_special_tokens=False)
+            encoded = iter([np.array(one.ids, dtype=np.uint32) for one in read])
+            yield from (closing if part is None else next(encoded) for part in group)
+
+    def save(self) -> dict:
+        about = {"schema": SCHEMA, "type": "file", "vocab_size": self.vocab_size, "end": self.end}
+        return {**about, "json": self.text}
+
+
+def spell_pieces(content: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[bytes]:
+    """The bytes of each id. A special token has none. Raises InputError if the pieces of a
+    vocabulary are no bytes of a text."""
+    spell = _speller(content)
+    most = max(vocabulary.values(), default=-1)
+    if not 0 <= most < MOST_IDS:
+        raise refusal(f"its ids go up to {most}")
+    pieces = [b""] * (most + 1)
+    for word, id in vocabulary.items():
+        pieces[id] = spell(word)
+    for token in content.get("added_tokens") or ():
+        pieces[token["id"]] = b"" if token["special"] else token["content"].encode()
+    return pieces
+
+
+def _speller(content: Mapping[str, Any]) -> Callable[[str], bytes]:
+    decoder = content.get("decoder") or {"type": "none"}
+    decoders = decoder.get("decoders") or [decoder]
+    kinds = {str(one.get("type")) for one in decoders}
+    if "ByteLevel" in kinds:
+        byte_of = byte_letters()
+
+        def spell(word: str) -> bytes:
+            letters = [byte_of.get(letter) for letter in word]
+            known = bytes(letter for letter in letters if letter is not None)
+            return known if len(known) == len(word) else word.encode()
+
+        return spell
+    if kinds & {"ByteFallback", "Metaspace"}:
+        return lambda word: (
+            bytes([int(word[3:5], 16)])
+            if re.fullmatch(r"<0x[0-9A-F]{2}>", word)
+            else word.replace("\u2581", " ").encode()
+        )
+    raise refusal(
+        f"its decoder {', '.join(sorted(kinds))} does not say which bytes a token stands for, so "
+        "that there are no bits per byte; byte-level BPE and SentencePiece with bytes do"
+    )
+
+
+def load_file_tokenizer(saved: Mapping[str, Any]) -> Tokenizer:
+    """Returns the tokenizer that `FileTokenizer.save` described. Raises InputError."""
+    if set(saved) != {"schema", "type", "vocab_size", "end", "json"}:
+        raise refusal("its keys are not schema, type, vocab_size, end, json")
+    if not isinstance(saved["json"], str):
+        raise refusal("its json is no text")
+    end = saved["end"]
+    tokenizer = FileTokenizer(saved["json"], end)
+    if end is not None and (type(end) is not int or not 0 <= end < tokenizer.vocab_size):
+        raise refusal("its end is no id")
+    if saved["vocab_size"] != tokenizer.vocab_size:
+        raise refusal("its vocab_size is not that of its json")
+    return tokenizer
+
+
+LOADERS["file"] = load_file_tokenizer
+
+
+def _with_end(theirs_json: str, end: str, separated: bool) -> FileTokenizer:
+    """The tokenizer of a tokenizer.json. `end` is the word that ends a document, or auto."""
+    content = json.loads(theirs_json)
+    special = {token["content"]: token["id"] for token in content.get("added_tokens") or ()
+               if token["special"]}  # fmt: skip
+    if end != "auto" and end not in special:
+        raise InputError(f"tokenizer.end={end}: {unknown('special token', end, list(special))}")
+    word = end if end != "auto" else next((one for one in ENDS if one in special), None)
+    if word is None and separated:
+        from tokenizers import AddedToken
+        from tokenizers import Tokenizer as Theirs
+
+        theirs = Theirs.from_str(theirs_json)
+        theirs.add_special_tokens([AddedToken(END, special=True, normalized=False)])
+        return FileTokenizer(theirs.to_str(), theirs.token_to_id(END))
+    return FileTokenizer(theirs_json, None if word is None else special[word])
+
+
+@TOKENIZERS("file")
+class TokenizerFile:
+    """`tokenizer=file tokenizer.path=PATH`: a tokenizer.json, of a run of ours too, or a folder
+    with one. Its content is in a run's identity, and its name is not."""
+
+    def __init__(self, *, path: Text, end: Text) -> None:
+        file = Path(path).expanduser()
+        self.file = file / "tokenizer.json" if file.is_dir() else file
+        self.path, self.end = path, end
+
+    def identity(self) -> dict:
+        if self.path == "none":
+            raise InputError(
+                "tokenizer.path is missing: name a tokenizer.json, or a folder with one"
+            )
+        if not self.file.is_file():
+            raise InputError(f"tokenizer.path={self.path}: there is no file {self.file}")
+        return {"type": "file", "sha256": sha256(self.file), "end": self.end}
+
+    def fit(
+        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
+    ) -> Tokenizer:
+        try:
+            text = self.file.read_text(encoding="utf-8")
+            content = json.loads(text)
+            if isinstance(content, dict) and content.get("schema") == SCHEMA:
+                return _ours(load_tokenizer(content), separated)
+            return _with_end(text, self.end, separated)
+        except Exception as error:  # the library raises nothing narrower
+            line = " ".join(str(error).split())
+            raise InputError(f"tokenizer.path={self.path}: {line}") from None
+
+
+def _ours(tokenizer: Tokenizer, separated: bool) -> Tokenizer:
+    """A tokenizer of a run of ours. It gets an end if that run's text had no documents."""
+    if tokenizer.end is not None or not separated:
+        return tokenizer
+    if isinstance(tokenizer, RankTokenizer):
+        size = tokenizer.vocab_size
+        return RankTokenizer(tokenizer.type, tokenizer.pattern, tokenizer.ranks, size + 1, size)
+    if isinstance(tokenizer, FileTokenizer):
+        return _with_end(tokenizer.text, "auto", separated)
+    return ByteTokenizer(separated)
+
+
+@TOKENIZERS("hub")
+class HubTokenizer:
+    """`tokenizer=hub tokenizer.name=NAME`: the tokenizer.json of a model on Hugging Face's hub."""
+
+    def __init__(self, *, name: Text, revision: Text, end: Text) -> None:
+        self.name, self.revision, self.end = name, revision, end
+
+    def identity(self) -> dict:
+        if self.name == "none":
+            raise InputError("tokenizer.name is missing, such as tokenizer.name=Qwen/Qwen3-0.6B")
+        return {"type": "hub", "name": self.name, "revision": self.revision, "end": self.end}
+
+    def fit(
+        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
+    ) -> Tokenizer:
+        from tokenizers import Tokenizer as Theirs
+
+        def read() -> str:
+            text: str = Theirs.from_pretrained(self.name, revision=self.revision).to_str()
+            return text
+
+        try:
+            text = call_within(VOCABULARY_SECONDS, read)
+        except Exception as error:  # of the network, the hub or the library
+            reason = root_cause(error)
+            raise InputError(
+                f"tokenizer.name={self.name}: cannot be downloaded ({reason}); without the hub use "
+                "tokenizer=file tokenizer.path=tokenizer.json, or tokenizer=bpe"
+            ) from None
+        return _with_end(text, self.end, separated)
