@@ -69,7 +69,7 @@ def test_results_csv_has_every_run_in_full_precision_with_what_it_came_from():
     assert first["batch_chain"] == "batches of seed 0"
     names = "commit dirty torch device threads precision val_tokens steps".split()
     assert [first[name] for name in names] == [
-        "c" * 40, "False", "2.13.0", "a processor, 2 cores", "1", "fp32", "131072", "40"
+        "c" * 40, "False", "2.13.0", "a processor, 2 cores", "1", "fp32", "2048", "40"
     ]  # fmt: skip
     assert (second["placement"], second["seed"], second["status"]) == ("post", "0", "finished")
 

@@ -31,7 +31,7 @@ OTHER = {
     "split": ({"data__split": "tail"}, "data.split", "hash", "tail"),
     "test share": ({"data__test_fraction": 0.2}, "data.test_fraction (split)", "0", "0.2"),
     "tokenizer": ({"tokenizer__type": "gpt2"}, "tokenizer.type", "byte", "gpt2"),
-    "val_tokens": ({"data__val_tokens": 99}, "data.val_tokens (evaluation)", "131072", "99"),
+    "val_tokens": ({"data__val_tokens": 99}, "data.val_tokens (evaluation)", "2048", "99"),
     "context": ({"model__context": 64}, "model.context (evaluation)", "32", "64"),
     "precision": ({"trainer__precision": "bf16"}, "trainer.precision", "fp32", "bf16"),
     "steps": ({"trainer__steps": 80}, "trainer.steps (horizon)", "40", "80"),
@@ -120,7 +120,7 @@ def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
     [
         (["--baseline", "placement=sandwich"], "no variant is that; there are pre; post"),
         (["--baseline", "norm=rmsnorm"], "the sweep varies placement"),
-        (["--baseline", "placement"], "is no KEY=VALUE"),
+        (["--baseline", "placement"], "did you mean 'placement=VALUE'"),
         (["--effect", "nan"], "a number of nats"),
         (["--out", "study/sweep-quick.json"], "is no folder"),
         (["nowhere"], "nowhere: there is no such file or folder"),
