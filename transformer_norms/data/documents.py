@@ -340,13 +340,16 @@ def root_cause(error: BaseException) -> str:
 
 @contextmanager
 def hide_bars() -> Iterator[None]:
-    """Hides the progress bars of `datasets` during a `with`."""
+    """Hides the progress bars and the log of `datasets` during a `with`."""
     import datasets
 
     were_hidden = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # our own line says what is wrong
     try:
         yield
     finally:
+        datasets.logging.set_verbosity(verbosity)
         if not were_hidden:
             datasets.enable_progress_bars()

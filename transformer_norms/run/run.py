@@ -71,6 +71,8 @@ def train(
     if summary and summary.ended and processes.count() == 1:
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
+    if not weights_only and (line := machine.days_line([config], 1)):
+        say(line)
     with Stopping() as stopping:
         try:
             return Run(plan, weights_only).train(stopping, follow, finish).values() | folder

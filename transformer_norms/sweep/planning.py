@@ -162,6 +162,20 @@ class Jobs:
             )
         return lines
 
+    def days_line(self, first: Sequence[Job]) -> str:
+        """A line if the study takes days on this machine, or an empty text."""
+        from transformer_norms.run.machine import days_line
+
+        question = self.request.question
+        tuning = question.tune.budget * len(question.tune_seeds) if question.tune else 0
+        total = len(question.variants) * (tuning + question.most_seeds)
+        waiting = {job.overrides: job for job in first if not job.ended}
+        ended = len(first) - len(waiting)
+        configs = [self._plans[overrides][0].config for overrides in waiting]
+        typed = f"sweep={self.request.name}" if self.request.named else "-m ..."
+        more = f"; transformer-norms plan {typed} says what it costs"
+        return days_line(configs, total - ended, more)
+
     def _plan(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
         """The plan of a run, and the mode in which W&B shows it."""
         try:
