@@ -79,17 +79,26 @@ def check_registered(
     checked = check(
         key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
     )
-    return {"type": name, **_defaults(thing, use), **checked}
+    defaults = _defaults(thing, use)
+    if _is_built_in(thing) and (missing := [key for key in defaults if key not in own]):
+        raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(defaults)}")
+    return {"type": name, **defaults, **checked}
 
 
 def _defaults(thing: Any, use: Use) -> dict[str, Any]:
-    """Returns the defaults of the settings of a class, so that a config is complete where a file
-    leaves them out."""
+    """Returns the defaults of the settings of a class, so that a config is complete where the file
+    of a plugin leaves them out."""
     return {
         key: one.default
         for key, one in parameters(thing).items()
         if key not in (*use.supplied, *use.offered) and isinstance(one.default, (str, int, float))
     }
+
+
+def _is_built_in(thing: Any) -> bool:
+    """Whether the class is the project's: each of its files states every setting, so a saved config
+    without one has lost it. Its defaults are for Python."""
+    return str(thing.__module__).startswith(f"{__package__.partition('.')[0]}.")
 
 
 def _check_use(key: str, thing: Any, use: Use) -> None:
