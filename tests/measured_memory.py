@@ -14,7 +14,7 @@ def main(vocab_size, typed):
 
     torch.set_num_threads(1)
     # A first step loads late imports, threads and their buffers, which are no part of a model.
-    trainer_of(["model=tiny", "tracking=none"], 97).train_step()
+    trainer_of(["model=nano", "tracking=none"], 97).train_step()
     before = reset()
     trainer = trainer_of(typed, vocab_size)
     for _ in range(3):

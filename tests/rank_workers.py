@@ -22,7 +22,7 @@ from transformer_norms.training.parallel.ranks import ALONE, Ranks
 
 ROOT = Path(__file__).parents[1]
 VOCABULARY = 31
-SIZES = "model=tiny model.width=16 model.depth=3 model.heads=2 model.context=16".split()
+SIZES = "model=nano model.width=16 model.depth=3 model.heads=2 model.context=16".split()
 SIZES += "trainer.batch_size=16 trainer.probe_every=0 trainer.device=cpu schedule.warmup=2".split()
 
 

@@ -16,9 +16,9 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned
 
-BASE = ("model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
+BASE = ("model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
 DATA = {"type": "stories", "documents": 12000, "grammar_seed": 0}
-CONTEXT, BATCH = 32, 16  # of model=tiny and of the trainer
+CONTEXT, BATCH = 32, 16  # of model=nano and of the trainer
 FLOPS = 6000.0  # per token
 PRE = {0: 2.30, 1: 2.32, 2: 2.31}
 SANDWICH = {0: 2.28, 1: 2.303, 2: 2.291}

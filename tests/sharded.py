@@ -15,7 +15,7 @@ from transformer_norms.training.tensors import sharded, whole
 
 # Neither the width nor the vocabulary can be cut evenly in 4, and there are fewer heads than ranks.
 SIZES = [
-    "model=tiny", "model.width=30", "model.heads=3", "model.depth=2", "model.context=12",
+    "model=nano", "model.width=30", "model.heads=3", "model.depth=2", "model.context=12",
     "trainer.batch_size=8", "trainer.accumulation=8", "trainer.steps=9", "schedule.warmup=2",
     "trainer.threads=1", "trainer.probe_every=1", "parallel=fsdp",
 ]  # fmt: skip

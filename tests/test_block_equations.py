@@ -21,7 +21,7 @@ from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.training.causality import logits_under_noise, lookahead
 
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
-SMALL = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
+SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
 SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
 STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 

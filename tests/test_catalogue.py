@@ -13,7 +13,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import distinct_norms
 
-TINY = ("model=tiny", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
+TINY = ("model=nano", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
 TINY += ("trainer.batch_size=2", "trainer.steps=10", "trainer.probe_every=0")
 VOCABULARY = 11
 NORMS, PLACEMENTS = distinct_norms(), options("placement")
@@ -125,7 +125,7 @@ def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
 
 
 def warnings_of(*typed):
-    return compose(["model=tiny", *typed]).warnings
+    return compose(["model=nano", *typed]).warnings
 
 
 STRANGE = [

@@ -354,7 +354,7 @@ def plugins(folder: Path) -> str:
 
 def test_a_users_own_norm_and_placement_are_chosen_typed_and_built_like_ours(mine):
     assert {"mynorm", "rmsnorm"} <= set(options("norm", mine))
-    config = composed(plugins(mine), "norm=mynorm", "placement=mine", "norm.zeta=3", "model=tiny")
+    config = composed(plugins(mine), "norm=mynorm", "placement=mine", "norm.zeta=3", "model=nano")
     assert config.norm == {"type": "mynorm", "zeta": 3.0}
     assert config.choices.placement == "mine"
     assert config.plugins == str(mine)
@@ -494,7 +494,7 @@ def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeyp
     monkeypatch.setattr("transformer_norms.run.identity.run_hash", lambda *_: "0" * 16)
     monkeypatch.setattr("transformer_norms.run.run.to_yaml", lambda _: "")
     config = composed(
-        "model=tiny", "placement=hybrid", "data=stories", "data.documents=300",
+        "model=nano", "placement=hybrid", "data=stories", "data.documents=300",
         "data.val_tokens=64", "trainer.steps=2", "trainer.batch_size=2", "schedule.warmup=0",
         "tracking=none",
     )  # fmt: skip

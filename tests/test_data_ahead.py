@@ -23,7 +23,7 @@ def text(tmp_path, monkeypatch):
 def test_the_command_prints_what_lies_in_the_cache_and_a_run_finds_it(text, capsys):
     from transformer_norms import compose
 
-    overrides = ["data=text", "data.paths=corpus.txt", "data.split=tail", "model=tiny"]
+    overrides = ["data=text", "data.paths=corpus.txt", "data.split=tail", "model=nano"]
     assert main(overrides) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out.splitlines()[-1])

@@ -24,7 +24,7 @@ from transformer_norms.names import AXES_OF_A_RUN, option_files, options
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2
-TINY = ("model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}")
+TINY = ("model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}")
 PLACEMENTS = options("placement")
 VOCABULARY = 11
 KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
@@ -102,7 +102,7 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
     beta = facts(explained(placement="deepnorm"), "Initialization")[1, "mlp up"][2]
     gain = float(re.search(r"\((.*)\)", beta)[1])
     assert gain == pytest.approx((8 * DEPTH) ** -0.25, rel=1e-3)
-    config = combined("model=tiny", placement="pre", init="depth_scaled")
+    config = combined("model=nano", placement="pre", init="depth_scaled")
     model = build_model(config, VOCABULARY)
     said = facts(explain(config, VOCABULARY, set()), "Initialization")[1, "mlp down"][2]
     for block, number in zip(model.blocks, re.findall(r"([\d.]+) \(", said), strict=True):
@@ -125,7 +125,7 @@ def test_what_auto_came_to_names_who_chose():
     assert dyt == ("a learned scalar from sqrt(d)", "norm=dyt, which brings it")
     unit = chosen(qk_norm="l2")[None, "architecture.attention_scale"][1]
     assert "want a learned scale" in unit
-    preset = explain(compose(["preset=gpt2", "model=tiny"]), VOCABULARY, {"preset"})
+    preset = explain(compose(["preset=gpt2", "model=nano"]), VOCABULARY, {"preset"})
     of_preset = facts(preset, "What auto came to")
     assert of_preset[None, "init"] == ("gpt2", "preset=gpt2")
     assert of_preset[None, "architecture.tied"] == ("true", "preset=gpt2")
@@ -439,9 +439,9 @@ def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
 
 
 SECOND = [
-    ("placement=pre model=tiny", "placement=post", "model=tiny placement=post"),
+    ("placement=pre model=nano", "placement=post", "model=nano placement=post"),
     ("norm=dyt norm.alpha=0.7 model.depth=3", "norm=none", "model.depth=3 norm=none"),
-    ("placement.equation=x+f(x) model=tiny", "placement=pre", "model=tiny placement=pre"),
+    ("placement.equation=x+f(x) model=nano", "placement=pre", "model=nano placement=pre"),
     ("placement=post", "placement.equation=x+f(x)", "placement=post placement.equation=x+f(x)"),
     ("norm=none", "config=runs/a", "config=runs/a"),
     ("config=runs/a model.depth=3", "norm=none", "config=runs/a model.depth=3 norm=none"),
@@ -466,23 +466,23 @@ def run(capsys, *arguments):
 
 def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "placement=hybrid", "model=tiny", "--svg", "hybrid.svg")
+    code, out, err = run(capsys, "placement=hybrid", "model=nano", "--svg", "hybrid.svg")
     assert (code, err) == (0, "")
     assert out.startswith("placement=hybrid norm=rmsnorm model=nano\n")
     assert [file.name for file in tmp_path.iterdir()] == ["hybrid.svg"]
     ElementTree.parse("hybrid.svg")
-    code, out, _ = run(capsys, "model=tiny", "--vocab", "7", "--against", "model=tiny", "norm=none")
+    code, out, _ = run(capsys, "model=nano", "--vocab", "7", "--against", "model=nano", "norm=none")
     assert code == 0
     assert "B  choose" not in out
     assert "placement" not in out.partition("Where norms stand")[0]
-    code, out, _ = run(capsys, "model=tiny", "model.depth=3", "--against", "placement=post")
+    code, out, _ = run(capsys, "model=nano", "model.depth=3", "--against", "placement=post")
     assert code == 0
     assert "A  x + f(norm(x))\n    B  norm(x + f(x))" in out
     assert "model." not in out
 
 
 def test_the_largest_model_is_explained_without_its_weights(capsys):
-    code, out, _ = run(capsys, "model=xl", "tokenizer=gpt2")
+    code, out, _ = run(capsys, "model=1558m", "tokenizer=gpt2")
     assert code == 0
     assert "50257 x 1600" in out
     assert re.search(r"all +\d+ +1,55\d,\d{3},\d{3}", out)
@@ -494,7 +494,7 @@ ERRORS = [
     (["--vob", "3"], "--vob"),
     (["--vocab", "x"], "--vocab"),
     (["--vocab", "0"], "--vocab 0: at least 1"),
-    (["--svg", "nowhere/x.svg", "model=tiny"], "nowhere/x.svg: No such file"),
+    (["--svg", "nowhere/x.svg", "model=nano"], "nowhere/x.svg: No such file"),
     (["--svg", "x.svg", "--against", "norm=none"], "--svg draws one config"),
     (["--list", "norm=none"], "--list goes with nothing else"),
 ]
@@ -520,7 +520,7 @@ def test_the_list_names_every_choice(capsys):
 
 
 def test_what_no_section_above_shows_is_among_the_other_choices(capsys):
-    _, said, _ = run(capsys, "preset=exaone4", "model=tiny", "model.depth=8")
+    _, said, _ = run(capsys, "preset=exaone4", "model=nano", "model.depth=8")
     for line in ("architecture.rope_base  .*1000000", "rotary base .* 1e[+]06", "not rotated"):
         assert re.search(line, said), line
     assert "LG AI Research" in said

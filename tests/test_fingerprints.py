@@ -21,7 +21,7 @@ from transformer_norms.model.coefficient import Learned
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
-SIZES = ["model=tiny", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
+SIZES = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
 SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
 
 # What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.

@@ -24,7 +24,7 @@ STRANGE = [
     "   \n   ",
     "\x00\x7f�\U0001f600 aaaaaaaaaaaaaaa",
 ]
-RUN = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none", "trainer.threads=1"]
+RUN = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", "trainer.threads=1"]
 RUN += ["schedule.warmup=3", "optimizer.lr=1e-2", "data.val_tokens=99"]
 RUN += ["trainer.eval_every=0", "trainer.probe_every=0"]
 

@@ -136,7 +136,7 @@ OURS = [
 @pytest.mark.parametrize("case", OURS, ids=lambda case: case[0])
 def test_what_theirs_cannot_be_names_the_key_and_what_is_there(case):
     typed, fragment = case
-    model = build_model(compose(["model=tiny", *typed.split()]), 37)
+    model = build_model(compose(["model=nano", *typed.split()]), 37)
     line = line_of(to_hf, model)
     assert line.startswith("transformers has no such model: ")
     assert fragment in line, line
@@ -156,11 +156,11 @@ def test_a_placement_is_named_as_it_was_chosen_and_an_equation_by_the_file_that_
     placement, name
 ):
     typed = [placement] if placement.startswith("placement.") else placement.split()
-    assert facts_of(compose(["model=tiny", *typed]), 37)["placement"] == name
+    assert facts_of(compose(["model=nano", *typed]), 37)["placement"] == name
 
 
 def test_the_family_that_was_asked_for_says_what_it_is_not():
-    model = build_model(compose(["model=tiny", *LLAMA.split()]), 37)
+    model = build_model(compose(["model=nano", *LLAMA.split()]), 37)
     assert type(to_hf(model)).__name__ == "LlamaForCausalLM"
     assert type(to_hf(model, "mistral")).__name__ == "MistralForCausalLM"
     line = line_of(to_hf, model, "qwen3")
@@ -169,7 +169,7 @@ def test_the_family_that_was_asked_for_says_what_it_is_not():
 
 
 def test_the_default_recipe_is_a_model_of_theirs():
-    model = build_model(compose(["model=tiny", "trainer.precision=fp64"]), 37)
+    model = build_model(compose(["model=nano", "trainer.precision=fp64"]), 37)
     theirs = to_hf(model)
     assert type(theirs).__name__ == "ArceeForCausalLM"
     tokens = torch.arange(30)[None] % 37
@@ -179,7 +179,7 @@ def test_the_default_recipe_is_a_model_of_theirs():
 
 @pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])
 def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
-    sizes = "model=tiny", "mlp=swiglu", "init=mup"
+    sizes = "model=nano", "mlp=swiglu", "init=mup"
     model = build_model(compose([*sizes, *typed.split()]), 37)
     assert model.config.architecture.logit_scale == "128/d"
     assert model.config.model.width != 128
@@ -193,12 +193,12 @@ def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
 
 
 def test_a_learned_scale_of_the_logits_is_refused():
-    typed = "model=tiny", "mlp=swiglu", "architecture.logit_scale={learn: scalar, init: 2}"
+    typed = "model=nano", "mlp=swiglu", "architecture.logit_scale={learn: scalar, init: 2}"
     assert "logit_scale=a learned scalar" in line_of(to_hf, build_model(compose(typed), 37))
 
 
 def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypatch):
-    model = build_model(compose(["model=tiny", *LLAMA.split()]), 37)
+    model = build_model(compose(["model=nano", *LLAMA.split()]), 37)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="transformers is not installed"):
         to_hf(model)
@@ -208,7 +208,7 @@ def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypa
 
 
 def test_every_key_that_makes_a_model_is_a_fact():
-    typed = ["model=tiny", "norm=rmsnorm", "qk_norm=head"]
+    typed = ["model=nano", "norm=rmsnorm", "qk_norm=head"]
     model = build_model(compose(typed), 37)
     keys = set(facts_of(model.config, 37))
     for node, free in (("architecture", set()), ("model", {"dropout"})):

@@ -296,7 +296,7 @@ def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_
         (["mlp=gelu", "--xiong"], "--xiong supposes mlp=relu"),
         (["init.std.up=1", "--xiong"], "--xiong supposes init=xavier"),
         (["optimizer.lr=1"], "optimizer.lr=1: is not read here"),
-        (["model=base"], "model=base: is not read here"),
+        (["model=124m"], "model=124m: is not read here"),
         (["--tikz"], "--tikz"),
     ],
 )

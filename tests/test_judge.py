@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 LEVEL, EFFECT, MOST = 0.05 / 40, 0.005, 20
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 COMMON = (
-    "model=tiny model.depth=1 model.width=16 model.context=16 data=text data.paths=corpus.txt "
+    "model=nano model.depth=1 model.width=16 model.context=16 data=text data.paths=corpus.txt "
     "tracking=none data.val_tokens=300 trainer.threads=1 trainer.steps=24 trainer.batch_size=8 "
     "schedule.warmup=1 trainer.probe_every=0"
 )
@@ -167,7 +167,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
         (["", "norm=rmsnorm"], "'norm=rmsnorm': is the same run as ''; nothing to judge"),
         (["", "norm=layernorm seed=3"], "seed=3: goes with no judge; the judge trains one seed"),
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
-        (["", "norm=layernorm model=tiny 'x"], "cannot be read: no closing quotation"),
+        (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),
         (["nowhere", "norm=layernorm"], "no run below ./runs; and it is no KEY=VALUE"),
         (["", "norm=layernorm", "--most", "0"], "0: a whole number from 1 is wanted"),

@@ -29,7 +29,7 @@ from transformer_norms.norms import NORMS
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.run.checkpoint import verify
 
-SIZES = "model=tiny model.width=24 model.heads=3 model.depth=2 model.context=8".split()
+SIZES = "model=nano model.width=24 model.heads=3 model.depth=2 model.context=8".split()
 KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
 
 

@@ -13,7 +13,7 @@ from transformer_norms.training.schedule import SCHEDULES
 
 
 def small(*overrides):
-    config = compose(["model=tiny", *overrides])
+    config = compose(["model=nano", *overrides])
     return build_model(config, 31), config
 
 

@@ -8,7 +8,7 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
 
 STEPS, VOCAB = 300, 11
-SIZES = ["model=tiny", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
+SIZES = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
 SIZES += ["schedule.warmup=20", f"trainer.steps={STEPS}", "trainer.probe_every=0"]
 # Of their own, where the usual one is not it: streams of length 1 make small logits.
 RATES = {"l2norm": 3e-2, "ngpt": 3e-2}

@@ -16,7 +16,7 @@ from transformer_norms.plan.memory import memory_of
 from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import divide_step
 
-TINY = ("preset=gpt2", "model=tiny", "tracking=none")
+TINY = ("preset=gpt2", "model=nano", "tracking=none")
 GPT2 = ("preset=gpt2", "model=124m", "tokenizer=gpt2")
 
 
@@ -52,7 +52,7 @@ def test_gpt2s_parameters_and_flops_are_those_of_its_sizes():
     ids=" ".join,
 )
 def test_flops_of_a_token_are_torchs_count_of_a_real_forward_and_backward_pass(variant):
-    typed = ("model=tiny", "tracking=none", *variant)
+    typed = ("model=nano", "tracking=none", *variant)
     config = compose(typed)
     model, context = build_model(config, 61), config.model.context
     tokens = torch.zeros(3, context, dtype=torch.long)
@@ -66,7 +66,7 @@ def test_flops_of_a_token_are_torchs_count_of_a_real_forward_and_backward_pass(v
 
 
 def test_what_is_computed_once_more_is_torchs_count_with_checkpointing_less_that_without():
-    counts, typed = [], ["model=tiny", "tracking=none", "placement=post", "norm=layernorm"]
+    counts, typed = [], ["model=nano", "tracking=none", "placement=post", "norm=layernorm"]
     for on in ("false", "true"):
         stage = Stage(compose([*typed, f"trainer.activation_checkpointing={on}"]), 61)
         counter = FlopCounterMode(display=False)
@@ -86,7 +86,7 @@ def test_a_tree_of_gradients_holds_one_set_for_each_half_that_waits(micro_batche
             return 1
         return max(most(parts // 2), 1 + most(parts - parts // 2))
 
-    sizes = ("model=tiny", "tracking=none", f"trainer.batch_size={micro_batches}")
+    sizes = ("model=nano", "tracking=none", f"trainer.batch_size={micro_batches}")
     config = compose([*sizes, f"trainer.accumulation={micro_batches}"])
     assert divide_step(config, 1).sets == sets == most(micro_batches)
 
@@ -136,7 +136,7 @@ def test_the_sheet_says_what_fit_has_found(capsys):
 
 
 def test_a_sweeps_total_is_its_runs_tokens_and_flops(capsys):
-    sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=tiny", "trainer.steps=10")
+    sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=nano", "trainer.steps=10")
     plan = planned(capsys, *sweep, "--accelerator", "H100 SXM", "--utilisation", "0.5")
     (stage,) = plan["stages"].values()
     (flops,) = {run["flops_per_token"] for run in plan["runs"].values()}
@@ -155,7 +155,7 @@ def test_tuning_is_a_stage_of_its_own_with_the_points_around_the_best(capsys):
 
 
 def test_a_price_is_printed_in_the_currency_that_was_typed(capsys):
-    arguments = ["model=tiny", "--accelerator", "t4", "--price"]
+    arguments = ["model=nano", "--accelerator", "t4", "--price"]
     hours = planned(capsys, *arguments, "1")["device_hours"]
     for typed, wanted in (("1e6", None), ("1000000 EUR", "{} EUR"), ("$1000000", "${}")):
         if wanted is None:

@@ -18,7 +18,7 @@ from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import divide_step
 
 VOCABULARY = 97
-TINY = ("model=tiny", "model.depth=3", "trainer.batch_size=8", "tracking=none")
+TINY = ("model=nano", "model.depth=3", "trainer.batch_size=8", "tracking=none")
 UNWATCHED = "trainer.probe_every=0"
 MEASURED = Path(__file__).with_name("measured_memory.py")
 

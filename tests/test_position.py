@@ -8,7 +8,7 @@ from transformer_norms.commands.sampling import generate
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.model.position import POSITIONS, rotary_bases
 
-SMALL = ["model=tiny", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
+SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
 SMALL += ["init=megatron"]
 
 

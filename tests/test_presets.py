@@ -72,7 +72,7 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_composes_at_every_size_and_says_where_it_is_published(preset):
-    config = compose([f"preset={preset}", "model=tiny"])
+    config = compose([f"preset={preset}", "model=nano"])
     build_model(config, VOCABULARY)
     assert len(config.about.source) > 8
     unverified = [line for line in config.warnings if line.startswith(f"preset={preset} is not")]
@@ -93,7 +93,7 @@ def test_no_constant_of_a_preset_leaks_into_another_choice():
     files = {axis: option_files(axis) for axis in ("norm", "placement", "mlp")}
     for preset in ("bert_decoder", "glm4", "gemma3", "nanochat", "ngpt"):
         for axis, name in (("norm", "dyt"), ("norm", "rmsnorm"), ("placement", "hybrid")):
-            node = compose([f"preset={preset}", f"{axis}={name}", "model=tiny"]).chosen[axis]
+            node = compose([f"preset={preset}", f"{axis}={name}", "model=nano"]).chosen[axis]
             assert plain(node) == to_dict(OmegaConf.load(files[axis][name]))
 
 

@@ -19,7 +19,7 @@ from transformer_norms.training.probes import SEQUENCES
 WIDTH, HEADS, DEPTH, TIME, VOCAB = 12, 2, 2, 6, 17
 SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
 SIZES += [f"model.context={TIME}", "trainer.batch_size=4", "trainer.clip=0.01"]
-SIZES += ["schedule.warmup=3", "trainer.steps=30", "model=tiny", "trainer.device=cpu"]
+SIZES += ["schedule.warmup=3", "trainer.steps=30", "model=nano", "trainer.device=cpu"]
 
 
 def trainer_of(*typed, every=1, precision="fp64", **words):

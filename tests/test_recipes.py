@@ -161,9 +161,9 @@ def test_a_typed_option_is_its_file_and_the_recipe_gives_way_with_a_line():
     assert config.warnings[0].startswith(
         "recipe=olmo2_1b gives way to optimizer=muon in optimizer."
     )
-    config = compose(["recipe=hybridnorm_550m", "preset=gpt2", "model=tiny"])
-    assert config.architecture == compose(["preset=gpt2", "model=tiny"]).architecture
-    assert config.model == compose(["preset=gpt2", "model=tiny"]).model
+    config = compose(["recipe=hybridnorm_550m", "preset=gpt2", "model=nano"])
+    assert config.architecture == compose(["preset=gpt2", "model=nano"]).architecture
+    assert config.model == compose(["preset=gpt2", "model=nano"]).model
     assert "architecture.rope_base" in config.warnings[0]
 
 
@@ -235,7 +235,7 @@ def test_every_recipe_composes_with_every_placement_and_every_norm():
 
 
 def test_explain_names_a_recipes_source_and_what_is_not_verified(capsys):
-    assert explain(["recipe=peri_400m", "model=tiny"]) == 0
+    assert explain(["recipe=peri_400m", "model=nano"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "recipe=peri_400m: Kim et al. 2025, arXiv:2502.02732 not verified: everything" in said
     assert explain(["recipe=hybridnorm_550m", "--vocab", "100278"]) == 0
@@ -246,7 +246,7 @@ def test_explain_names_a_recipes_source_and_what_is_not_verified(capsys):
 def train_two_steps(recipe: str) -> dict:
     width = compose([f"recipe={recipe}"]).model
     return train(compose([
-        f"recipe={recipe}", "model=tiny", f"model.kv_heads={4 * width.kv_heads // width.heads}",
+        f"recipe={recipe}", "model=nano", f"model.kv_heads={4 * width.kv_heads // width.heads}",
         "data=stories", "data.documents=150", "data.val_tokens=128", "tokenizer=byte",
         "trainer.steps=2", "trainer.batch_size=4", "trainer.accumulation=2", "trainer.eval_every=0",
         "trainer.threads=1", "trainer.device=cpu", "tracking=none",

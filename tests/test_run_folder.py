@@ -30,7 +30,7 @@ from transformer_norms.training.stopping import Stopping
 TEXT = "".join(
     f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
 )
-BASE = ["model=tiny", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
+BASE = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 BASE += ["data=text", "data.paths=corpus.txt", "data.val_tokens=500", "tracking=none"]
 BASE += ["trainer.steps=24", "trainer.batch_size=4", "trainer.eval_every=10", "trainer.log_every=3"]
 BASE += [

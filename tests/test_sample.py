@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("sampled"))
         Path("corpus.txt").write_text(TEXT)
-        typed = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none"]
+        typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none"]
         typed += [
             "trainer.threads=1",
             "trainer.steps=150",
@@ -49,7 +49,7 @@ def test_the_same_seed_is_the_same_text_past_the_end_of_the_context(folder, caps
 
 
 def test_the_cache_changes_no_choice():
-    typed = ["model=tiny", "model.context=16", "init=megatron", "trainer.precision=fp64"]
+    typed = ["model=nano", "model.context=16", "init=megatron", "trainer.precision=fp64"]
     model = build_model(compose(typed), 31).eval()
     prompt = torch.tensor([3, 1, 4])
     found = list(generate(model, prompt, 13, temperature=0))
@@ -100,7 +100,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
 
 def test_the_demo_shows_stories_on_stderr_and_ends_with_its_json_line(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    typed = "model=tiny data.documents=150 trainer.steps=8 trainer.threads=1"
+    typed = "model=nano data.documents=150 trainer.steps=8 trainer.threads=1"
     assert demo([*typed.split(), "tracking=none"]) == 0
     out, err = capfd.readouterr()
     (line,) = out.splitlines()

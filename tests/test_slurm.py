@@ -21,7 +21,7 @@ vary: {norm: [rmsnorm, layernorm]}
 tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}
 seeds: [0, 1]
 """
-SWEEP = ["model=tiny", "data=stories", "study=main"]
+SWEEP = ["model=nano", "data=stories", "study=main"]
 SWEEP += ["data.val_tokens=2000", "tracking=none", "trainer.steps=30", "trainer.threads=1"]
 SWEEP += ["trainer.log_every=1", "trainer.probe_every=0", "schedule.warmup=3", "plugins=mine"]
 SLURM = ["launcher=slurm", "launcher.pilots=2", "launcher.cpus=1", "launcher.workers=1"]

@@ -22,7 +22,7 @@ from transformer_norms.sweep import drive
 
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
-SHORT = ["model=tiny", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
+SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "schedule.warmup=3", "trainer.checkpoint_every=50"]
 SHORT += ["trainer.probe_every=0"]
 MINE = """

@@ -30,7 +30,7 @@ from transformer_norms.sweep.launching import run_job
 from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
-SHORT = ["model=tiny", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
+SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
 SHORT += [
     "data.val_tokens=300",
     "trainer.threads=1",

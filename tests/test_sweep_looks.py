@@ -21,7 +21,7 @@ from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job
 
-SHORT = ["model=tiny", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
+SHORT = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
 SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.3, "dyt": 0.3, "scalenorm": 0.0, "derf": math.inf}
 PLAN = "{first: 3, until: decided, most: 8}"
 SD = 0.01

@@ -13,7 +13,7 @@ from transformer_norms.comparison.power import fewest_seeds, smallest_bound, sma
 from transformer_norms.sweep.power_table import Known, power_lines
 from transformer_norms.sweep.question import read_request
 
-TYPED = ["model=tiny", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
+TYPED = ["model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
 SWEEP = ["-m", "placement=pre,post", "seed=0,1,2", *TYPED]
 
 

@@ -24,7 +24,7 @@ DRAWN = "embedding query key value output up down".split()
 
 
 def sizes(**model):
-    return ["model=tiny", *(f"model.{key}={value}" for key, value in model.items())]
+    return ["model=nano", *(f"model.{key}={value}" for key, value in model.items())]
 
 
 def model_of(config, vocab_size=11):

@@ -21,7 +21,7 @@ from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 
 RUN = (
-    "model=tiny data=stories data.documents=150 trainer.steps=6 trainer.eval_every=3 "
+    "model=nano data=stories data.documents=150 trainer.steps=6 trainer.eval_every=3 "
     "trainer.log_every=1 trainer.threads=1 trainer.checkpoint_every=3 trainer.device=cpu"
 ).split()
 NIGHTLY = pytest.mark.nightly

@@ -11,7 +11,7 @@ import torch
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options
 
-SIZES = ["model=tiny", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
+SIZES = ["model=nano", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]
 
 

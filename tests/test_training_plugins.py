@@ -122,7 +122,7 @@ YAMLS = {
     "optimizer/whole": "type: whole\nlr: 1e-3\n",
 }
 ALL = ["attention=window", "loss=z_loss", "schedule=root", "optimizer=signs"]
-SIZES = ["model=tiny", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
+SIZES = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["trainer.device=cpu", "trainer.probe_every=0"]
 
 
@@ -455,7 +455,7 @@ def test_a_class_that_cannot_be_built_or_called_is_refused_before_anything_is_wr
     )
     data = [] if axis == "data" else ["data=stories"]
     with pytest.raises((ConfigError, InputError)) as refused:
-        train(compose(["plugins=mine", "model=tiny", "tracking=none", *data, f"{axis}=broken"]))
+        train(compose(["plugins=mine", "model=nano", "tracking=none", *data, f"{axis}=broken"]))
     assert said in str(refused.value)
     assert str(refused.value).isprintable()
     assert not Path("runs").exists()
@@ -474,7 +474,7 @@ def test_an_mlp_has_settings_of_its_own(tmp_path):
         "        super().__init__(**rest)\n        self.share = share\n"
         "    def forward(self, x, *context):\n        return self.share * super().forward(x)\n"
     )
-    config = compose([f"plugins={tmp_path}", "mlp=faded", "mlp.share=0.5", "model=tiny"])
+    config = compose([f"plugins={tmp_path}", "mlp=faded", "mlp.share=0.5", "model=nano"])
     assert build_model(config, VOCABULARY).blocks[0].mlp.f.share == 0.5
 
 
@@ -484,7 +484,7 @@ def test_an_mlp_has_settings_of_its_own(tmp_path):
 def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text("the cat sat on the mat and the dog sat on the log " * 60)
-    typed = ["model=tiny", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
+    typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
     typed += ["trainer.batch_size=32", "trainer.steps=40", "trainer.threads=2"]
     typed += ["attention.window=9", "model.context=32", "data.val_tokens=99"]
     command = [sys.executable, str(ROOT / "train.py"), f"plugins={mine}", *typed]

@@ -74,7 +74,7 @@ def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(
     from transformer_norms import load, train
 
     monkeypatch.chdir(tmp_path)
-    small = ["model=tiny", "data=stories", "data.documents=150", "data.val_tokens=512"]
+    small = ["model=nano", "data=stories", "data.documents=150", "data.val_tokens=512"]
     small += ["trainer.steps=6", "trainer.threads=1", "tracking=none", "trainer.probe_every=3"]
     start = ["init=scaled", "architecture.tied=true"]  # out brings another
     chosen = (
