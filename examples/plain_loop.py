@@ -17,8 +17,8 @@ from transformer_norms import (
     compose,
     prepare_tokens,
 )
+from transformer_norms.commands.sampling import generate
 from transformer_norms.data.batches import windows
-from transformer_norms.sample import generate
 
 config = compose(
     ["model=nano", "norm=rmsnorm", "placement=pre", "data=stories", "trainer.steps=200"],

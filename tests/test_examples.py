@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_every_example_says_what_it_shows_and_compiles():
     figures = [output for cell in notebook_cells() for output in cell["outputs"]]
     assert any("image/png" in output.get("data", {}) for output in figures)
     assert (EXAMPLES / "sweep_to_figure.ipynb").stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_what_an_example_imports_of_ours_is_there(program):
+    nodes = [n for n in ast.walk(ast.parse(program.read_text())) if isinstance(n, ast.ImportFrom)]
+    ours = [node for node in nodes if node.module.startswith("transformer_norms")]
+    assert ours
+    for node in ours:
+        assert {name.name for name in node.names} <= {*dir(import_module(node.module))}, node.module
 
 
 @pytest.fixture(scope="module")

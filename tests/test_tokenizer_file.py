@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from transformer_norms import compose, train
+from transformer_norms.commands.sampling import sample
 from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.plan import Plan
-from transformer_norms.sample import sample
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 TEXT = "the cat sat on the mat, and the dog sat; 1234 é漢字!\n\n"
