@@ -348,7 +348,7 @@ def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (["nowhere"], "nowhere: is no run folder"),
+        (["nowhere"], "nowhere: there is no such file or folder"),
         (["RUN", "trainer.steps=9"], "trainer.steps=9: the last norm of"),
         (["RUN", "trainer.stepz=9"], "did you mean 'trainer.steps'"),
         (["RUN", "norm=rmsnorm"], "norm=rmsnorm: of a tuning there is no key 'norm'; there are"),

@@ -100,7 +100,7 @@ def test_the_introduction_says_what_the_seeds_can_find():
     [
         (TYPED, "--power: says what the seeds of a sweep can find; type sweep=NAME or -m"),
         (["-m", *TYPED], "--power: this sweep compares nothing: it has one variant"),
-        (["sweep=placement"], "sweep=placement: there is no sweep 'placement'"),
+        (["sweep=placement"], "sweep=placement: did you mean 'placements'? there is no"),
         (["sweep=placements", "seed=2..20"], "seed=2..20: first: 2 is not allowed; it should be"),
         (["sweep=placements", "seed=9..4"], "seed=9..4: most: 4 is below first: 9"),
     ],
