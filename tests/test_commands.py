@@ -45,6 +45,23 @@ def test_the_version_is_ours_and_torchs(capsys):
         ("norm=dyt", "norm=dyt: did you mean transformer-norms train norm=dyt? there is no such "),
         ("-m", "-m: did you mean transformer-norms train -m? there is no such command; "),
         ("analysis invariance", "invariance: did you mean invariances? there is no such analysis"),
+        ("train --cfg jb", "--cfg jb: did you mean 'job'? --cfg takes job, hydra, all\n"),
+        ("train --cfg", "--cfg: a value is missing ("),
+        ("explain --cfg job", "--cfg: there is no such flag; there are --help, --svg, "),
+        ("runs --csv=a.csv", "--csv: takes no value ("),
+        ("runs --csv --json", "--json: does not go with --csv ("),
+        ("sample x --tokens a", "--tokens: 'a' is no whole number ("),
+        ("sample x --temperature a", "--temperature: 'a' is no number ("),
+        ("export x", "OUT: is missing ("),
+        (
+            "train --out=~/x",
+            "--out=~/x: did you mean 'study=~/x' (runs are written to runs/STUDY)?",
+        ),
+        ("train rmsnorm post", "'rmsnorm': did you mean 'norm=rmsnorm'? a setting is one word"),
+        ("train pre-norm", "'pre-norm': did you mean 'placement=pre'? a setting is one word"),
+        ("train layer_norm", "'layer_norm': did you mean 'norm=layernorm'? a setting is one word"),
+        ("train fp16", "'fp16': did you mean 'trainer.precision=bf16'? a setting is one word"),
+        ("train none", "'none' is no KEY=VALUE, "),
         ("train --hepl", "--hepl: did you mean --help? there is no such flag; there are --help, "),
     ],
 )
@@ -75,6 +92,18 @@ def test_help_fits_into_80_columns_and_names_every_flag(name, command, capsys, m
     assert command.make_parser().epilog
     for flag in command.make_parser().flags:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text)
+
+
+def test_the_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    paths = [
+        action
+        for _, command in _all_commands()
+        for action in command.make_parser()._actions
+        if action.metavar in ("DIR", "FILE", "OUT") or "--plugins" in action.option_strings
+    ]
+    assert len(paths) > 8
+    assert {str(action.type("~/x")) for action in paths} == {"/home/me/x"}
 
 
 def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):

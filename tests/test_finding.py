@@ -74,6 +74,8 @@ def test_a_study_is_found(here, text, place):
         (find_run, "runs/main", "runs/main: is no run folder; name one in it: runs/main/layernorm"),
         (find_run, "s0", " and 4 more"),
         (find_run, "layrnorm", "layrnorm: did you mean runs/main/layernorm-pre-s0-33333333, "),
+        (find_run, "rmsnorm-pst-s0", "did you mean runs/main/rmsnorm-post-s0-22222222? there is"),
+        (find_run, "nope", "nope: there is no such file or folder, and no run below ./runs has "),
         (
             find_run,
             "zzz",

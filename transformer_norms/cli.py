@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from transformer_norms import processes
 from transformer_norms.errors import ConfigError, InputError
-from transformer_norms.names import AXES, folder_of_configs, nearest, options
+from transformer_norms.names import AXES, folder_of_configs, nearest, options, suggestion
 from transformer_norms.text_tables import COLUMNS
 
 PROGRAM = "transformer-norms"
@@ -90,6 +90,12 @@ def _version(name: str) -> str:
         return "(not installed)"
 
 
+def typed_path(text: str) -> Path:
+    """Returns the path that a flag was given. ~ is the home folder: a shell leaves it as it is in
+    --out=~/here."""
+    return Path(os.path.expanduser(text))
+
+
 class Formatter(argparse.HelpFormatter):
     """Fills at most COLUMNS columns. Indented lines of a text stay as they are."""
 
@@ -123,12 +129,37 @@ class Parser(argparse.ArgumentParser):
         _, unknown, words = message.partition("unrecognized arguments: ")
         flag = words.partition(" ")[0].partition("=")[0]
         if not unknown:
-            raise ConfigError(f"{message} (--help says more)")
+            raise ConfigError(f"{_in_our_words(message)} (--help says more)")
         if not flag.startswith("-"):
             raise ConfigError(f"{words}: is more than {self.prog} takes (--help says more)")
-        near = [f"did you mean {name}? " for name in nearest(flag, self.flags)]
-        there = ", ".join(name for name in self.flags if name.startswith("--"))
-        raise ConfigError(f"{flag}: {''.join(near)}there is no such flag; there are {there}")
+        there = [name for name in self.flags if name.startswith("--")]
+        near = nearest(flag.lstrip("-"), [name[2:] for name in there])
+        hint = "".join(f"did you mean --{name}? " for name in near)
+        raise ConfigError(f"{flag}: {hint}there is no such flag; there are {', '.join(there)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            flag = action.option_strings[-1] if action.option_strings else action.metavar
+            known = list(map(str, action.choices))
+            hint = suggestion(value, known)
+            raise ConfigError(f"{flag} {value}: {hint}{flag} takes {', '.join(known)}")
+
+
+# argparse's words for a wrong value, and ours.
+_WORDINGS = {
+    r"argument (?:\S+/)?(-\S+): expected (?:one|at least one) argument": r"\1: a value is missing",
+    r"argument (?:\S+/)?(-\S+): ignored explicit argument .*": r"\1: takes no value",
+    r"argument (?:\S+/)?(-\S+): invalid int value: (.*)": r"\1: \2 is no whole number",
+    r"argument (?:\S+/)?(-\S+): invalid float value: (.*)": r"\1: \2 is no number",
+    r"argument (?:\S+/)?(-\S+): not allowed with argument (\S+)": r"\1: does not go with \2",
+    r"the following arguments are required: (.*)": r"\1: is missing",
+}
+
+
+def _in_our_words(message: str) -> str:
+    for theirs, ours in _WORDINGS.items():
+        message = re.sub(rf"^{theirs}$", ours, message)
+    return message
 
 
 def make_parser(plugins: Path | None = None) -> Parser:

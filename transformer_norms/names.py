@@ -107,8 +107,8 @@ def distinct_norms(folder: Path | None = None) -> list[str]:
     return sorted(names.values())
 
 
-def nearest(name: str, known: Iterable[str], how_many: int = 1) -> list[str]:
-    return difflib.get_close_matches(name.lower()[:200], list(known), how_many, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], how_many: int = 1, cutoff: float = 0.5) -> list[str]:
+    return difflib.get_close_matches(name.lower()[:200], list(known), how_many, cutoff)
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from os.path import expanduser
 
 from transformer_norms.cli import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_run
@@ -25,7 +26,9 @@ def make_parser() -> Parser:
         "--top-p", type=float, default=1.0, help="draw from the likeliest that sum to P"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
+    parser.add_argument(
+        "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
+    )
     return parser
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
@@ -33,7 +33,7 @@ def analysis_parser(
     prog = f"{PROGRAM} analysis {name}"
     epilog += _ENDING.format(prog=prog, example=example)
     parser = Parser(prog=prog, description=description, epilog=epilog)
-    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
+    parser.add_argument("--out", type=typed_path, metavar="DIR", help=out)
     return parser
 
 

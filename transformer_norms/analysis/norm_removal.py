@@ -39,7 +39,7 @@ from transformer_norms.analysis.norm_tuning import (
     Cost,
     Subject,
 )
-from transformer_norms.cli import Parser
+from transformer_norms.cli import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
@@ -83,7 +83,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
     )
-    parser.add_argument("--save", type=Path, metavar="DIR", help="where the folded models go")
+    parser.add_argument("--save", type=typed_path, metavar="DIR", help="where the folded models go")
     return parser
 
 

@@ -113,7 +113,8 @@ def _read_arguments(texts: Sequence[str]) -> tuple[list[Path], list[Condition]]:
         try:
             place = find_study(text)
         except ConfigError as error:
-            raise ConfigError(f"{error} (a condition is {text}=VALUE or '{text}<1.9')") from None
+            hint = "" if "/" in text else f" (a condition is {text}=VALUE or '{text}<1.9')"
+            raise ConfigError(f"{error}{hint}") from None
         folders.append(place if place.is_dir() else place.parent)
     return folders or [RUNS], conditions
 

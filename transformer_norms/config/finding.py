@@ -14,6 +14,7 @@ RUNS = Path("runs")  # in the current folder
 CONFIG = "config.yaml"
 _OF_A_RUN = (CONFIG, "summary.json")
 _SHOWN = 4  # names in a message
+_ALIKE = 0.7  # quik is alike to quick, and nope not to norm
 
 
 def find_run(text: str | Path, origin: bool = False) -> Path:
@@ -148,8 +149,10 @@ def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
     if not folders:
         raise ConfigError(f"{text}: there is no such file or folder, and no run below ./{RUNS}")
     parts = {part for folder in folders for part in re.split("[-/]", _below_runs(folder))}
-    near = [part for word in re.split("[-/]", str(text)) for part in nearest(word, parts)]
-    similar = [folder for folder in folders if near and near[0] in folder.as_posix()]
+    words = re.split("[-/]", str(text))
+    near = [part for word in words for part in nearest(word, parts, cutoff=_ALIKE)]
+    fits = [sum(part in folder.as_posix() for part in near) for folder in folders]
+    similar = [folder for folder, fit in zip(folders, fits, strict=True) if 0 < fit == max(fits)]
     hint = f"did you mean {_some(similar)}? " if similar else ""
     there = "" if similar else f"; there are {_some(folders)}"
     none = f"there is no such file or folder, and no {kind} below ./{RUNS}"

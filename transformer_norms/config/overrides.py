@@ -21,10 +21,12 @@ from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import ROLES
 from transformer_norms.names import (
     AXES,
+    AXES_OF_A_RUN,
     did_you_mean,
     nearest,
     option_files,
     option_name,
+    options,
     other_codebases,
     theirs,
     unknown,
@@ -78,12 +80,29 @@ def check_pairs(words: Sequence[str]) -> None:
 
 def _refuse_without_equals(text: object, following: object) -> None:
     """Raises ConfigError for `norm rmsnorm` and `norm: rmsnorm`, and says how they are typed."""
-    key, colon, value = str(text).partition(":")
-    if isinstance(text, str) and "=" not in text and _is_key(key):
+    key, _, value = str(text).partition(":")
+    if not isinstance(text, str) or "=" in text:
+        return
+    if key not in AXES and (near := _settings_of(text)):
+        raise ConfigError(f"{text!r}: {did_you_mean(near)}a setting is one word, KEY=VALUE")
+    if _is_key(key):
         value = value or (str(following) if "=" not in str(following) else "") or "VALUE"
         ours = (theirs(key) or [key])[0]
         typed = ours if "=" in ours else f"{ours}={value.strip()}"
         raise ConfigError(f"{text!r}: did you mean {typed!r}? a setting is one word, KEY=VALUE")
+
+
+def _settings_of(word: str) -> list[str]:
+    """Returns KEY=VALUE for each key that has this value, by our name or by another codebase's."""
+    ours = [f"{axis}={word}" for axis in AXES_OF_A_RUN if word in options(axis)]
+    pairs = ours or [
+        one if "=" in one else f"{key}={one}"
+        for key in other_codebases().values
+        if key in AXES or key.startswith("trainer.")
+        for one in theirs(word, key)
+    ]
+    pairs = list(dict.fromkeys(pairs))
+    return pairs if len(pairs) <= 3 else []  # none, off and the like are values of most keys
 
 
 def _is_key(word: str) -> bool:

@@ -4,10 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
 
@@ -31,7 +30,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "overrides", nargs="*", metavar="RUN | KEY=VALUE", help="the config, as train takes it"
     )
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="write the drawing as a figure")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=typed_path, help="write the drawing as a figure"
+    )
     parser.add_argument(
         "--against",
         nargs="*",

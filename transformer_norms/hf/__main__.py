@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 
 from transformer_norms.cli import PROGRAM, Parser, run_command
@@ -21,8 +22,12 @@ The extra `hf` brings transformers. The last line on stdout is JSON. Exit codes:
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} export", description=__doc__, epilog=_EPILOG)
     parser.add_argument("folder", metavar="RUN", help="the run")
-    parser.add_argument("out", metavar="OUT", help="the folder to write, new or empty")
-    parser.add_argument("--plugins", default="none", help="the folder of a norm of your own")
+    parser.add_argument(
+        "out", type=expanduser, metavar="OUT", help="the folder to write, new or empty"
+    )
+    parser.add_argument(
+        "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
+    )
     return parser
 
 

@@ -16,7 +16,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
+from transformer_norms.cli import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.ledger import (
     FIRST,
@@ -94,7 +94,7 @@ def make_parser() -> Parser:
         help="the same seeds for all proposals: the baseline is trained once",
     )  # fmt: skip
     parser.add_argument(
-        "--ledger", type=Path, default=Path("runs/judge.json"), metavar="FILE",
+        "--ledger", type=typed_path, default=Path("runs/judge.json"), metavar="FILE",
         help="the series of proposals (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.cli import PROGRAM, Parser, run_command, typed_path
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
@@ -48,7 +48,9 @@ def make_parser() -> Parser:
         "--baseline", nargs="+", metavar="KEY=VALUE",
         help="compare with that, not with the sweep's own baseline; none compares nothing",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: first FOLDER)")
+    parser.add_argument(
+        "--out", type=typed_path, metavar="DIR", help="where to (default: first FOLDER)"
+    )
     parser.add_argument(
         "--effect", type=float, metavar="NATS",
         help="smallest difference worth naming (default: the sweep's, else 0.005)",
@@ -101,7 +103,7 @@ def _find_place(text: str, awaited: bool) -> Path:
         return find_study(text)
     except ConfigError:
         if awaited and os.sep in text and not os.path.exists(text):
-            return Path(text)
+            return typed_path(text)
         raise
 
 

@@ -1,5 +1,6 @@
 """The size, font and formats of figures for a paper, as they are typed."""
 
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ def add_flags(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("figures for a paper")
     group.add_argument(
         "--figures",
+        type=os.path.expanduser,
         metavar="DIR",
         help="write each panel of the report there, as a file of its own",
     )
