@@ -31,6 +31,8 @@ NAMES = [
     ("model/width=64", "model/width=64", "did you mean 'model.width'"),
     ("norm.epss=1e-5", "norm.epss=1e-5", "keys of norm are", "did you mean 'norm.eps'"),
     ("norm.share=0.5", "norm.share=0.5", "keys of norm are", "norm=prmsnorm has it"),
+    ("norm=dyt norm.eps=1", "norm.eps=1", "there is no key 'norm.eps'", "type norm=rmsnorm too; "),
+    ("tokenizer.sz=3", "tokenizer.sz=3", "there is no key", "tokenizer has no keys"),
     ("tokenizer.vocab_size=300", "tokenizer.vocab_size=300", "tokenizer=bpe has it"),
     ("optimizer.betas.x=1", "optimizer.betas.x=1", "did you mean 'optimizer.betas'"),
     ("choices.norm=layernorm", "choices.norm=layernorm", "axes are"),

@@ -309,14 +309,16 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
     if parent == "init.std":
         return f"{pair}: {unknown('role', last, _STD)}"
     node = OmegaConf.select(config, parent) if parent else None
+    axis, _, own = pair.key.partition(".")
     if isinstance(node, DictConfig):
-        allowed = f"keys of {parent} are {', '.join(str(key) for key in node) or 'none'}"
+        fixed = _FIXED if parent in AXES else ()
+        names = [str(key) for key in node if key not in fixed]
+        allowed = f"keys of {parent} are {', '.join(names)}" if names else f"{parent} has no keys"
     else:
         allowed = f"axes are {', '.join(AXES)}"
-    axis, _, own = pair.key.partition(".")
-    if axis in AXES and "." not in own and (names := _options_with(axis, own, pair.key)):
-        near = f"type {names[0]} too; "
-        allowed = f"{', '.join(names)} {'have' if len(names) > 1 else 'has'} it; {allowed}"
+    if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
+        near = f"type {axis}={having[0]} too; "
+        allowed = f"{axis}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it; {allowed}"
     else:
         near = did_you_mean(_near_keys(pair.key, config), last)
     return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
@@ -336,11 +338,10 @@ def _near_keys(key: str, config: DictConfig) -> list[str]:
 
 
 def _options_with(axis: str, key: str, dotted: str) -> list[str]:
-    """Returns AXIS=NAME for each option whose file holds `key`, the most usual one first."""
-    files = option_files(axis).items()
-    names = [f"{axis}={name}" for name, file in files if key in OmegaConf.load(file)]
-    first = other_codebases().goes_with.get(dotted)
-    return sorted(names, key=lambda name: name != first)
+    """Returns the options whose files hold `key`, the most usual one first."""
+    names = [name for name, file in option_files(axis).items() if key in OmegaConf.load(file)]
+    usual = other_codebases().goes_with.get(dotted)
+    return sorted(names, key=lambda name: f"{axis}={name}" != usual)
 
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:
