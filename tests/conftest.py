@@ -30,10 +30,11 @@ BUDGETS = {
         "attention divergence examples flops loss memory optimizer overfit probes replicas "
         "schedule trainer training",
     ),
-    "data": (28, "checkpoint data files progress tokenizers"),
+    "data": (28, "checkpoint data files progress tokenizer tokenizers"),
     "sweep": (
         190,
-        "benchmarks command docs extension judge rooms run_folder sample shape_checker sweep",
+        "benchmarks command commands docs extension finding judge rooms run_folder sample "
+        "shape_checker sweep",
     ),
     "report": (
         55,

@@ -158,7 +158,7 @@ def test_figures_drawn_anew_are_the_same_bytes_and_unchanged_files_are_not_touch
         ({"width": "999in"}, "--width 999in: is 999 inches; 1 to 40 inches are drawn"),
         ({"format": "pdf,jpg"}, "--format jpg: pdf, svg, png can be written"),
         ({"dpi": "inf"}, "--dpi inf: a number from 50 to 2400 is wanted"),
-        ({"font": "Dejavu Sanz"}, "--font Dejavu Sanz: did you mean DejaVu Sans"),
+        ({"font": "Dejavu Sanz"}, "--font Dejavu Sanz: did you mean 'DejaVu Sans'"),
     ],
 )
 def test_what_no_figure_can_be_is_refused_in_one_line(typed, message):

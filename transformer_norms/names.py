@@ -114,10 +114,10 @@ def nearest(name: str, known: Iterable[str], how_many: int = 1, cutoff: float = 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """`did you mean 'rmsnorm'? there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm`"""
     known = list(known)
-    return f"{suggestion(name, known, kind)}there is no {kind} {str(name)!r}; {_listed(known)}"
+    return f"{suggestion(name, known, kind)}there is no {kind} {str(name)!r}; {_known_text(known)}"
 
 
-def _listed(known: list[str]) -> str:
+def _known_text(known: list[str]) -> str:
     return f"there are {', '.join(known)}" if known else "there are none"
 
 

@@ -1,4 +1,4 @@
-"""What TAB completes in bash and zsh: commands, flags, KEY=VALUEs, runs and studies.
+"""Answers TAB in bash and zsh with commands, flags, KEY=VALUEs, runs and studies.
 
 The shell asks through argcomplete at each TAB, so nothing here imports torch or Hydra:
 
@@ -89,14 +89,14 @@ def complete_words(
         done, comma, _last = value.rpartition(",")
         typed = f"{key}={done}{comma}"
         return [f"{typed}{choice}" for choice in _values(key, value)]
-    names = [*_defaults(_typed(parsed_args)), *AXES, *_OF_RUNS] if keys else []
+    names = [*_defaults(_pairs(parsed_args)), *AXES, *_OF_RUNS] if keys else []
     words = [f"{name}=" for name in dict.fromkeys(names)]
     if studies:
         words += _names(studies_below(), prefix)
     return words + (_names(runs_below(), prefix) if runs or studies else [])
 
 
-def _typed(parsed_args: Namespace) -> dict[str, str]:
+def _pairs(parsed_args: Namespace) -> dict[str, str]:
     """The KEY=VALUEs that the line has already."""
     lists = [value for value in vars(parsed_args).values() if isinstance(value, list)]
     return dict(str(word).split("=", 1) for words in lists for word in words if "=" in str(word))

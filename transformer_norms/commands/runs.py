@@ -75,7 +75,7 @@ def _print_runs(arguments: Sequence[str]) -> int:
     runs = read_runs(folders)
     if typed.sort and typed.sort != "when":
         check_key(typed.sort, f"--sort {typed.sort}", runs)
-    listed = _sorted(select(runs, conditions), typed.sort, typed.reverse)
+    listed = _sort(select(runs, conditions), typed.sort, typed.reverse)
     keys = differing_keys(listed) if len(listed) > 1 else []
     rows = [_row(run, keys) for run in listed]
     if typed.json:
@@ -143,7 +143,7 @@ def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
     return newest
 
 
-def _sorted(runs: Sequence[SavedRun], key: str, reverse: bool) -> list[SavedRun]:
+def _sort(runs: Sequence[SavedRun], key: str, reverse: bool) -> list[SavedRun]:
     """The runs by a key, lowest first; numbers before words, and runs without a value last. By
     default by the final validation loss, and those without one by date, newest first."""
     runs = sorted(runs, key=lambda run: (-run.written, str(run.folder)))
@@ -229,7 +229,7 @@ def _name_text(name: str, width: int) -> str:
 
 
 def _width(heading: str, cells: Sequence[str]) -> int:
-    """What a column takes of the terminal, with the space before it."""
+    """Returns how many characters a column takes, with the space before it."""
     return max(map(len, (heading, *cells))) + 2
 
 

@@ -107,7 +107,7 @@ def _chosen(runs: Sequence[SavedRun]) -> dict[str, list[Any]]:
     return {key: [chosen_value_of(run, key) for run in runs] for key in differing_keys(runs)}
 
 
-def _resolved(runs: Sequence[SavedRun], chosen: Sequence[str]) -> dict[str, list[Any]]:
+def _consequences(runs: Sequence[SavedRun], chosen: Sequence[str]) -> dict[str, list[Any]]:
     """The settings that differ because of what was chosen, with the value of each run."""
     first, *others = runs
     keys = dict.fromkeys(key for run in others for key in differing_settings(first, run))
@@ -140,7 +140,7 @@ def _as_values(runs: Sequence[SavedRun]) -> dict[str, Any]:
             for run in runs
         ],
         "chosen": chosen,
-        "resolved": _resolved(runs, list(chosen)),
+        "resolved": _consequences(runs, list(chosen)),
         "compared_with_the_first": [
             {"comparable": not reasons, "why_not": reasons, "one_seed": paired, "notes": notes}
             for reasons, paired, notes in _judgements(runs)
@@ -160,7 +160,7 @@ def _lines(runs: Sequence[SavedRun]) -> list[str]:
         for line in _wrap(f"{letter}  {run.folder} ({run.summary.status})", "   ")
     ]
     chosen = _chosen(runs)
-    resolved = _resolved(runs, list(chosen))
+    resolved = _consequences(runs, list(chosen))
     for title, settings in (("chosen", chosen), ("what comes of it", resolved)):
         if settings:
             rows = [[key, *map(_text, values)] for key, values in settings.items()]

@@ -29,7 +29,7 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
     """
     path = _existing(text)
     if path is None:
-        runs = _named(text, runs_below())
+        runs = _folders_with(text, runs_below())
         if origin:
             runs = [run for run in runs if "-from-" not in run.name] or runs
         return _the_one(text, runs) or _refuse(text, "run", runs_below())
@@ -37,7 +37,7 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
     if is_run(folder):
         return folder
     inside = runs_in(path)
-    way = f"name one in it: {_some(inside)}" if inside else f"{CONFIG} is missing"
+    way = f"name one in it: {_names_text(inside)}" if inside else f"{CONFIG} is missing"
     raise ConfigError(f"{text}: is no run folder; {way}")
 
 
@@ -51,7 +51,9 @@ def find_study(text: str | Path) -> Path:
     path = _existing(text)
     if path is None:
         studies, runs = studies_below(), runs_below()
-        named = _the_one(text, _named(text, studies)) or _the_one(text, _named(text, runs))
+        named = _the_one(text, _folders_with(text, studies)) or _the_one(
+            text, _folders_with(text, runs)
+        )
         return named or _refuse(text, "study or run", [*studies, *runs])
     return path if path.is_dir() or path.suffix == ".json" else find_run(path)
 
@@ -113,7 +115,7 @@ def _folders(home: Path) -> list[Path]:
         return []
 
 
-def _named(text: str | Path, folders: list[Path]) -> list[Path]:
+def _folders_with(text: str | Path, folders: list[Path]) -> list[Path]:
     """Returns the folders that have `text` for a name, else those with it in their names, else
     those with it in their paths."""
     part = str(text).rstrip("/")
@@ -135,7 +137,9 @@ def _the_one(text: str | Path, folders: list[Path]) -> Path | None:
     """Returns the only one of the folders, the newest of several attempts at one run, or None
     where there is no folder."""
     if len({_first_attempt(folder) for folder in folders}) > 1:
-        raise ConfigError(f"{text}: type more of one name; {len(folders)} fit: {_some(folders)}")
+        raise ConfigError(
+            f"{text}: type more of one name; {len(folders)} fit: {_names_text(folders)}"
+        )
     return max(folders, key=lambda folder: (len(folder.name), folder.name), default=None)
 
 
@@ -153,12 +157,12 @@ def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
     near = [part for word in words for part in nearest(word, parts, cutoff=_ALIKE)]
     fits = [sum(part in folder.as_posix() for part in near) for folder in folders]
     similar = [folder for folder, fit in zip(folders, fits, strict=True) if 0 < fit == max(fits)]
-    hint = f"did you mean {_some(similar)}? " if similar else ""
-    there = "" if similar else f"; there are {_some(folders)}"
+    hint = f"did you mean {_names_text(similar)}? " if similar else ""
+    there = "" if similar else f"; there are {_names_text(folders)}"
     none = f"there is no such file or folder, and no {kind} below ./{RUNS}"
     raise ConfigError(f"{text}: {hint}{none} has that in its name{there}")
 
 
-def _some(folders: list[Path]) -> str:
+def _names_text(folders: list[Path]) -> str:
     names = ", ".join(printable(folder) for folder in folders[:_SHOWN])
     return f"{names} and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else names

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 
 from transformer_norms.data import Tokenizer
 from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer, byte_letters
-from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
+from transformer_norms.data.vocabularies.tokenizer_file import END, FileTokenizer
 
-# Its blank is no letter of a byte: no text spells it.
-END = "<| end |>"
 # In Oniguruma's syntax {1,3}+ repeats a repetition: ours -> theirs.
 _REPEATED = r"\p{N}{1,3}+", r"(?>\p{N}{1,3})"
 Spelled = TypeVar("Spelled", str, bytes)
@@ -32,7 +30,6 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         return _same_tokenizer(ours, context)
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
-    from transformers import PreTrainedTokenizerFast
 
     letters = {byte: letter for letter, byte in byte_letters().items()}
     pieces = ours.ranks if isinstance(ours, RankTokenizer) else ours.pieces[:256]
@@ -50,26 +47,23 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         split = pre_tokenizers.Split(_pattern(ours.pattern), "isolated")
         fast.pre_tokenizer = pre_tokenizers.Sequence([split, fast.pre_tokenizer])
     fast.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast,
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
-        eos_token=end,
-        pad_token=end,
-        padding_side="left",
-    )
+    return _for_transformers(fast, end, context)
 
 
 def _same_tokenizer(ours: FileTokenizer, context: int) -> Any:
     """The tokenizer of the file, without what it puts before or after a text: the model has read no
     text with it."""
     from tokenizers import Tokenizer as Fast
-    from transformers import PreTrainedTokenizerFast
 
     content = json.loads(ours.text) | {"post_processor": None}
     fast = Fast.from_str(json.dumps(content))
-    end = fast.id_to_token(ours.end or 0)
+    return _for_transformers(fast, fast.id_to_token(ours.end or 0), context)
+
+
+def _for_transformers(fast: Any, end: str | None, context: int) -> Any:
+    """A tokenizer of the tokenizers library as transformers loads it."""
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=fast,
         model_max_length=context,

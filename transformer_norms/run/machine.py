@@ -92,7 +92,7 @@ def days_line(configs: Collection[Config], runs: int, more: str = "") -> str:
     """Returns a line if `runs` runs like these take more than a day here, or an empty text."""
     if not configs or runs < 1:
         return ""
-    flops = sum(map(training_flops, configs)) / len(configs) * runs
+    flops = sum(map(rough_flops, configs)) / len(configs) * runs
     if flops < SLOWEST * DAY:
         return ""
     keys = next(iter(configs)).trainer
@@ -107,7 +107,7 @@ def days_line(configs: Collection[Config], runs: int, more: str = "") -> str:
     )
 
 
-def training_flops(config: Config) -> float:
+def rough_flops(config: Config) -> float:
     """Returns about how many FLOPs a run takes: for each token 6 for each weight of a product, and
     12 for each number of a head and each token that attention sees; a third of that for each token
     of an evaluation."""

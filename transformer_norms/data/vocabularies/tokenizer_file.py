@@ -36,9 +36,9 @@ from transformer_norms.kinds import Text
 from transformer_norms.names import unknown
 from transformer_norms.progress import Say, Tell, tell_nobody
 
-END = (
-    "<| end |>"  # is added where a file has no end of a document; its blanks are in no text's token
-)
+# The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
+# byte: no text spells it.
+END = "<| end |>"
 ENDS = (
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
     END,

@@ -1,1 +1,1 @@
-"""What a paper takes from a report: each panel alone as a figure, and tables for LaTeX."""
+"""The files that a paper takes from a report: each panel as a figure, and tables for LaTeX."""

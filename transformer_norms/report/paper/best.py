@@ -1,4 +1,4 @@
-"""Which mean of a table is bold: the lowest; and from which others no test tells it apart."""
+"""Finds the lowest mean of a table, which is bold, and those from which no test tells it apart."""
 
 from collections.abc import Mapping
 

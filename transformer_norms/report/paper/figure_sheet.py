@@ -5,11 +5,11 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import did_you_mean, nearest
 
 FORMATS = ("pdf", "svg", "png")
 INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # pt as in TeX
@@ -133,11 +133,8 @@ def _read_font(text: str) -> str:
     families = {name.lower(): name for name in fontManager.get_font_names()}
     if text.lower() in families:
         return families[text.lower()]
-    near = [
-        families.get(name, name)
-        for name in get_close_matches(text.lower(), [*FONTS, *families], n=3, cutoff=0.5)
-    ]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    near = [families.get(name, name) for name in nearest(text, [*FONTS, *families], 3)]
     raise ConfigError(
-        f"--font {text}: {hint}There are serif, sans and the families installed on this machine"
+        f"--font {text}: {did_you_mean(near)}there are serif, sans and the families that are "
+        "installed on this machine"
     )

@@ -81,7 +81,7 @@ def _difference_words(findings: Findings) -> list[str]:
 
 
 def _bold_words(best: Mapping[str, Sequence[str]]) -> list[str]:
-    """What bold means, and that it is no verdict."""
+    """Returns the sentence that says what bold means, and that it is no verdict."""
     if not best:
         return []
     if len(best) > 1:
