@@ -369,6 +369,10 @@ def test_fishers_ps_are_corrected_for_all_pairs_in_which_runs_failed():
     alone = stats.fisher_exact([[5, 0], [0, 5]]).pvalue
     c = compare_pairs(dict.fromkeys("abc", (lost, base)), EFFECT)
     assert all(one.fisher == pytest.approx(3 * alone) for one in c.values())
+    waiting = outcomes([2.0] * 4, missing=frozenset({4}))  # its last run may fail yet
+    c = compare_pairs({"lost": (lost, base), "waiting": (waiting, base)}, EFFECT)
+    assert c["lost"].fisher == pytest.approx(2 * alone)
+    assert c["waiting"].fisher is None
 
 
 def test_after_a_second_look_the_interval_is_the_confidence_sequence():

@@ -135,12 +135,18 @@ def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
         if c.p is not None and c.p_equivalent is not None:
             different[name], near[name] = c.p, c.p_equivalent
     p, p_equivalent = holm(different), holm(near)
-    fisher = holm({name: c.fisher for name, c in comparisons.items() if c.fisher is not None})
+    fisher = holm(
+        {
+            name: 1.0 if c.fisher is None else c.fisher
+            for name, c in comparisons.items()
+            if c.waits or c.fisher is not None  # runs of a pair that waits may fail yet
+        }
+    )
     for name, c in comparisons.items():
         if c.p is not None:
             detectable = _detectable(c, rules, len(p))
             c = replace(c, p_holm=p[name], p_equivalent=p_equivalent[name], detectable=detectable)
-        c = replace(c, fisher=fisher.get(name))
+        c = replace(c, fisher=None if c.fisher is None else fisher[name])
         verdict = _verdict(c, asked[name])
         if not is_pair(side.coefficient for side in asked[name]):
             verdict = _OF_A_SUM.get(verdict, verdict)
