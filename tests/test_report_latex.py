@@ -3,13 +3,19 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from run_folders import PRE, edit, folder, make_study, skip_pictures, text
 
+from transformer_norms.comparison.verdict import Rules, compare, pair
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import publications
+from transformer_norms.run.sweep_record import EFFECT
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
 T_OF_THREE = 4.302653  # Student's t, 97.5 % at two degrees of freedom
@@ -149,3 +155,19 @@ def test_latex_and_bibtex_take_every_file():
     cited = Path("doc.bbl").read_text().count(r"\bibitem")
     assert cited == len(publications())
     assert "Overfull" not in Path("doc.log").read_text().partition("doc.bbl")[0]
+
+
+def test_the_lowest_mean_is_tested_as_the_lowest_of_all_pairs():
+    """Which variant is the lowest is seen only in its losses, so each pair counts for Holm."""
+    wave = [0.0, 0.01, -0.012, 0.006, -0.004]
+    shifts = {"pre": (0, 1), "post": (0.0005, 2), "peri": (0.001, 3), "sandwich": (0.017, 0)}
+    losses = {
+        name: {seed: 2 + shift + factor * one for seed, one in enumerate(wave)}
+        for name, (shift, factor) in shifts.items()
+    }
+    make_study("study", losses)
+    found = replace(findings(read_study([Path("study")])), rules=Rules(EFFECT, None, 1))
+    sides = pair(found.outcomes["pre"], found.outcomes["sandwich"])
+    p = compare({"pre": sides}, found.rules)["pre"].p
+    assert 3 * p < 0.05 < 6 * p
+    assert best_variants(found) == {"pre": ["post", "peri", "sandwich"]}
