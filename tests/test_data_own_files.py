@@ -117,3 +117,12 @@ def test_what_makes_no_sense_is_one_line(typed, fragment):
         Plan(compose([*keys, *typed.split()]))
     assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_val_file_that_was_copied_out_of_a_train_file_is_named():
+    text = Path("train.txt").read_text()
+    for name, val, notes in (("copied", text[1000:3001], 1), ("own", text[1000:3001][::-1], 0)):
+        Path(f"{name}.txt").write_text(val)
+        corpus = TextFiles(paths=("train.txt",), val_paths=(f"{name}.txt",), separator="none")
+        said = [note for note in tokens_of(corpus).facts["notes"] if "also stands in train" in note]
+        assert len(said) == notes

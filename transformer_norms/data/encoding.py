@@ -38,6 +38,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.manifest import DamagedError, build_folder, verify_folder
 
 BAND = 2**25  # ids that are merged at once
+STRETCH = 512  # bytes of ids
 INDEX = np.dtype(
     [("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"), ("likeness", "<u8")]
 )
@@ -110,6 +111,14 @@ class Joined:
         likeness, part = self.index["likeness"], self.index["part"]
         train, val = (likeness[part == PARTS.index(name)] for name in ("train", "val"))
         return float(np.isin(val, train).sum() / max(len(val), 1))
+
+    def val_in_train(self) -> bool:
+        """Whether a stretch from the middle of val also stands in train, where both are running
+        text. A val of less than two such stretches is too short to tell."""
+        val = b"".join(self.ids("val"))
+        middle = val[len(val) // 2 // STRETCH * STRETCH :][:STRETCH]
+        enough = len(val) >= 2 * STRETCH
+        return enough and any(middle in ids for ids in self.ids("train"))
 
     def ids(self, part: str) -> Iterator[bytes]:
         """Yields the ids of a part in the order of its places, a band of documents at a time."""

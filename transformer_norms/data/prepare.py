@@ -227,6 +227,11 @@ class Preparation:
             self.note(
                 f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly"
             )
+        if split.rule == "files" and not split.separated and joined.val_in_train():
+            self.note(
+                "data: a stretch from the middle of val also stands in train; a loss on text that "
+                "was trained on is no validation loss"
+            )
         lengths, dtype = tokenizer.byte_lengths, dtype_for(tokenizer.vocab_size)
         spelled = sum(int(lengths[np.frombuffer(ids, dtype)].sum()) for ids in joined.ids("val"))
         if (size := facts["val"]["bytes"]) != spelled:
