@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from os.path import expanduser
 
-from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_run
 
 _EPILOG = """

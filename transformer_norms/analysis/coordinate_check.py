@@ -30,7 +30,7 @@ from transformer_norms.analysis.init_measures import (
     fit_law,
     with_defaults,
 )
-from transformer_norms.cli import Parser
+from transformer_norms.commands.terminal import Parser
 from transformer_norms.config.building import build_model
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError

@@ -26,7 +26,7 @@ from transformer_norms.analysis.init_measures import (
     read_setting,
     stream_bounds,
 )
-from transformer_norms.cli import Parser
+from transformer_norms.commands.terminal import Parser
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import (

@@ -29,7 +29,7 @@ from transformer_norms.analysis.invariance_laws import (
     Answers,
     measure_norms,
 )
-from transformer_norms.cli import Parser
+from transformer_norms.commands.terminal import Parser
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, pyplot, short_name, style_axes
 from transformer_norms.report.writing import write_files

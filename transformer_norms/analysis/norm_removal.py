@@ -39,7 +39,7 @@ from transformer_norms.analysis.norm_tuning import (
     Cost,
     Subject,
 )
-from transformer_norms.cli import Parser, typed_path
+from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError

@@ -16,8 +16,8 @@ from typing import Any
 import argcomplete
 import yaml
 
-from transformer_norms.cli import PROGRAM, Parser
 from transformer_norms.commands.dispatch import COMMANDS, Command
+from transformer_norms.commands.terminal import PROGRAM, Parser
 from transformer_norms.config.finding import RUNS, runs_below, studies_below
 from transformer_norms.names import AXES, folder_of_configs, option_files
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
 from transformer_norms.commands.conditions import (
     Condition,
     check_key,
@@ -18,6 +17,7 @@ from transformer_norms.commands.conditions import (
     value_of,
 )
 from transformer_norms.commands.differing import chosen_value_of, differing_keys
+from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say, track

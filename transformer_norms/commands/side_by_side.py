@@ -7,9 +7,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command
 from transformer_norms.commands.conditions import read_condition, select
 from transformer_norms.commands.differing import chosen_value_of, differing_keys
+from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import find_run, runs_below
 from transformer_norms.errors import ConfigError

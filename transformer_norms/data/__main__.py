@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import with_runs
 
 _EPILOG = """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from os.path import expanduser
 from pathlib import Path
 
-from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 

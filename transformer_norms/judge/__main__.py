@@ -16,7 +16,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.cli import PROGRAM, Parser, print_line, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.ledger import (
     FIRST,

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_norms.cli import PROGRAM, Parser, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command, typed_path
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from transformer_norms.cli import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.tracking.mirror import resolve_mode

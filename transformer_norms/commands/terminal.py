@@ -1,0 +1,147 @@
+"""The parts that all commands share: how arguments are read, what is printed, and exit codes.
+
+Nothing heavy is imported before a command's arguments are read: help, a wrong flag and the shell's
+completion are answered at once.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import Any, NoReturn
+
+from transformer_norms import processes
+from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.names import nearest, suggestion
+from transformer_norms.text_tables import COLUMNS
+
+PROGRAM = "transformer-norms"
+INTERRUPTED = 130  # a shell's code of a command that Ctrl-C ended
+
+
+def run_command(
+    body: Callable[[], int], when_stopped: str = "stopped", code_when_stopped: int = INTERRUPTED
+) -> int:
+    """Calls `body` and returns its exit code.
+
+    A user's error becomes one line on stderr and the exit code of its kind. Ctrl-C prints
+    `when_stopped`. An unexpected error is raised.
+    """
+    try:
+        return body()
+    except KeyboardInterrupt:
+        print(when_stopped, file=sys.stderr)
+        return code_when_stopped
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if code is None:
+            raise
+        _print_error(error)
+        return code
+
+
+def _print_error(error: Exception) -> None:
+    """Prints the error in one line. Of the processes that train one run, the first on each machine
+    says what is wrong with the input, which all see."""
+    line, rank = " ".join(str(error).split()), processes.rank()
+    if isinstance(error, (ConfigError, InputError)) and processes.local_rank() > 0:
+        return
+    print(f"rank {rank}: {line}" if rank else line, file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Prints to stdout. A reader such as `| head` may have closed it already."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stderr.close()  # Python would complain about the pipe when it exits
+
+
+def version_text() -> str:
+    """Returns our version and torch's. It imports neither."""
+    return ", ".join(f"{name} {_version(name)}" for name in (PROGRAM, "torch"))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def typed_path(text: str) -> Path:
+    """Returns the path that a flag was given. ~ is the home folder: a shell leaves it as it is in
+    --out=~/here."""
+    return Path(os.path.expanduser(text))
+
+
+class Formatter(argparse.HelpFormatter):
+    """Fills at most COLUMNS columns. Indented lines of a text stay as they are."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        width = min(COLUMNS, get_terminal_size().columns)
+        super().__init__(prog, **{"max_help_position": 26, "width": width, **more})
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = []
+        for as_it_is, lines in groupby(text.strip("\n").split("\n"), _is_kept):
+            part = "\n".join(lines)
+            parts.append(part if as_it_is else fill(part, width, break_on_hyphens=False))
+        return "\n".join(parts)
+
+
+def _is_kept(line: str) -> bool:
+    return not line or line.startswith(" ")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, like those of the config."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **more})
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def error(self, message: str) -> NoReturn:
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        flag = words.partition(" ")[0].partition("=")[0]
+        if not unknown:
+            raise ConfigError(f"{_in_our_words(message)} (--help says more)")
+        if not flag.startswith("-"):
+            raise ConfigError(f"{words}: is more than {self.prog} takes (--help says more)")
+        there = [name for name in self.flags if name.startswith("--")]
+        near = nearest(flag.lstrip("-"), [name[2:] for name in there])
+        hint = "".join(f"did you mean --{name}? " for name in near)
+        raise ConfigError(f"{flag}: {hint}there is no such flag; there are {', '.join(there)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            flag = action.option_strings[-1] if action.option_strings else action.metavar
+            known = list(map(str, action.choices))
+            hint = suggestion(value, known)
+            raise ConfigError(f"{flag} {value}: {hint}{flag} takes {', '.join(known)}")
+
+
+# argparse's words for a wrong value, and ours.
+_WORDINGS = {
+    r"argument (?:\S+/)?(-\S+): expected (?:one|at least one) argument": r"\1: a value is missing",
+    r"argument (?:\S+/)?(-\S+): ignored explicit argument .*": r"\1: takes no value",
+    r"argument (?:\S+/)?(-\S+): invalid int value: (.*)": r"\1: \2 is no whole number",
+    r"argument (?:\S+/)?(-\S+): invalid float value: (.*)": r"\1: \2 is no number",
+    r"argument (?:\S+/)?(-\S+): not allowed with argument (\S+)": r"\1: does not go with \2",
+    r"the following arguments are required: (.*)": r"\1: is missing",
+}
+
+
+def _in_our_words(message: str) -> str:
+    for theirs, ours in _WORDINGS.items():
+        message = re.sub(rf"^{theirs}$", ours, message)
+    return message
