@@ -104,6 +104,8 @@ SHIMS = {
     "python": '[ "$1" != train.py ] || exec {python} {guide} "$@"\nexec {python} "$@"',
     "transformer-norms": '[ "$1" != train ] || exec {python} {guide} "$@"\n'
     'exec {python} -m transformer_norms "$@"',
+    "torchrun": 'words=()\nfor word; do\n[ "$word" != train.py ] || words+=({guide})\n'
+    'words+=("$word")\ndone\nexec {python} -m torch.distributed.run "${{words[@]}}"',
     "make": "exit 0",  # the packages are those of the test
 }
 PRELUDE = """
