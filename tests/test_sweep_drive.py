@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import hydra
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from run_folders import skip_pictures
@@ -20,13 +21,14 @@ from transformer_norms import cli as command
 from transformer_norms import compose, locks
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.locks import take_lock
+from transformer_norms.names import folder_of_configs
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.run.sweep_record import read_record
 from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.launching import run_job
+from transformer_norms.sweep.launching import for_hydra, run_job
 from transformer_norms.training.stopping import Stopping
 
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
@@ -460,6 +462,13 @@ def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
     answer, code, err = sweep(capsys, "final_norm=auto,always")
     assert code == 0, err
     assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
+
+
+def test_a_key_that_an_options_file_leaves_out_is_composed_by_hydra_too():
+    configs = str(folder_of_configs())
+    for key in ("init.stream=0.1", "init.std.up=0.3", "placement.where=[]"):
+        with hydra.initialize_config_dir(configs, version_base="1.3"):
+            hydra.compose("train", for_hydra(["init=scaled", key]))
 
 
 def test_equations_are_swept_and_called_by_themselves(capsys):

@@ -39,7 +39,7 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
     if hasattr(launcher, "pilots"):
         return launcher.pilots.run(batch, sweep, say)
     try:
-        returned = launcher.launch([_for_hydra(job) for job in batch], initial_job_idx=0)
+        returned = launcher.launch([for_hydra(job.overrides) for job in batch], initial_job_idx=0)
     except Exception as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
@@ -48,10 +48,11 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
     return [_unpack(one) for one in returned]
 
 
-def _for_hydra(job: Job) -> list[str]:
-    """The arguments of a job as Hydra's launchers take them: a placement's file may leave out a key
-    that is typed, and Hydra composes such a key only behind `++`."""
-    return [f"++{text}" if text.startswith("placement.") else text for text in job.overrides]
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """The arguments of a job as Hydra's launchers take them: the file of an option may leave out a
+    key that is typed, as that of a placement or of an init, and Hydra composes such a key only
+    behind `++`."""
+    return [f"++{text}" if "." in text.partition("=")[0] else text for text in overrides]
 
 
 def _unpack(returned: Any) -> Answer:
