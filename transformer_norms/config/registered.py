@@ -79,26 +79,19 @@ def check_registered(
     checked = check(
         key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
     )
-    defaults = _defaults(thing, use)
-    if _is_built_in(thing) and (missing := [key for key in defaults if key not in own]):
-        raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(defaults)}")
-    return {"type": name, **defaults, **checked}
+    stated = _settings(thing, use)
+    if missing := [setting for setting in stated if setting not in own]:
+        raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(stated)}")
+    return {"type": name, **checked}
 
 
-def _defaults(thing: Any, use: Use) -> dict[str, Any]:
-    """Returns the defaults of the settings of a class, so that a config is complete where the file
-    of a plugin leaves them out."""
-    return {
-        key: one.default
-        for key, one in parameters(thing).items()
-        if key not in (*use.supplied, *use.offered) and isinstance(one.default, (str, int, float))
-    }
-
-
-def _is_built_in(thing: Any) -> bool:
-    """Whether the class is the project's: each of its files states every setting, so a saved config
-    without one has lost it. Its defaults are for Python."""
-    return str(thing.__module__).startswith(f"{__package__.partition('.')[0]}.")
+def _settings(thing: Any, use: Use) -> list[str]:
+    """Returns the settings that a file of the class has to state. The project's files state every
+    one, so a saved config without one has lost it: defaults are for Python. A plugin's file may
+    leave to its class what has a default there, and then no config and no identity has it."""
+    if not str(thing.__module__).startswith(f"{__package__.partition('.')[0]}."):
+        return []
+    return [key for key in parameters(thing) if key not in (*use.supplied, *use.offered)]
 
 
 def _check_use(key: str, thing: Any, use: Use) -> None:

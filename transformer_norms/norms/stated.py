@@ -1,5 +1,6 @@
 """A norm's formula, as its YAML states it, compared with what its class computes."""
 
+import inspect
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -82,9 +83,12 @@ def _check(kind: str, formula: str, settings_json: str) -> None:
 
 
 def values_of(norm: torch.nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The names that a formula may use besides x: the norm's numbers and parameters. A gain that
-    is kept as an offset is 1 + offset; a gain that is absent is 1 and a bias that is absent 0."""
-    numbers = {key: value for key, value in settings.items() if type(value) in (int, float)}
+    """The names that a formula may use besides x: the norm's numbers, where its file leaves one out
+    the default of its class, and its parameters. A gain that is kept as an offset is 1 + offset; a
+    gain that is absent is 1 and a bias that is absent 0."""
+    arguments = inspect.signature(type(norm)).parameters.values()
+    values = {**{one.name: one.default for one in arguments}, **settings}
+    numbers = {key: value for key, value in values.items() if type(value) in (int, float)}
     parameters = {name: p.detach() for name, p in norm.named_parameters()}
     gain = 1 + parameters["offset"] if "offset" in parameters else 1.0
     return {"gain": gain, "bias": 0.0, **numbers, **parameters}
