@@ -46,6 +46,8 @@ def shrink(overrides: list[str]) -> list[str]:
         less["trainer.steps"] = str(max(2, int(typed["trainer.steps"]) // LESS))
     if typed.get("model", "")[:1].isdigit():
         less["model"] = "nano"
+    if typed.get("tokenizer") == "bpe":
+        less["tokenizer.vocab_size"] = "512"  # that of the option is too large for little text
     small = {key: value for key, value in SMALL.items() if key not in typed}
     if typed.keys() & {"continue_from", "config"}:
         small = {}
