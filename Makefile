@@ -3,26 +3,39 @@
 # make tables: write those tables anew      make nightly AREA=name: the long tests of an area
 # make nightly AREA=trust: all tests that show a goal of tests/goals.yaml, and the table of them
 # make experiments-report: every table and figure of experiments/, from the runs committed there
+# make lock: pin every package anew, constraints.txt its version and requirements.lock its hashes
 # make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/
 #   (within 30 minutes, on a quiet machine)
 PYTHON ?= python3
 BIN := .venv/bin
 MEASURED := outputs/benchmarks
-SHELL := /bin/bash
+SHELL := /bin/bash -o pipefail
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+COMPILE := .venv/lock/bin/uv pip compile --quiet --universal --fork-strategy fewest --all-extras \
+	--group lock --no-header --no-annotate pyproject.toml
 
-.PHONY: demo test check tables nightly experiments-report benchmark setup format clean
+.PHONY: demo test check tables nightly experiments-report benchmark setup lock format clean
 
 setup: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing the pinned packages into .venv (a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@# The tests compare with torchscale; what it requires would bring a torchvision for CUDA.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchscale
+	@echo "installing the locked packages into .venv (a minute or two)"
+	@# Nothing but torch is fetched without a hash: one package has no wheel, and setuptools builds it.
+	@awk '/^[a-z]/ {on = /^setuptools==/} on' requirements.lock | $(INSTALL) --require-hashes --no-deps -r /dev/stdin
+	@$(INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
+	@$(INSTALL) -c constraints.txt torch
+	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Versions stay where pyproject.toml allows them; LOCK="--upgrade" or LOCK="--upgrade-package rich"
+# takes the newest. What the two files hold is installed and tested before it is committed.
+lock:
+	@$(PYTHON) -m venv .venv/lock && .venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(COMPILE) $(LOCK) -o constraints.txt
+	@$(COMPILE) -c constraints.txt --generate-hashes --no-emit-package torch -o requirements.lock
 
 demo: setup
 	@$(BIN)/python -m transformer_norms.commands.demo
@@ -32,7 +45,6 @@ test: setup
 
 nightly: setup
 	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/conftest.py"; exit 2; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	@$(BIN)/python -m pytest --nightly $(AREA)
 
 check: setup
