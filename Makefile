@@ -23,10 +23,11 @@ setup: .venv/installed
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the locked packages into .venv (a minute or two)"
-	@# Nothing but torch is fetched without a hash: one package has no wheel, and setuptools builds it.
+	@# Only torch is fetched without a hash: its wheel differs by platform. setuptools comes first,
+	@# as a package has no wheel. What torchscale requires, and no test needs, is not installed.
 	@awk '/^[a-z]/ {on = /^setuptools==/} on' requirements.lock | $(INSTALL) --require-hashes --no-deps -r /dev/stdin
 	@$(INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
-	@$(INSTALL) -c constraints.txt torch
+	@$(INSTALL) --no-warn-conflicts -c constraints.txt torch
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -53,6 +54,7 @@ check: setup
 
 tables: setup
 	@$(BIN)/python -m transformer_norms.catalogue docs/catalogue.md
+	@$(BIN)/python tests/licences.py docs/licences.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
