@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
 
 Class = TypeVar("Class", bound=type)
+LARGEST = 1e100  # of a loss: its square is finite. Beyond it, a number counts as not finite
 
 
 def _integer(value: Any) -> Any:

@@ -1,13 +1,13 @@
 """metrics.jsonl: a JSON object for each row of measurements, appended while a run trains."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.files import parse_json, storage, write_bytes
+from transformer_norms.kinds import LARGEST
 
 
 class MetricsFile:
@@ -82,7 +82,7 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
 def _finite(value: Any) -> Any:
     """Returns `value` with None for each number in it that is not finite."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if abs(value) <= LARGEST else None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, tuple):

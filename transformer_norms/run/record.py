@@ -8,7 +8,8 @@ from typing import Any
 from transformer_norms.run import checkpoint
 from transformer_norms.run.failure import failure
 from transformer_norms.run.metrics import MetricsFile, read_metrics
-from transformer_norms.run.summary import LARGEST, Summary
+from transformer_norms.run.summary import Summary
+from transformer_norms.training.divergence import is_finite
 from transformer_norms.training.trainer import Trainer
 
 BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats
@@ -110,7 +111,7 @@ class Record(Follower):
 
 
 def _finite(value: float) -> float | None:
-    return value if abs(value) <= LARGEST else None
+    return value if is_finite(value) else None
 
 
 def _rate(tokens: int, seconds: float) -> float | None:

@@ -32,6 +32,7 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.training.causality import lookahead_warnings
+from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.measures import Start
@@ -101,15 +102,15 @@ class Run:
         )
         self.ranks = join(self.config.parallel.type, self.config.trainer.device)
         self._check_ranks(data)
-        model = self._build(tokens)
-        parameters = sum(p.numel() for p in model.parameters())
+        self.model = self._build(tokens)
+        parameters = sum(p.numel() for p in self.model.parameters())
         say(data.introduction(parameters))
         with ExitStack() as holding:
             summary = self.ranks.on_first(lambda: self._begin(holding, tokens, data, parameters))
             if not summary.ended:
                 with Live(stays=True) as live:
                     record = self._record(tokens, summary, live, follow)
-                    summary = self._train_or_fail(model, tokens, record, stopping, live)
+                    summary = self._train_or_fail(tokens, record, stopping, live)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
@@ -153,8 +154,7 @@ class Run:
         typed = cores if keys.threads == "auto" else keys.threads
         threads = (before and before.threads) or typed
         torch.set_num_threads(threads)
-        shard = sharder(config.parallel.type, keys.device, self.ranks)
-        model = build_model(config, tokens.vocab_size, shard)
+        model = self._build_model(tokens)
         if before:
             divided = _division_of(before, keys.accumulation, threads)
             self.division = divide_again(divided, keys, model, self.ranks, cores)
@@ -166,6 +166,11 @@ class Run:
         self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
         return model
 
+    def _build_model(self, tokens: Tokens) -> Transformer:
+        config = self.config
+        shard = sharder(config.parallel.type, config.trainer.device, self.ranks)
+        return build_model(config, tokens.vocab_size, shard)
+
     def _measure_start(self, model: Transformer, tokens: Tokens) -> Start | None:
         """Measures the untrained model on the first batch, which variants of one seed share. A run
         that continues another one begins trained."""
@@ -175,12 +180,12 @@ class Run:
         return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
-        self, model: Transformer, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
+        self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
     ) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
         try:
             with self.ranks.together():
-                return self._train(model, tokens, record, stopping, live)
+                return self._train(tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
         except Exception as error:
@@ -266,18 +271,16 @@ class Run:
         keep = self.config.trainer.keep
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
-    def _train(
-        self, model: Transformer, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
-    ) -> Summary:
+    def _train(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> Summary:
         keys = self.config.trainer
-        trainer = self._build_trainer(model, tokens, live)
-        self._restore(trainer, record)
+        self.trainer = self._restored_trainer(tokens, record, live)
         for line in self.warnings:
             say(f"warning: {line}")
         stopping.patient = True
         if self.ranks.stop(stopping.asked):
             raise Preempted("a signal")
-        results: dict[str, Any] = {"status": trainer.fit(record, stopping)}
+        results: dict[str, Any] = {"status": self._fit(tokens, record, stopping, live)}
+        trainer = self.trainer
         results["peak_memory"] = machine.peak_memory(keys.device)
         if record.diverged:
             results["diverged"] = record.diverged
@@ -297,13 +300,32 @@ class Run:
             self._draw(record.summary)
         return record.summary
 
-    def _build_trainer(self, model: Transformer, tokens: Tokens, live: Live) -> Trainer:
+    def _fit(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> str:
+        """Trains, and returns how the run ended. The weights before an update that overflowed are
+        gone: then it trains again from the newest checkpoint to the step before that update."""
+        overflowed: Overflowed | None = None
+        while True:
+            try:
+                return self.trainer.fit(record, stopping, overflowed)
+            except Overflowed as error:
+                overflowed = error.with_traceback(None)  # which holds the weights
+                say(f"{overflowed}; training again up to the step before it")
+            torch.set_num_threads(self.division.threads)
+            self.model = self._build_model(tokens)
+            self.trainer = self._restored_trainer(tokens, record, live)
+
+    def _restored_trainer(self, tokens: Tokens, record: Follower, live: Live) -> Trainer:
+        trainer = self._build_trainer(tokens, live)
+        self._restore(trainer, record)
+        return trainer
+
+    def _build_trainer(self, tokens: Tokens, live: Live) -> Trainer:
         keys, divided = self.config.trainer, self.division
         machine.forget_memory(keys.device)
         torch.set_num_threads(divided.threads_each)
         return build_trainer(
             self.config,
-            model,
+            self.model,
             build_batches(self.config, tokens),
             self._windows(tokens.val, live, "validation"),
             divided.replicas,

@@ -12,12 +12,12 @@ from pydantic.dataclasses import dataclass
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import plain_file, read_json, write_json
+from transformer_norms.kinds import LARGEST
 from transformer_norms.names import current_names
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
-LARGEST = 1e100  # its square is finite
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents

@@ -5,15 +5,22 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from transformer_norms.kinds import LARGEST
+from transformer_norms.training.tensors import local
+
 PATIENCE = 100  # steps above the initial loss, in a row
 MARGIN = 1.0  # nats that the final loss may lie above the best
 WINDOW, DEVIATIONS = 128, 6.0  # of a spike
 
 
 class Divergence:
-    """A run has diverged if a loss or gradient is not finite, if the training loss stands above the
-    initial one for PATIENCE steps in a row after the warm-up, or if the final validation loss is
-    more than MARGIN above the best. Losses are cross-entropies in nats, whatever a run trains on.
+    """A run has diverged if a loss or gradient is not finite, if an update leaves a weight or a
+    moment that is not finite (`Overflowed`), if the training loss stands above the initial one for
+    PATIENCE steps in a row after the warm-up, or if the final validation loss is not finite or more
+    than MARGIN above the best. Losses are cross-entropies in nats, whatever a run trains on.
 
     A loss more than DEVIATIONS standard deviations above the mean of the last WINDOW losses is a
     spike: it is counted, and is no divergence.
@@ -29,9 +36,9 @@ class Divergence:
     def step(self, step: int, loss: float, grad_norm: float) -> str | None:
         """Returns why training must stop at this step (counted from 1), before its update is
         applied, or None."""
-        if not math.isfinite(loss):
+        if not is_finite(loss):
             return f"the loss is {loss} at step {step}"
-        if not math.isfinite(grad_norm):
+        if not is_finite(grad_norm):
             return f"the gradient's norm is {grad_norm} at step {step}"
         if self.initial is None:
             self.initial = loss
@@ -43,8 +50,8 @@ class Divergence:
 
     def end(self, final: float, best: float) -> str | None:
         """Returns why a run that reached its last step has diverged all the same, or None."""
-        if not math.isfinite(final):
-            return f"the final validation loss is {final}"
+        if not is_finite(final):
+            return "the final validation loss is not finite"
         if final > best + MARGIN:
             return (
                 f"the final validation loss {final:.3f} is over {MARGIN} above the best, {best:.3f}"
@@ -69,3 +76,31 @@ class Divergence:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.initial, self.above, self.spikes = state["initial"], state["above"], state["spikes"]
         self.recent = deque(state["recent"], maxlen=WINDOW)
+
+
+class Overflowed(Exception):
+    """The update of `step`, counted from 1, or an earlier one, left a number that is not finite in
+    the tensor `name`. The weights before it are gone."""
+
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(f"{name} is not finite after the update of step {step}")
+        self.step, self.name = step, name
+
+
+def is_finite(number: float) -> bool:
+    """Whether a loss or a norm is a number that can be reckoned with."""
+    return abs(number) <= LARGEST
+
+
+def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Returns the name of the first tensor that holds NaN or an infinity, or None. Of a sharded
+    tensor it reads this rank's shard."""
+    shards = {name: local(tensor.detach()) for name, tensor in tensors.items()}
+    # The largest magnitude is NaN if any number is. Unlike a sum of squares, it cannot overflow.
+    largest = {
+        name: torch.linalg.vector_norm(shard, math.inf).double()
+        for name, shard in shards.items()
+        if shard.numel() and (shard.is_floating_point() or shard.is_complex())
+    }
+    finite = torch.stack(list(largest.values())).isfinite().tolist() if largest else []
+    return next((name for name, good in zip(largest, finite, strict=True) if not good), None)

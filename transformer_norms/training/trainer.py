@@ -1,17 +1,20 @@
 """The training loop. It knows a model, batches, optimizers and a record, and nothing of norms."""
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.divergence import Divergence
+from transformer_norms.training.divergence import (
+    Divergence,
+    Overflowed,
+    find_nonfinite,
+    is_finite,
+)
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probes
@@ -55,6 +58,8 @@ class Trainer:
         self.settings, self.micro_batches = settings, micro_batches
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
+        kept = stored_tensors(model)
+        self.averages = [name for name, _ in model.named_buffers() if name in kept]
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.step, self.tokens = 0, 0
@@ -65,9 +70,15 @@ class Trainer:
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
         self.final = self.best = float("nan")
 
-    def fit(self, record: Any, stopping: Stopping) -> str:
+    def fit(self, record: Any, stopping: Stopping, overflowed: Overflowed | None = None) -> str:
         """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
-        ended: finished, diverged or preempted."""
+        ended: finished, diverged or preempted.
+
+        Raises Overflowed where the weights or moments to be saved are not finite. Whether they are
+        is seen there alone, since to read them all in each step would cost more than it gives. The
+        caller restores an earlier state and calls `fit` with the error: the run then diverges at
+        the step that it names, with the weights before it, or raises an earlier one.
+        """
         self.micro_batches.stopping = stopping
         measured = True
         while measured:
@@ -78,6 +89,8 @@ class Trainer:
                 break
             if self.ranks.stop(stopping.asked):
                 break
+            if overflowed is not None and overflowed.step == self.step + 1:
+                return self._record_divergence(record, str(overflowed))
             begun = time.perf_counter()
             try:
                 reason = self.train_step()
@@ -86,6 +99,8 @@ class Trainer:
             self.seconds += time.perf_counter() - begun
             if reason is not None:
                 return self._record_divergence(record, reason)
+            if overflowed is not None:
+                self._check_finite()
             record.progress(self)
         self._save(record)
         if self.step < self.settings.steps or not measured:
@@ -102,13 +117,18 @@ class Trainer:
                 group["lr"] = peak * rate
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
-        with self._undoing():
+        averages = [self.model.get_buffer(name).clone() for name in self.averages]
+        try:
             total = self.micro_batches.backward(batch, self.step)
+        except Interrupted:
+            self._put_back(averages)
+            self.micro_batches.forget_gradients()
+            raise
         probe.gradients()
         norm = whole(nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None))
         loss, nats, norm_here = torch.stack((*total, norm.to(total.dtype))).tolist()
         # The rule of divergence reads nats, whatever a run trains on.
-        judged = nats if math.isfinite(loss) else loss
+        judged = nats if is_finite(loss) else loss
         reason = self.divergence.step(self.step + 1, judged, norm_here)
         if reason is None:
             # Below that, clipping would multiply all gradients by one.
@@ -124,22 +144,16 @@ class Trainer:
             self.losses.append(loss)
             self.last_loss, self.grad_norm = loss, norm_here
             self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
+        else:
+            self._put_back(averages)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return reason
 
-    @contextmanager
-    def _undoing(self) -> Iterator[None]:
-        """Puts back what a step that is cut short has changed: running averages and gradients."""
-        buffers = list(self.model.buffers()) if self.micro_batches.interruptible else []
-        before = [buffer.clone() for buffer in buffers]
-        try:
-            yield
-        except Interrupted:
-            for buffer, value in zip(buffers, before, strict=True):
-                buffer.copy_(value)
-            self.micro_batches.forget_gradients()
-            raise
+    def _put_back(self, averages: list[Tensor]) -> None:
+        """Gives running averages the values that they had before a step that is not made."""
+        for name, value in zip(self.averages, averages, strict=True):
+            self.model.get_buffer(name).copy_(value)
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
         """Writes the row of this step where one is due. Returns False where a signal cut it
@@ -159,8 +173,9 @@ class Trainer:
             if nats is None:
                 return False
             row |= record.losses("val", *nats)
-            self.final = row["val/loss"]
-            self.best = min(self.final, self.best) if self.best == self.best else self.final
+            self.final = row["val/loss"] if is_finite(row["val/loss"]) else float("nan")
+            known = [loss for loss in (self.final, self.best) if loss == loss]
+            self.best = min(known, default=float("nan"))
         group = self.optimizers[0].param_groups[0]
         peak = group.get("base_lr", self.peaks[0][0])  # without the factor of a group
         rate = peak * self.schedule(self.step - 1, self.settings.steps)
@@ -200,14 +215,22 @@ class Trainer:
         return every > 0 and self.step > 0 and self.step % every == 0
 
     def _record_divergence(self, record: Any, reason: str) -> str:
-        record.diverged = reason
         self._save(record)
+        record.diverged = reason
         return "diverged"
 
     def _save(self, record: Any) -> None:
         if record.saved != self.step:
+            self._check_finite()
             self.micro_batches.check_ranks()
             record.checkpoint(self)
+
+    def _check_finite(self) -> None:
+        """Raises Overflowed, on all ranks, where a number that is to be saved is not finite."""
+        all_tensors = {key: t for group in self.tensors().values() for key, t in group.items()}
+        for name in self.ranks.gather(find_nonfinite(all_tensors)):
+            if name is not None:
+                raise Overflowed(self.step, name)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Returns every number that the next step depends on, by name."""
