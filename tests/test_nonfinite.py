@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_run_folder import BASE, go, here, rows, same, state, stop_at  # noqa: F401
+from test_run_folder import BASE, go, here, rows, same, stop_at  # noqa: F401
+from test_trainer import SIZES
 
 from transformer_norms import cli, compose
 from transformer_norms.config.building import build_model, build_trainer
@@ -28,8 +29,6 @@ def calm(stop_at):  # noqa: F811
         return go("study=calm", *overrides)["folder"]
 
     return stopped
-
-
 
 
 # ------------------------------------------------------------------------- losses and gradients
@@ -75,8 +74,12 @@ def nan_micro_batch(monkeypatch):
     ("plant", "typed"),
     [
         (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
-        (infinite_gradient, []),
-        (nan_micro_batch, ["trainer.accumulation=4", "optimizer=muon"]),
+        pytest.param(infinite_gradient, [], marks=pytest.mark.nightly),
+        pytest.param(
+            nan_micro_batch,
+            ["trainer.accumulation=4", "optimizer=muon"],
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
@@ -105,7 +108,7 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
             self.seen = self.seen + 1
             return self.inside(x)
 
-    config = compose([*BASE, "model.dropout=0"])
+    config = compose(SIZES)
     model = build_model(config, 31)
     model.final = Counting(model.final)
     batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
@@ -142,10 +145,10 @@ def overflow(monkeypatch, name, step=13):
 @pytest.mark.parametrize(
     ("name", "typed"),
     [
-        (WEIGHT, []),  # the next loss is NaN
-        ("embedding.weight", []),  # found at the next checkpoint, of step 14
-        (f"{WEIGHT}:exp_avg_sq", ["trainer.checkpoint_every=0"]),  # at the end; from the start
-        (f"{WEIGHT}:momentum", ["optimizer=muon"]),
+        (WEIGHT, ["trainer.checkpoint_every=0"]),  # the next loss is NaN; from the start
+        ("embedding.weight", []),  # found at the checkpoint of step 14, and again at step 13
+        pytest.param(f"{WEIGHT}:exp_avg_sq", [], marks=pytest.mark.nightly),
+        pytest.param(f"{WEIGHT}:momentum", ["optimizer=muon"], marks=pytest.mark.nightly),
     ],
 )
 def test_an_update_that_overflows_is_a_divergence_of_its_step(
@@ -203,10 +206,10 @@ def test_an_infinite_validation_loss_is_null_and_stops_nothing(stop_at, monkeypa
     with monkeypatch.context() as planted:
         infinite_validations(planted, BAD)
         whole = go("study=whole", *often)
-        stop_at(6, 10, 16)  # its checkpoints are read back
-        parts = [go("study=parts", *often) for _ in range(4)]
+        stop_at(6, 16)  # its checkpoints are read back
+        parts = [go("study=parts", *often) for _ in range(3)]
     assert whole["status"] == "finished"
-    assert [run["status"] for run in parts] == ["preempted"] * 3 + ["finished"]
+    assert [run["status"] for run in parts] == ["preempted"] * 2 + ["finished"]
     assert same(whole["folder"], parts[-1]["folder"])
     found = {row["step"]: row for row in rows(whole["folder"]) if "val/loss" in row}
     assert {step for step, row in found.items() if row["val/loss"] is None} == BAD.keys()

@@ -485,23 +485,6 @@ def test_a_held_run_says_who_holds_it(stop_at):
         go()
 
 
-def test_divergence_keeps_the_weights_before_it_and_is_a_result(monkeypatch):
-    from transformer_norms.training.loss import ModelLoss
-
-    original, steps = ModelLoss.backward, iter(range(1, 100))
-
-    def backward(self, batch, parts):
-        return original(self, batch, parts) * (float("nan") if next(steps) == 13 else 1)
-
-    with monkeypatch.context() as planted:
-        planted.setattr(ModelLoss, "backward", backward)
-        diverged = go()
-    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
-    assert "nan at step 13" in diverged["diverged"]
-    assert state(diverged["folder"])[1]["step"] == 12
-    assert go()["status"] == "diverged"
-
-
 def test_a_run_that_fails_says_so_and_is_tried_again(monkeypatch):
     from transformer_norms.training.trainer import Trainer
 
