@@ -19,7 +19,7 @@ from rounds import check_out, write
 
 from transformer_norms.config.compose import check_names
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json
+from transformer_norms.reading import read_json
 from transformer_norms.run import machine
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,8 +11,8 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import CORPORA, TOKENIZERS, prepare
 from transformer_norms.data.ngrams import ngram_facts
-from transformer_norms.files import read_json
 from transformer_norms.progress import say
+from transformer_norms.reading import read_json
 
 FILE = Path(__file__).parent / "ngrams.json"
 

@@ -30,7 +30,7 @@ from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WI
 from transformer_norms.analysis.norm_tuning import Cost, Tuning
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
-from transformer_norms.files import read_json
+from transformer_norms.reading import read_json
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.scope import regime

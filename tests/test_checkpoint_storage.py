@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from transformer_norms import files
 from transformer_norms.errors import StorageError
+from transformer_norms.reading import read_json
 from transformer_norms.run import checkpoint
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 
@@ -163,7 +164,7 @@ def test_json_is_replaced_at_once_and_never_holds_nan(
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         files.write_json(path, {"step": 2})
-    assert files.read_json(path) == {"step": 1}
+    assert read_json(path) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -172,7 +173,7 @@ def test_what_is_no_json_is_one_line_with_the_path(tmp_path: Path, text: str) ->
     path = tmp_path / "summary.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match="summary.json") as caught:
-        files.read_json(path)
+        read_json(path)
     assert "\n" not in str(caught.value)
 
 

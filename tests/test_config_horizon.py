@@ -4,10 +4,11 @@ import pytest
 import yaml
 
 from transformer_norms import compose, train
-from transformer_norms.config.saved import parse_yaml, to_yaml
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
 from transformer_norms.explain.__main__ import main as explain
 from transformer_norms.names import option_files
+from transformer_norms.reading import read_yaml
 from transformer_norms.run.identity import run_hash
 from transformer_norms.sweep.question import read_request
 
@@ -102,5 +103,5 @@ def test_a_short_run_reads_as_much_of_val_as_its_config_says(tmp_path, monkeypat
 def test_the_studies_that_are_committed_evaluate_on_what_they_did():
     """Their runs are shorter than those for which the rule takes all 131,072 tokens."""
     for name in ("norms", "placements", "depth", "warmup", "noise", "very_deep"):
-        content = parse_yaml(option_files("sweep")[name].read_bytes())
+        content = read_yaml(option_files("sweep")[name])
         assert content["fixed"]["data.val_tokens"] == 131072

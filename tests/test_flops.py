@@ -8,10 +8,10 @@ from test_trainer import trainer_of
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_norms import compose
-from transformer_norms.accelerators import find_accelerator
 from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
 from transformer_norms.run import machine
+from transformer_norms.training.accelerators import find_accelerator
 from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
 from transformer_norms.training.trainer import Trainer
 

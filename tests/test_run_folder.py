@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_norms import ConfigError, compose, load, runs, train
-from transformer_norms.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
@@ -24,6 +23,7 @@ from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
+from transformer_norms.training.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.stopping import Stopping
 

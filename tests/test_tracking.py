@@ -16,7 +16,7 @@ import pytest
 from guide import ROOT, blocks
 from run_folders import config_of, edit, make_run
 
-from transformer_norms import files
+from transformer_norms.reading import read_json
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
@@ -177,7 +177,7 @@ def test_the_guides_sweep_is_run_by_the_code_of_wandbs_agent(tmp_path: Path) -> 
     (folder,) = (tmp_path / "runs" / "agents").glob("layernorm-*-s1-*")
     totals = [r["summary"].get("update", {}).get("val_loss") for r in records
               if r["type"] == "summary"]  # fmt: skip
-    assert [*filter(None, totals)] == 2 * [files.read_json(folder / "summary.json")["val_loss"]]
+    assert [*filter(None, totals)] == 2 * [read_json(folder / "summary.json")["val_loss"]]
     assert (tmp_path / "wandb" / "sweep-s7" / "config-a1.yaml").is_file()  # git ignores wandb/
 
 
@@ -207,7 +207,7 @@ def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path: Pat
     parent.stdout.close()
     wait_for(lambda: is_gone(child))
     state = next((tmp_path / "study" / "wandb").glob("*.json"))
-    assert files.read_json(state)["step"] == 5
+    assert read_json(state)["step"] == 5
 
 
 def is_gone(process: int) -> bool:

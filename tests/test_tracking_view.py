@@ -196,7 +196,8 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(
     (unreadable / "config.yaml").write_text("seed: [")
     assert main(["sync", str(run.parent), "--mode", "offline"]) == 1
     said = capsys.readouterr().err
-    assert f"{broken.name}: KeyError" in said
+    assert f"{broken.name}: ConfigError: " in said
+    assert f"{broken.name}/metrics.jsonl: is no row of measurements" in said
     assert f"{unreadable.name}: ConfigError" in said
     assert f"{run.name}: mirrored up to step 10" in said
     assert not stand_in.in_use

@@ -5,14 +5,14 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import ConfigError, StorageError
+from transformer_norms.errors import StorageError
+from transformer_norms.reading import open_file
 
 TEMPORARY = ".tmp-"
 _STORAGE = {
@@ -97,41 +97,8 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def plain_file(path: Path, limit: int) -> Path:
-    """Returns `path`. Raises ConfigError unless it is a file of at most `limit` bytes, itself and
-    not a link or a pipe."""
-    try:
-        status = path.lstat()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    if stat.S_ISLNK(status.st_mode):
-        raise ConfigError(f"{path}: is a link; name the folder that it leads to")
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"{path}: is no file")
-    if status.st_size > limit:
-        raise ConfigError(f"{path}: is longer than {limit} bytes; no run's file is")
-    return path
-
-
-def read_json(path: Path, limit: int = 1 << 26) -> Any:
-    """Returns the value in `path`. Raises ValueError for no JSON or more than `limit` bytes."""
-    if path.stat().st_size > limit:
-        raise ValueError(f"{path}: more than {limit} bytes")
-    return parse_json(path.read_bytes(), str(path))
-
-
-def parse_json(data: bytes, name: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    try:
-        return json.loads(data.decode(), parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: not readable as JSON: {error}") from None
-
-
 def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

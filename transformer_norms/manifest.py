@@ -15,14 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import (
-    TEMPORARY,
-    fsync_folder,
-    parse_json,
-    sha256,
-    storage,
-    write_bytes,
-)
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import TEMPORARY, fsync_folder, sha256, storage, write_bytes
+from transformer_norms.reading import parse_json, read_bytes
 
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 24
@@ -118,6 +113,8 @@ def verify_folder(
             _check_size(path / name, described["size"])
         for name, described in files.items():
             check_hash(path / name, described, hash_file)
+    except ConfigError as error:  # of reading a file
+        raise DamagedError(str(error)) from None
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
     return manifest
@@ -126,9 +123,7 @@ def verify_folder(
 def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
     """Returns the folder's manifest after its seal and its form were checked."""
     file = path / MANIFEST
-    if file.stat().st_size > _LONGEST_MANIFEST:
-        raise DamagedError(f"{file} is too long")
-    data = file.read_bytes()
+    data = read_bytes(file, _LONGEST_MANIFEST)
     try:
         manifest = parse_json(data, str(file))
         body = {key: value for key, value in manifest.items() if key != "sha256"}
@@ -176,7 +171,7 @@ def check_hash(
 
 def read_verified(file: Path, described: Mapping[str, Any]) -> bytes:
     """Returns a file's content. Hash and content come from one reading, so they cannot differ."""
-    data = file.read_bytes()
+    data = read_bytes(file, described["size"])
     _compare(file, hashlib.sha256(data).hexdigest(), described)
     return data
 

@@ -4,25 +4,24 @@ Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bou
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
-from omegaconf._utils import get_yaml_loader
 
 from transformer_norms.config import old
 from transformer_norms.config.tree import CHOSEN, Config, flat, marked
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.progress import say
+from transformer_norms.reading import read_bytes, read_yaml
 
 LONGEST = 1 << 18  # bytes
-_DEEPEST = 20
+# The errors of a reader that expects a run's config and meets other values.
+NO_CONFIG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
@@ -111,7 +110,7 @@ def is_translated(content: Any) -> bool:
 
 def is_old(file: Path) -> bool:
     """Returns whether a config.yaml was written before there was `resolved`."""
-    return b"\nresolved:" not in file.read_bytes()
+    return b"\nresolved:" not in read_bytes(file, LONGEST)
 
 
 def resolved_values(content: Any) -> dict[str, Any]:
@@ -125,7 +124,10 @@ def read_saved(file: Path) -> Saved:
     """Reads a saved run. A line says once if the file is of an earlier form. Raises ConfigError if
     the file holds more than values, or no run."""
     try:
-        content = parse_yaml(_read(file))
+        content = read_yaml(file, LONGEST)
+    except ConfigError as error:
+        raise ConfigError(f"config={error}") from None
+    try:
         today = in_todays_form(content)
         if is_translated(content) and file.resolve() not in _announced:
             _announced.add(file.resolve())
@@ -133,72 +135,8 @@ def read_saved(file: Path) -> Saved:
         return _saved(today)
     except ConfigError as error:
         raise ConfigError(f"config={file}: {error}") from None
-    except ValueError as error:
-        raise ConfigError(f"config={file}: is no YAML: {' '.join(str(error).split())}") from None
-
-
-def _read(file: Path) -> bytes:
-    if not file.is_file():
-        raise ConfigError("there is no such file")
-    try:
-        with open(file, "rb") as stream:
-            data = stream.read(LONGEST + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error}") from None
-    if len(data) > LONGEST:
-        raise ConfigError(f"is longer than {LONGEST} bytes; no run's config is")
-    return data
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """PyYAML's safe loader, in C where it can be, with OmegaConf's rules: 1e-5 is a float, and no
-    key stands twice."""
-
-    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        for key, number in keys.items():
-            if number > 1:
-                raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
-        return super().construct_mapping(node, deep=deep)
-
-
-def parse_yaml(data: bytes) -> Any:
-    """Returns the values of a YAML file. Raises ConfigError if it holds anything but values."""
-    try:
-        text = data.decode("utf-8")
-        _refuse_more_than_values(text)
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot be read: {error}") from None
-    except ConfigError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"is no YAML: {' '.join(str(error).split())}") from None
-
-
-def _refuse_more_than_values(text: str) -> None:
-    """Looks at the events, before anything is built from them; ConfigError."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise ConfigError("a saved config holds no anchors or aliases")
-        if tag := getattr(event, "tag", None):
-            raise ConfigError(f"a saved config holds no tags, and there is {tag!r}")
-        if isinstance(event, yaml.ScalarEvent):
-            if "${" in event.value:
-                raise ConfigError("a saved config holds no ${...}")
-            if event.value in ("<<", "???"):
-                raise ConfigError(f"a saved config holds no {event.value}")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ConfigError("is nested too deeply")
+    except NO_CONFIG as error:
+        raise ConfigError(f"config={file}: is no run's config: {describe_error(error)}") from None
 
 
 def _saved(content: Any) -> Saved:

@@ -85,14 +85,19 @@ def _check(file: Path, key: str) -> None:
 def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
     """The files that `data.val_paths` names. Raises InputError if one is a file of train too."""
     files = find_files(paths, "data.val_paths")
-    known = {sha256(file): file for file in train}
+    known = {_hash(file): file for file in train}
     for file in files:
-        if same := known.get(sha256(file)):
+        if same := known.get(_hash(file)):
             raise InputError(
                 f"data.val_paths: {file} has the content of {same} in data.paths; a loss on text "
                 "that was trained on is no validation loss"
             )
     return files
+
+
+def _hash(file: Path) -> str:
+    """Returns the SHA-256 of a file that the user has named, also where it is a link."""
+    return sha256(file.resolve())
 
 
 class _Files:
@@ -115,9 +120,9 @@ class _Files:
         return sum(file.stat().st_size for file in self.files)
 
     def identity(self) -> dict:
-        hashes = {"sha256": [sha256(file) for file in self.files]}
+        hashes = {"sha256": [_hash(file) for file in self.files]}
         if self.validation:
-            hashes["val_sha256"] = [sha256(file) for file in self.validation.files]
+            hashes["val_sha256"] = [_hash(file) for file in self.validation.files]
         return {"type": self.type, **hashes}
 
 

@@ -8,7 +8,6 @@ stopped goes on with the runs that are missing.
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
 import pickle
@@ -31,9 +30,10 @@ from transformer_norms.data.token_cache import (
     TOKENIZER,
     canonical_json,
     dtype_for,
+    open_stored_tokenizer,
     pack_ids,
 )
-from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.manifest import DamagedError, build_folder, verify_folder
 
@@ -154,8 +154,9 @@ def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> 
 def open_tokenizer(workplace: Path) -> tuple[Tokenizer, list[str]]:
     """Returns the tokenizer and its notes. Raises DamagedError if there is none."""
     manifest = verify_folder(workplace / "tokenizer", SCHEMA, r"tokenizer\.json")
-    saved = json.loads((workplace / "tokenizer" / TOKENIZER).read_bytes())
-    return load_tokenizer(saved), manifest["notes"]
+    if not isinstance(notes := manifest.get("notes"), list):
+        raise DamagedError(f"{workplace / 'tokenizer'} has no notes")
+    return open_stored_tokenizer(workplace / "tokenizer"), notes
 
 
 _tokenizer_of = cache(open_tokenizer)  # once a process
@@ -182,7 +183,7 @@ def store_run(order: Order) -> tuple[Path, str]:
     damage = ""
     if order.folder.is_dir():
         try:
-            if verify_folder(order.folder, SCHEMA, _NAMES)["source"] != order.source:
+            if verify_folder(order.folder, SCHEMA, _NAMES).get("source") != order.source:
                 raise DamagedError(f"{order.folder} was made of another text")
             return order.folder, damage
         except DamagedError as error:

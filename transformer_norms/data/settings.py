@@ -1,6 +1,5 @@
 """The settings that every corpus shares; a corpus adds its own. No torch here."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from transformer_norms.kinds import Mark, OpenShare, Positive, Seed, Share, node
+from transformer_norms.reading import read_json
 
 # The sizes of published vocabularies. A byte vocabulary has one more where documents are kept
 # apart, which only the data can tell.
@@ -39,12 +39,13 @@ def affordable_val_tokens(trained: int) -> int:
 def _size_of_file(path: Path) -> int:
     """The size of the vocabulary of a tokenizer.json; UNKNOWN if it cannot be read."""
     try:
-        content = json.loads((path / "tokenizer.json" if path.is_dir() else path).read_bytes())
+        file = path / "tokenizer.json" if path.is_dir() else path
+        content = read_json(file.resolve())  # the user has named it, also where it is a link
         if "vocab_size" in content:  # of a run of ours
             return int(content["vocab_size"])
         added = [token["id"] + 1 for token in content.get("added_tokens", [])]
         return max(len(content["model"]["vocab"]), *added, 0)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return UNKNOWN
 
 

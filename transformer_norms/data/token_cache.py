@@ -21,14 +21,16 @@ from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.files import TEMPORARY, sha256, storage
 from transformer_norms.locks import take_lock, wait_for_lock
-from transformer_norms.manifest import DamagedError, Draft, build_folder, verify_folder
+from transformer_norms.manifest import MANIFEST, DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.progress import Say
+from transformer_norms.reading import read_json
 
 SCHEMA = 2
 PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
 _NAMES = r"(train|val|test)\.bin|tokenizer\.json"
 _TWO_BYTES = 2**16  # ids
+_TYPES = "<u2", "<u4"
 _UNFINISHED = ".unfinished"
 Entry = TypeVar("Entry")
 
@@ -149,7 +151,7 @@ def _remove_leftovers(root: Path, name: str) -> None:
 
 
 def dtype_for(vocab_size: int) -> str:
-    return "<u2" if vocab_size <= _TWO_BYTES else "<u4"
+    return _TYPES[vocab_size > _TWO_BYTES]
 
 
 def pack_ids(ids: np.ndarray, vocab_size: int) -> bytes:
@@ -174,7 +176,9 @@ def seal_entry(draft: Draft, vocab_size: int, tokenizer: dict, facts: dict) -> N
 def open_entry(folder: Path) -> Tokens:
     """Returns the tokens of an entry after its files were verified. Raises DamagedError."""
     manifest = verify_folder(folder, SCHEMA, _NAMES, _hash_once)
-    dtype, files = manifest["dtype"], manifest["files"]
+    dtype, files, facts = manifest.get("dtype"), manifest["files"], manifest.get("facts")
+    if dtype not in _TYPES or not isinstance(facts, dict) or len(files) != len(PARTS) + 1:
+        raise DamagedError(f"{folder / MANIFEST} lacks what tokens need")
     # The content alone makes the fingerprint, so it is equal on every machine.
     content = {
         name: {"bytes": file["size"], "sha256": file["sha256"]} for name, file in files.items()
@@ -182,11 +186,19 @@ def open_entry(folder: Path) -> Tokens:
     fingerprint = hashlib.sha256(canonical_json({"dtype": dtype, "files": content})).hexdigest()
     return Tokens(
         **{part: read_ids(folder, part, dtype) for part in PARTS},
-        tokenizer=load_tokenizer(json.loads((folder / TOKENIZER).read_bytes())),
+        tokenizer=open_stored_tokenizer(folder),
         folder=folder,
         fingerprint=fingerprint,
-        facts=manifest["facts"],
+        facts=facts,
     )
+
+
+def open_stored_tokenizer(folder: Path) -> Tokenizer:
+    """Returns the tokenizer of a folder that was verified. Raises DamagedError."""
+    try:
+        return load_tokenizer(read_json(folder / TOKENIZER))
+    except ValueError as error:
+        raise DamagedError(f"{folder / TOKENIZER}: {error}") from None
 
 
 def _hash_once(file: Path) -> str:

@@ -30,14 +30,14 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_json
 from transformer_norms.judge.decision import Decision, Word, decide
 from transformer_norms.locks import wait_for_lock
-from transformer_norms.run.summary import Number, Whole, read_typed
+from transformer_norms.reading import is_there, read_typed
+from transformer_norms.run.summary import Number, Whole
 from transformer_norms.run.sweep_record import Hash
 
 ALPHA = 0.05  # the probability of any false `better` in the series
 FIRST = 20  # N, unless the first command says another
 MOST_PAIRS = 1000  # of a proposal
 SHARED = 0  # the first seed of proposals that share their seeds
-_LIMIT = 1 << 26  # bytes
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -130,7 +130,7 @@ class Ledger:
 def read_ledger(path: Path) -> Ledger:
     """Returns the ledger in a file, an empty one if there is no file. Raises ConfigError if the
     file holds no ledger."""
-    return read_typed(path, Ledger, _LIMIT) if path.exists() else Ledger()
+    return read_typed(path, Ledger) if is_there(path) else Ledger()
 
 
 def enter_proposal(

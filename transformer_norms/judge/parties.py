@@ -165,7 +165,7 @@ def _content(folder: Path) -> dict[str, str]:
     """Returns the hash of each file in a folder, by its path, without what Python compiled."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
     return {
-        file.relative_to(folder).as_posix(): sha256(file)
+        file.relative_to(folder).as_posix(): sha256(file.resolve())
         for file in files
         if "__pycache__" not in file.parts and file.suffix not in (".pyc", ".so")
     }

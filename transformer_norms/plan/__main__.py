@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.accelerators import find_accelerator
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
+from transformer_norms.training.accelerators import find_accelerator
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

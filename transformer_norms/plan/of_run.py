@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_norms.accelerators import find_accelerator
 from transformer_norms.config.tree import Config
 from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
@@ -12,6 +11,7 @@ from transformer_norms.plan.memory import Memory, memory_of
 from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import Layout, divide_step
 from transformer_norms.plan.speed import DAY, Cluster, Speed, speed_of
+from transformer_norms.training.accelerators import find_accelerator
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from transformer_norms.accelerators import Accelerator
 from transformer_norms.plan.rehearsal import Sizes
 from transformer_norms.plan.sharing import Layout
+from transformer_norms.training.accelerators import Accelerator
 
 MACHINE = 8  # devices in a machine
 DAY = 86400

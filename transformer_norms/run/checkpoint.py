@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.files import parse_json, storage
+from transformer_norms.errors import ConfigError, NoUsableCheckpoint
+from transformer_norms.files import storage
 from transformer_norms.manifest import (
     MANIFEST,
     DamagedError,
@@ -22,6 +22,7 @@ from transformer_norms.manifest import (
     remove_folder,
     verify_folder,
 )
+from transformer_norms.reading import open_file, parse_json
 from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
 
 SCHEMA = 1
@@ -165,13 +166,15 @@ def verify(path: Path) -> Checkpoint:
         for name in files.keys() - {_STATE}:
             _check_header(path / name, files[name]["size"])
         state = _read_state(path / _STATE, files[_STATE])
+    except ConfigError as error:  # of reading a file
+        raise DamagedError(str(error)) from None
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
     return Checkpoint(path, step, state, extra, files, stamps)
 
 
 def _check_header(file: Path, size: int) -> None:
-    with open(file, "rb") as stream:
+    with open_file(file) as stream:
         header = int.from_bytes(stream.read(8), "little")
     if not 2 <= header <= min(_LONGEST_HEADER, size - 8):
         raise DamagedError(f"{file}: a header of {header} bytes")

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import parse_json, storage, write_bytes
+from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage, write_bytes
 from transformer_norms.kinds import LARGEST
+from transformer_norms.reading import parse_json, read_bytes
+
+LONGEST = 1 << 28  # bytes
 
 
 class MetricsFile:
@@ -63,14 +67,17 @@ class MetricsFile:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a metrics file, without a last line that a killed writer left torn.
 
-    Raises ValueError for any other bad line.
+    Raises ConfigError for any other bad line.
     """
-    lines, _ = _split(path.read_bytes())
-    rows = [parse_json(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} line {number}: not an object")
-    return rows
+    lines, _ = _split(read_bytes(path, LONGEST))
+    return [parse_row(line, f"{path} line {number}") for number, line in enumerate(lines, 1)]
+
+
+def parse_row(line: bytes, name: str) -> dict[str, Any]:
+    row = parse_json(line, name)
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        raise ConfigError(f"{name}: is no row of measurements, an object with a step")
+    return row
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:

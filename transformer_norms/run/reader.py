@@ -15,16 +15,15 @@ from transformer_norms.config import saved
 from transformer_norms.config.finding import find_study
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.config.tree import flat as flatten
-from transformer_norms.errors import ConfigError
-from transformer_norms.files import plain_file, read_json
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import value_at
+from transformer_norms.reading import is_there, read_json, read_yaml
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
 
 Row = dict[str, Any]
-_TOKENIZER, _METRICS = 1 << 26, 1 << 29  # bytes
 # The keys of a config that are read by name, besides its identity.
 _READ = (
     "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
@@ -117,12 +116,7 @@ class SavedRun:
     def metrics(self) -> list[Row]:
         """Returns the rows of metrics.jsonl, which may be absent."""
         file = self.folder / "metrics.jsonl"
-        if not file.exists():
-            return []
-        try:
-            return read_metrics(plain_file(file, _METRICS))
-        except (OSError, ValueError) as error:
-            raise ConfigError(" ".join(str(error).split())) from None
+        return read_metrics(file) if is_there(file) else []
 
 
 def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
@@ -185,18 +179,14 @@ def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:
 
 def read_tokenizer(folder: Path) -> Any:
     """Returns the values of tokenizer.json. Raises ConfigError if they cannot be read."""
-    file = folder / "tokenizer.json"
-    try:
-        return read_json(plain_file(file, _TOKENIZER), _TOKENIZER)
-    except (OSError, ValueError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
+    return read_json(folder / "tokenizer.json")
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
     """Returns the values of a config.yaml of any version of the project, and whether they had to be
     translated. It takes a tenth of the time of `saved.read_saved`, which validates as well."""
+    content = read_yaml(path, saved.LONGEST)
     try:
-        content = saved.parse_yaml(plain_file(path, saved.LONGEST).read_bytes())
         today = saved.in_todays_form(content)
         config = saved.resolved_values(today)
         for key in _READ:
@@ -209,8 +199,6 @@ def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
             chosen_value(config["chosen"], key)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if str(path) not in str(error) else error) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: is no run's config: {error}") from None
+    except saved.NO_CONFIG as error:
+        raise ConfigError(f"{path}: is no run's config: {describe_error(error)}") from None
     return config, saved.is_translated(content)

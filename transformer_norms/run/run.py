@@ -23,11 +23,13 @@ from transformer_norms.files import preflight, remove_leftovers, storage, write_
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
+from transformer_norms.reading import read_bytes
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import differing_names
+from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
@@ -246,7 +248,7 @@ class Run:
             write_bytes(self.folder / "config.yaml", to_yaml(self.config).encode())
             write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
             if self.plan.origin:
-                rows = (self.plan.origin / "metrics.jsonl").read_bytes()
+                rows = read_bytes(self.plan.origin / "metrics.jsonl", LONGEST)
                 write_bytes(self.folder / "metrics.jsonl", rows)
         summary.write(self.folder)
 

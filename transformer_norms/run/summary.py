@@ -1,19 +1,17 @@
 """summary.json: one schema for the run that writes it and for all readers."""
 
-import json
 from dataclasses import asdict, field
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.errors import ConfigError
-from transformer_norms.files import plain_file, read_json, write_json
+from transformer_norms.files import write_json
 from transformer_norms.kinds import LARGEST
 from transformer_norms.names import current_names
+from transformer_norms.reading import is_there, read_typed
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"
@@ -24,7 +22,6 @@ Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
 _LIMIT = 1 << 22  # bytes
 # A file of another version of the project may have keys that this one does not know.
 _RECORDED = ConfigDict(extra="ignore", strict=True)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, config=_RECORDED, kw_only=True)
@@ -145,29 +142,4 @@ def read_summary(folder: Path) -> Summary | None:
     Raises ConfigError, one line that names the file, if the file is damaged.
     """
     file = folder / FILE
-    return read_typed(file, Summary, _LIMIT) if file.exists() or file.is_symlink() else None
-
-
-def read_typed(file: Path, kind: type[T], limit: int) -> T:
-    """Returns the JSON value of `file`, of at most `limit` bytes, checked against its schema.
-
-    Raises ConfigError, one line that names the file and the key.
-    """
-    try:
-        text = json.dumps(read_json(plain_file(file, limit), limit))
-        value: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
-        return value
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{file}: {where}: {first['msg'].lower()}") from None
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(text if str(file) in text else f"{file}: {text}") from None
-
-
-@cache
-def _adapter(kind: type) -> Any:
-    return TypeAdapter(kind)
+    return read_typed(file, Summary, _LIMIT) if is_there(file) else None

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from transformer_norms.files import read_json, write_json
+from transformer_norms.files import write_json
 from transformer_norms.names import AXES, current_names, former_names
+from transformer_norms.reading import is_there, read_json, read_typed
 from transformer_norms.run.folder import attempts
-from transformer_norms.run.summary import read_typed
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
@@ -23,7 +23,6 @@ Values = Annotated[
 ]  # such as {"placement": "pre", "optimizer.lr": 0.003}
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-_LIMIT = 1 << 26  # bytes
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -124,7 +123,7 @@ class SweepRecord:
         """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
         path = path_of(study, self.name)
         value = {"schema": 1, **asdict(self)}
-        if not path.is_file() or read_json(path) != json.loads(json.dumps(value)):
+        if not is_there(path) or read_json(path) != json.loads(json.dumps(value)):
             study.mkdir(parents=True, exist_ok=True)
             write_json(path, value)
         return path
@@ -136,7 +135,7 @@ def path_of(study: Path, name: str) -> Path:
 
 def read_record(path: Path) -> SweepRecord:
     """Returns the sweep in a file. Raises ConfigError if the file holds no sweep."""
-    return read_typed(path, SweepRecord, _LIMIT)
+    return read_typed(path, SweepRecord)
 
 
 def label(variant: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ It reads the run folders, as anybody could. So it shows the runs of any launcher
 another command that works on the same study.
 """
 
-import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +16,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
+from transformer_norms.reading import open_file
+from transformer_norms.run.metrics import parse_row
 from transformer_norms.run.summary import ENDED, read_summary
 from transformer_norms.sweep.planning import Job, state_of
 
@@ -195,14 +198,14 @@ def _loss_text(row: Row) -> str:
 def last_loss(file: Path) -> dict[str, Any] | None:
     """The last whole row with a loss of a metrics file, without reading far back."""
     try:
-        with open(file, "rb") as stream:
-            stream.seek(max(0, file.stat().st_size - _TAIL))
-            lines = stream.read().splitlines()
-    except OSError:
+        with open_file(file) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
+            lines = stream.read(_TAIL).splitlines()
+    except (OSError, ConfigError):
         return None
     for line in reversed(lines):
         with suppress(ValueError):  # a line that is cut, at either end
-            row = json.loads(line)
-            if {"step", "train/loss"} <= row.keys():
+            row = parse_row(line, str(file))
+            if "train/loss" in row:
                 return row
     return None

@@ -5,7 +5,6 @@ and shares the study's runs with the other pilots. The command that is typed tra
 submits the pilots, says how far they are, and ends in the report once they have trained all runs.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.files import write_json
 from transformer_norms.locks import wait_for_lock
+from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import read_summary
 from transformer_norms.sweep.drive import run_sweep
@@ -82,8 +82,8 @@ class Pilots:
         missing = count(sum(not job.ended for job in self.jobs), "run")
         logs = f"their logs are in {path_text(folder)}"
         with wait_for_lock(folder):  # one command at a time submits
-            if self.record.is_file():
-                before = Submission(**json.loads(self.record.read_text()))
+            if is_there(self.record):
+                before = read_typed(self.record, Submission)
                 if states := pilot_states(before.job):
                     self.say(f"slurm: job {before.job}: {_text(states)}; not ended: {self._text()}")
                     return before

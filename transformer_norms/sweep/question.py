@@ -7,11 +7,8 @@ from dataclasses import field, replace
 from typing import Annotated, Any
 
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
-from yaml import YAMLError
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
@@ -20,6 +17,7 @@ from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
+from transformer_norms.reading import read_yaml
 from transformer_norms.run.sweep_record import EFFECT, Values, baseline_of, names_of
 from transformer_norms.sweep.grid import (
     MOST_RUNS,
@@ -173,12 +171,12 @@ def read_question(name: str, plugins: str = "none") -> Question:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", name):
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
     try:
-        content = OmegaConf.to_container(OmegaConf.load(files[name]))
+        content = read_yaml(files[name].resolve(), values_only=False)
         if not isinstance(content, dict):
             raise ConfigError("a list is not allowed; it should be keys")
         keys = {str(key): value for key, value in content.items()}
         question = Question(**check("", keys, Question))
-    except (ValueError, OSError, OmegaConfBaseException, YAMLError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
     for text in question.contrasts:

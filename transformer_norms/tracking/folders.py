@@ -1,6 +1,5 @@
 """Reads run folders and reports for W&B: names to group by, rows, totals, pictures."""
 
-import json
 import os
 import re
 import shlex
@@ -15,11 +14,11 @@ from typing import Any
 import wandb
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import read_json
 from transformer_norms.manifest import MANIFEST, seal_without
+from transformer_norms.reading import is_there, open_file, read_json, read_text
 from transformer_norms.run.failure import failure
 from transformer_norms.run.identity import digest
-from transformer_norms.run.metrics import read_metrics
+from transformer_norms.run.metrics import parse_row, read_metrics
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
@@ -111,7 +110,7 @@ class RunView(View):
         if self._file is None or anew:
             if not self.metrics.is_file():
                 return iter(())
-            self._file = open(self.metrics, "rb")  # noqa: SIM115
+            self._file = open_file(self.metrics)
         elif not os.path.samestat(os.fstat(self._file.fileno()), self.metrics.stat()):
             return None
         return self._read_rows()
@@ -119,7 +118,7 @@ class RunView(View):
     def _read_rows(self) -> Iterator[dict[str, Any]]:
         """Yields each whole line without nulls, which stand for numbers that are not finite."""
         while (line := self._file.readline()).endswith(b"\n"):
-            row = json.loads(line)
+            row = parse_row(line, str(self.metrics))
             yield {k: v for k, v in row.items() if v is not None and k != "nonfinite"}
         self._file.seek(-len(line), os.SEEK_CUR)
 
@@ -127,8 +126,8 @@ class RunView(View):
         if not SavedRun(self.folder).ended:
             return {}
         pages = {"view/probes": draw_probes(read_metrics(self.metrics))}
-        with suppress(FileNotFoundError):
-            pages["view/curve"] = self.curve.read_text(encoding="utf-8")
+        if is_there(self.curve):
+            pages["view/curve"] = read_text(self.curve)
         # W&B shows a drawing as a page, without the head of an XML file; its images are pixels.
         return {key: _page("".join(svg.partition("<svg")[1:])) for key, svg in pages.items() if svg}
 
@@ -153,7 +152,7 @@ class ReportView(View):
 
     def pictures(self) -> dict[str, Any]:
         page, curves = self.files
-        pictures = {"view/report": _page(page.read_text(encoding="utf-8"))}
+        pictures = {"view/report": _page(read_text(page))}
         if curves.is_file():
             pictures["view/curves"] = wandb.Image(str(curves))
         return pictures

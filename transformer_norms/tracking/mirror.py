@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from transformer_norms import processes
+from transformer_norms.reading import read_yaml
 
 _EXIT_SECONDS = 5.0
 _LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
@@ -54,8 +55,6 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
     every run that this process shows."""
     if not processes.has_agent(environment):
         return {}
-    import yaml
-
     agent: dict[str, Any] = {
         "run_id": environment.pop("WANDB_RUN_ID"),
         "sweep_id": environment.pop("WANDB_SWEEP_ID"),
@@ -63,7 +62,7 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
         "entity": environment.get("WANDB_ENTITY"),
     }
     if file := environment.pop("WANDB_SWEEP_PARAM_PATH", None):
-        parameters = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        parameters = read_yaml(Path(file).resolve(), values_only=False)
         agent["parameters"] = {
             key: about["value"] for key, about in parameters.items() if isinstance(about, dict)
         }

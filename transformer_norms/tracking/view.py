@@ -17,9 +17,11 @@ from typing import Any, ClassVar
 
 import wandb
 
-from transformer_norms.errors import describe_error
-from transformer_norms.files import read_json, write_json
+from transformer_norms.errors import ConfigError, describe_error
+from transformer_norms.files import write_json
 from transformer_norms.locks import Lock, take_lock
+from transformer_norms.reading import read_bytes, read_json
+from transformer_norms.run.metrics import LONGEST
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
@@ -120,8 +122,9 @@ class View(ABC):
             file.touch()
             self._lock = take_lock(file)
             if self._lock is not None:
-                with suppress(OSError, ValueError):
-                    self.state = read_json(self._record)
+                with suppress(ConfigError):
+                    state = read_json(self._record)
+                    self.state = state if isinstance(state, dict) else self.state
                 self.kept = self.state.get("kept", {}) | self.kept
         return self._lock is not None
 
@@ -137,7 +140,7 @@ class View(ABC):
         digest = hashlib.sha256(json.dumps(shown, default=str).encode())
         for file in self.files:
             if file.is_file():
-                digest.update(file.name.encode() + file.read_bytes())
+                digest.update(file.name.encode() + read_bytes(file, LONGEST))
         return digest.hexdigest()
 
     def _is_complete(self, fingerprint: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.accelerators import peak_of
+from transformer_norms.training.accelerators import peak_of
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.trainer import Trainer
 

@@ -6,7 +6,6 @@ change a text before it is encoded; then the tokens spell another text, which th
 corpus says. Only documents have an end; a beginning is never put before a text.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -35,6 +34,7 @@ from transformer_norms.files import sha256
 from transformer_norms.kinds import Text
 from transformer_norms.names import unknown
 from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.reading import parse_json, read_text
 
 # The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
 # byte: no text spells it.
@@ -54,7 +54,7 @@ class FileTokenizer(Tokenizer):
 
         try:
             self.theirs = Theirs.from_str(text)
-            content = json.loads(text)
+            content = parse_json(text.encode(), "its json")
         except Exception as error:  # the library raises nothing narrower
             raise refusal(f"the tokenizers library cannot read it ({error})") from None
         self.theirs.encode_special_tokens = True
@@ -150,7 +150,7 @@ LOADERS["file"] = load_file_tokenizer
 
 def _with_end(theirs_json: str, end: str, separated: bool) -> FileTokenizer:
     """The tokenizer of a tokenizer.json. `end` is the word that ends a document, or auto."""
-    content = json.loads(theirs_json)
+    content = parse_json(theirs_json.encode(), "its json")
     special = {token["content"]: token["id"] for token in content.get("added_tokens") or ()
                if token["special"]}  # fmt: skip
     if end != "auto" and end not in special:
@@ -173,7 +173,8 @@ class TokenizerFile:
 
     def __init__(self, *, path: Text, end: Text) -> None:
         file = Path(path).expanduser()
-        self.file = file / "tokenizer.json" if file.is_dir() else file
+        file = file / "tokenizer.json" if file.is_dir() else file
+        self.file = file.resolve()  # the user has named it, also where it is a link
         self.path, self.end = path, end
 
     def identity(self) -> dict:
@@ -189,8 +190,8 @@ class TokenizerFile:
         self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
         try:
-            text = self.file.read_text(encoding="utf-8")
-            content = json.loads(text)
+            text = read_text(self.file)
+            content = parse_json(text.encode(), str(self.file))
             if isinstance(content, dict) and content.get("schema") == SCHEMA:
                 return _ours(load_tokenizer(content), separated)
             return _with_end(text, self.end, separated)

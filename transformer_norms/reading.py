@@ -1,0 +1,268 @@
+"""Reads files that anybody may have written: the only way into a run, a study, a cache, a manifest.
+
+A file is opened once, and what was opened is asked whether it is a plain file of bounded size. No
+link is followed, and no pipe is waited for. Depth and digits are bounded before values are built.
+Whatever else is there raises ConfigError, one line that begins with the file's name.
+"""
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections import Counter
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformer_norms.errors import ConfigError
+
+LONGEST = 1 << 26  # bytes of a file that the caller knows nothing else about
+_DEEPEST, _DEEPEST_YAML = 40, 20
+_DIGITS = 40  # of a number: more cost a quadratic time to read, and overflow a float
+_BYTES_EACH = 16  # for each value that a file of the longest length may hold: bounds the memory
+_MOST_NODES = 1 << 16  # of a YAML file, each alias counted as all that it repeats
+T = TypeVar("T")
+
+
+# ------------------------------------------------------------------------------------------- bytes
+
+
+def open_file(path: Path, limit: int | None = None) -> BufferedReader:
+    """Opens a plain file for reading, at most `limit` bytes long.
+
+    `path` may lead through links that the user has named. Its last part must be no link.
+    """
+    # A pipe without a writer would block, and a terminal could become that of this process.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise ConfigError(f"{path}: {_reason(error)}") from None
+    except ValueError:  # a NUL
+        raise ConfigError(f"{str(path)!r}: is no path") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{path}: is no file, but {_kind(status.st_mode)}")
+        if limit is not None and status.st_size > limit:
+            raise ConfigError(f"{path}: is longer than {limit} bytes; no file of a run is")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path, limit: int = LONGEST) -> bytes:
+    """Returns the content of a plain file, as long as it was when it was opened."""
+    with open_file(path, limit) as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise ConfigError(f"{path}: {_reason(error)}") from None
+
+
+def read_text(path: Path, limit: int = LONGEST) -> str:
+    return _decode(read_bytes(path, limit), str(path))
+
+
+def is_there(path: Path) -> bool:
+    """Whether the name is taken, also by what is no file: a link that leads nowhere, a pipe."""
+    return os.path.lexists(path)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "is a link; name what it leads to"
+    if error.errno == errno.ENXIO:
+        return "is no file, but a socket"
+    return error.strerror or "cannot be read"
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def _decode(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: cannot be read as UTF-8: {error}") from None
+
+
+# -------------------------------------------------------------------------------------------- JSON
+
+
+def read_json(path: Path, limit: int = LONGEST) -> Any:
+    return parse_json(read_bytes(path, limit), str(path), limit)
+
+
+def parse_json(data: bytes, name: str, limit: int = LONGEST) -> Any:
+    """Returns the value of a JSON text. NaN and Infinity are no JSON. Of a key that stands twice in
+    an object, the last one counts."""
+    try:
+        text = data.decode("utf-8")
+        _check_depth(data)
+        if sum(map(data.count, (b",", b"[", b"{"))) * _BYTES_EACH > limit:
+            raise ValueError("it holds too many values")
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: not readable as JSON: {error}") from None
+
+
+def read_typed(path: Path, kind: type[T], limit: int = LONGEST) -> T:
+    """Returns the JSON value of a file, checked against the schema of a pydantic dataclass."""
+    from pydantic import ValidationError
+
+    data = read_bytes(path, limit)
+    parse_json(data, str(path), limit)  # refuses more than pydantic's own parser does
+    try:
+        value: T = _adapter(kind).validate_json(data)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        text = " ".join(f"{where}: {first['msg'].lower()}".split())
+        raise ConfigError(f"{path}: {text}") from None
+    return value
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _check_depth(data: bytes) -> None:
+    """Raises ValueError for brackets that are nested too deeply or are not closed. Strings and
+    everything but brackets are left out, then the innermost pairs are, a level at a time."""
+    if data.count(b"[") + data.count(b"{") <= _DEEPEST:
+        return
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_BRACKETS, _NO_MARKS)
+    marks = b"".join(marks.replace(b'""', b"").split(b'"')[::2])
+    for _ in range(_DEEPEST):
+        if not marks or b"[" * (_DEEPEST + 1) in marks:
+            break
+        marks = marks.replace(b"[]", b"")
+    if marks:
+        raise ValueError(f"brackets are nested more than {_DEEPEST} deep, or are not closed")
+
+
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
+
+
+def _whole(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    if len(text) > 2 * _DIGITS or math.isinf(value := float(text)):
+        raise ValueError(f"{text[:_DIGITS]} is no number that a run writes")
+    return value
+
+
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_constant=_constant)
+
+
+# -------------------------------------------------------------------------------------------- YAML
+
+
+def read_yaml(path: Path, limit: int = LONGEST, values_only: bool = True) -> Any:
+    return parse_yaml(read_bytes(path, limit), str(path), values_only)
+
+
+def parse_yaml(data: bytes, name: str, values_only: bool = True) -> Any:
+    """Returns the values of a YAML text, with OmegaConf's rules for numbers: 1e-5 is a float.
+
+    `values_only` is for a saved config, which no person writes: it has no aliases and no `${`.
+    Without it, as for a sweep's file, aliases may repeat what stands once, and a text that expands
+    without end is refused. There are tags in neither.
+    """
+    import yaml
+
+    text = _decode(data, name)
+    try:
+        _check_events(text, values_only)
+        loader = _loader()(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{name}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+@cache
+def _loader() -> Any:
+    """PyYAML's safe loader, in C where it can be. No key stands twice in a mapping."""
+    import yaml
+    from omegaconf._utils import get_yaml_loader
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for key, number in keys.items():
+                if number > 1:
+                    raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
+            return super().construct_mapping(node, deep=deep)
+
+    return Loader
+
+
+def _check_events(text: str, values_only: bool) -> None:
+    """Looks at the events, before anything is built from them; ConfigError."""
+    import yaml
+
+    sizes: dict[str, int] = {}  # of what has an anchor, in nodes
+    above: list[tuple[str | None, int]] = []  # the open collections, and what there was before each
+    size = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        anchor = getattr(event, "anchor", None)
+        if anchor and values_only:
+            raise ConfigError("a saved config holds no anchors or aliases")
+        if tag := getattr(event, "tag", None):
+            raise ConfigError(f"a config holds no tags, and there is {tag!r}")
+        if isinstance(event, yaml.AliasEvent):
+            # Of a collection that is still open, it would be its own part.
+            size += sizes.get(anchor or "", _MOST_NODES)
+        elif isinstance(event, yaml.ScalarEvent):
+            _check_scalar(event, values_only)
+            size += 1
+            sizes |= {anchor: 1} if anchor else {}
+        elif isinstance(event, yaml.CollectionStartEvent):
+            above.append((anchor, size))
+            size += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            sizes |= {anchor: size - before} if anchor else {}
+        if len(above) > _DEEPEST_YAML:
+            raise ConfigError("is nested too deeply")
+        if size > _MOST_NODES:
+            raise ConfigError(f"is more than {_MOST_NODES} values, with what its aliases repeat")
+
+
+# In YAML 1:59:59 is a number, too.
+_LONG = re.compile(rf"[-+]?[0-9][0-9a-fA-Fox_:.]{{{_DIGITS},}}")
+
+
+def _check_scalar(event: Any, values_only: bool) -> None:
+    if event.implicit[0] and _LONG.fullmatch(event.value):
+        raise ConfigError(f"is no YAML: a number of {len(event.value)} digits")
+    if values_only and "${" in event.value:
+        raise ConfigError("a saved config holds no ${...}")
+    if values_only and event.value in ("<<", "???"):
+        raise ConfigError(f"a saved config holds no {event.value}")
