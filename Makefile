@@ -50,10 +50,10 @@ nightly: setup
 
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	@$(BIN)/python -m transformer_norms.catalogue docs/catalogue.md --check
+	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md --check
 
 tables: setup
-	@$(BIN)/python -m transformer_norms.catalogue docs/catalogue.md
+	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md
 	@$(BIN)/python tests/licences.py docs/licences.md
 
 format: setup

@@ -31,7 +31,7 @@ plan
 hf
 analysis
 judge
-commands     cli sample catalogue __init__ __main__ */__main__ analysis/command \
+commands     cli sample __init__ __main__ */__main__ analysis/command \
              analysis/coordinate_check analysis/init_gradients \
              analysis/invariances analysis/norm_removal
 """

@@ -1,7 +1,9 @@
 """The tables of norms and placements in docs/catalogue.md, written from their YAML files.
 
-python -m transformer_norms.catalogue docs/catalogue.md      writes the tables between their marks
-With --check it writes nothing, and exits with 1 if the file holds old tables.
+    python -m transformer_norms.explain.catalogue docs/catalogue.md
+
+writes the tables between their marks. With --check it writes nothing, and exits with 1 if the file
+holds old tables.
 """
 
 import argparse
@@ -20,7 +22,7 @@ Definition = Mapping[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m transformer_norms.catalogue", description=__doc__
+        prog="python -m transformer_norms.explain.catalogue", description=__doc__
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing")
