@@ -15,7 +15,7 @@ SAME_EVERYWHERE = ("__init__", "__main__", "settings")
 # A room may import itself and the rooms above it. Lone files stand behind the name of their room.
 ROOMS = """
 helpers      errors kinds names formula files manifest locks processes progress \
-             reading text_tables
+             reading streams text_tables
 norms
 model
 data

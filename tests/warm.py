@@ -1,5 +1,5 @@
-"""train.py in a process that is forked from one which has imported torch and the package: importing
-them takes longer than a small run. Signals, exit codes and output are those of any process."""
+"""A command in a process that is forked from one which has imported torch and the package, as that
+takes longer than a small run. Signals, exit codes and output are those of any process."""
 
 import multiprocessing
 import os
@@ -32,13 +32,13 @@ def forking():
 
 
 class Command:
-    """A command, with the methods of subprocess.Popen that tests use. It is in a process group of
-    its own, as a terminal would have it."""
+    """train.py, or `program`, with the methods of subprocess.Popen that tests use. It has a process
+    group of its own, as a terminal would have it. `prepare` is called in that process before."""
 
-    def __init__(self, arguments, environment=()):
+    def __init__(self, arguments, environment=(), program="train.py", prepare=None):
         self._folder = tempfile.TemporaryDirectory()
         given = (arguments, os.getcwd(), {**os.environ, **dict(environment)}, self._folder.name)
-        self._process = forking().Process(target=_run, args=given)
+        self._process = forking().Process(target=_run, args=(*given, program, prepare))
         self._process.start()
         self.pid = self._process.pid
 
@@ -62,7 +62,7 @@ class Command:
         self._process.kill()
 
 
-def _run(arguments, here, environment, folder):
+def _run(arguments, here, environment, folder, program, prepare):
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
     os.environ.clear()
@@ -70,6 +70,8 @@ def _run(arguments, here, environment, folder):
     os.chdir(here)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
-    sys.argv = [str(ROOT / "train.py"), *arguments]
+    sys.argv = [str(ROOT / program), *arguments]
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if prepare:
+        prepare()
     runpy.run_path(sys.argv[0], run_name="__main__")

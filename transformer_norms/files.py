@@ -4,9 +4,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from transformer_norms.errors import StorageError
 from transformer_norms.reading import open_file
 
 TEMPORARY = ".tmp-"
+_NO_SPACE = "no space left"
 _STORAGE = {
-    errno.ENOSPC: "no space left",
+    errno.ENOSPC: _NO_SPACE,
     errno.EDQUOT: "quota exceeded",
     errno.EFBIG: "file too large",
     errno.EROFS: "read-only file system",
@@ -28,36 +30,72 @@ _STORAGE = {
 
 def storage_error(path: Path, reason: str, needed: int | None = None) -> StorageError:
     try:
-        free = str(shutil.disk_usage(_existing(path)).free)
+        disk = os.statvfs(_existing(path))
+        free = str(disk.f_bavail * disk.f_frsize)
+        if reason == _NO_SPACE and disk.f_files and not disk.f_favail:
+            reason = "no inodes left, so that the disk takes no file more"
     except OSError:
         free = "unknown"
     wanted = "" if needed is None else f"{needed} bytes needed, "
     return StorageError(f"{path}: {reason} ({wanted}{free} bytes free)")
 
 
+def as_storage_error(
+    error: Exception, path: Path | None = None, needed: int | None = None
+) -> StorageError | None:
+    """Returns the StorageError that says what `error` says, or None if it is not about storage.
+    `path` is by default the file that the error names."""
+    if isinstance(error, StorageError):
+        return error
+    number, name = getattr(error, "errno", None), getattr(error, "filename", None)
+    if told := re.search(r"\(os error (\d+)\)", str(error)):  # by a library in Rust: safetensors
+        number = int(told[1])
+    if number not in _STORAGE:
+        return None
+    if path is None:
+        path = Path(os.fsdecode(name) if isinstance(name, (str, bytes)) else "the disk")
+    return storage_error(path, _STORAGE[number], needed)
+
+
 @contextmanager
 def storage(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turns an OSError that means storage into a StorageError during a `with`; others pass."""
+    """Turns an error that means storage into a StorageError during a `with`; others pass."""
     try:
         yield
-    except StorageError:
-        raise
-    except OSError as error:
-        if error.errno not in _STORAGE:
+    except Exception as error:
+        refusal = as_storage_error(error, path, needed)
+        if refusal is None or refusal is error:
             raise
-        raise storage_error(path, _STORAGE[error.errno], needed) from error
+        raise refusal from error
 
 
-def preflight(folder: Path, needed: int) -> None:
-    """Raises StorageError if `folder`, which need not exist, cannot take `needed` bytes."""
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, unless it is there. Raises StorageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise storage_error(path, "is a file, or lies below one") from None
+    except OSError as error:
+        reason = _STORAGE.get(error.errno or 0, "cannot be made")
+        raise storage_error(path, reason) from error
+
+
+def preflight(folder: Path, needed: int, beside: Mapping[Path, int] | None = None) -> None:
+    """Raises StorageError if `folder`, which need not exist, cannot take `needed` bytes more. Those
+    that the same command will write `beside` it count where they go to the same disk."""
     existing = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"x")
     except OSError as error:
-        raise storage_error(folder, error.strerror or "not writable", needed) from error
+        reason = _STORAGE.get(error.errno or 0, "not writable")
+        raise storage_error(folder, reason, needed) from error
+    disk = existing.stat().st_dev
+    needed += sum(
+        more for place, more in (beside or {}).items() if _existing(place).stat().st_dev == disk
+    )
     if shutil.disk_usage(existing).free < needed:
-        raise storage_error(folder, _STORAGE[errno.ENOSPC], needed)
+        raise storage_error(folder, _NO_SPACE, needed)
 
 
 def _existing(path: Path) -> Path:

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import TEMPORARY, fsync_folder, sha256, storage, write_bytes
+from transformer_norms.files import (
+    TEMPORARY,
+    fsync_folder,
+    make_folder,
+    sha256,
+    storage,
+    write_bytes,
+)
 from transformer_norms.reading import parse_json, read_bytes
 
 MANIFEST = "manifest.json"
@@ -73,7 +80,7 @@ def build_folder(path: Path, needed: int | None = None) -> Iterator[Draft]:
     """
     draft = Draft(path.parent / f"{TEMPORARY}{os.getpid()}-{path.name}")
     with storage(path, needed):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         shutil.rmtree(draft.folder, ignore_errors=True)
         draft.folder.mkdir()
     try:

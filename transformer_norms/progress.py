@@ -44,8 +44,9 @@ def track(tell: Tell, what: str, items: Sequence[Item]) -> Iterator[Item]:
 def say(line: str) -> None:
     """Prints one line for a person: on stderr, without control characters. Of the processes that
     train one run, the first speaks."""
-    if processes.rank() == 0:
-        print(printable(line), file=sys.stderr, flush=True)
+    if processes.rank() == 0 and sys.stderr is not None:  # print(file=None) means stdout
+        with _GONE:
+            print(printable(line), file=sys.stderr, flush=True)
 
 
 class Screen:

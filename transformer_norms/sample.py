@@ -4,14 +4,15 @@ import sys
 from collections.abc import Sequence
 from os.path import expanduser
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import find_run
 
 _EPILOG = """
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs:
   transformer-norms sample rmsnorm-pre --prompt "Once upon" --tokens 50
 
-Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint.
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint,
+4 storage.
 """
 
 
@@ -41,7 +42,7 @@ def _print(arguments: Sequence[str] | None) -> int:
     typed["folder"] = find_run(typed["folder"])  # before torch is imported
     from transformer_norms.commands.sampling import sample
 
-    print(sample(**typed))
+    print_line(sample(**typed))
     return 0
 
 

@@ -22,7 +22,7 @@ _ENDING = """
 Example:
   {prog} {example}
 
-Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 130 Ctrl-C.
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C.
 """
 
 

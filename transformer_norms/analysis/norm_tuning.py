@@ -22,7 +22,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import write_bytes, write_json
+from transformer_norms.files import make_folder, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.run import checkpoint
@@ -218,7 +218,7 @@ class Subject:
 
     def save(self, model: Transformer, folder: Path) -> None:
         """Writes the model without norms into a new folder that `load` and sampling read."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_bytes(folder / "config.yaml", to_yaml(self.normless).encode())
         write_json(folder / "tokenizer.json", tokenizer(self.folder).save())
         tensors = {name: tensor.float() for name, tensor in stored_tensors(model).items()}

@@ -96,8 +96,8 @@ A run is its folder, its config.yaml or a part of its name below ./runs:
   transformer-norms report main
 
 {PROGRAM} --version prints our version and torch's.
-Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 130 Ctrl-C; train and
-judge have more, which their help names."""
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C;
+train and judge have more, which their help names."""
 
 
 def _no_such_command(program: str, name: str, commands: Mapping[str, Command]) -> str:

@@ -17,8 +17,10 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from transformer_norms import processes
-from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.errors import ConfigError, InputError, StorageError
+from transformer_norms.files import as_storage_error
 from transformer_norms.names import nearest, suggestion
+from transformer_norms.streams import guard_streams, refusal_of
 from transformer_norms.text_tables import COLUMNS
 
 PROGRAM = "transformer-norms"
@@ -33,17 +35,29 @@ def run_command(
     A user's error becomes one line on stderr and the exit code of its kind. Ctrl-C prints
     `when_stopped`. An unexpected error is raised.
     """
+    guard_streams()
     try:
+        check_here()
         return body()
     except KeyboardInterrupt:
         print(when_stopped, file=sys.stderr)
         return code_when_stopped
     except Exception as error:
-        code = getattr(error, "exit_code", None)
+        known = as_storage_error(error) or error
+        code = getattr(known, "exit_code", None)
         if code is None:
             raise
-        _print_error(error)
+        _print_error(known)
         return code
+
+
+def check_here() -> None:
+    """Raises StorageError if the current folder is gone: no path below it has a meaning."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        here = os.environ.get("PWD", ".")
+        raise StorageError(f"{here}: the current folder was deleted; change to another") from None
 
 
 def _print_error(error: Exception) -> None:
@@ -56,11 +70,12 @@ def _print_error(error: Exception) -> None:
 
 
 def print_line(text: str) -> None:
-    """Prints to stdout. A reader such as `| head` may have closed it already."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        sys.stderr.close()  # Python would complain about the pipe when it exits
+    """Prints to stdout what a command was asked for. Raises StorageError if the disk below did not
+    take all of it. A reader that has gone, such as `head`, has read enough."""
+    print(text, flush=True)
+    refusal = refusal_of(sys.stdout)
+    if refusal and (lost := as_storage_error(refusal, Path(os.path.realpath("/dev/stdout")))):
+        raise lost
 
 
 def version_text() -> str:

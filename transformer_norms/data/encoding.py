@@ -36,6 +36,7 @@ from transformer_norms.data.token_cache import (
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.manifest import DamagedError, build_folder, verify_folder
+from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
 STRETCH = 512  # bytes of ids
@@ -260,6 +261,7 @@ def _result(future: Any) -> Any:
 
 
 def _prepare_worker() -> None:
+    guard_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

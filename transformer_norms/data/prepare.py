@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,6 +39,8 @@ from transformer_norms.files import preflight
 from transformer_norms.manifest import DamagedError, Draft
 from transformer_norms.progress import Say, Tell, tell_nobody
 
+_VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
+
 
 @runtime_checkable
 class TokenizerChoice(Protocol):
@@ -58,13 +60,15 @@ def prepare(
     say: Say,
     tell: Tell = tell_nobody,
     workers: int | None = None,
+    beside: Mapping[Path, int] | None = None,
 ) -> Tokens:
     """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 
     `tell` is called often while encoding, and while waiting for another process. If it raises an
     exception, the preparation ends. A corpus that fits into memory leaves no trace then; a larger
     one is encoded by `workers` processes, one a core if it is None, and goes on later from the
-    slices that are done. The tokens do not depend on `workers`.
+    slices that are done. The tokens do not depend on `workers`. There has to be space on the disk
+    for what the same command will write `beside` them, too.
     """
     content = {
         "corpus": identity_of(corpus),
@@ -77,7 +81,10 @@ def prepare(
 
     def build(draft: Draft) -> None:
         folder = workplace("tokens", key)
-        Preparation(corpus, tokenizer, content, folder, workers or _cores(), say, tell).write(draft)
+        preparation = Preparation(
+            corpus, tokenizer, content, folder, workers or _cores(), say, tell, beside
+        )
+        preparation.write(draft)
 
     return open_or_build(
         "tokens",
@@ -120,9 +127,11 @@ class Preparation:
         workers: int,
         say: Say,
         tell: Tell,
+        beside: Mapping[Path, int] | None = None,
     ) -> None:
         self.corpus, self.choice, self.content = corpus, choice, content
         self.folder, self.workers, self.say, self.tell = folder, workers, say, tell
+        self.beside = beside
         self.notes: list[str] = []
 
     def note(self, line: str) -> None:
@@ -133,6 +142,10 @@ class Preparation:
     def write(self, draft: Draft) -> None:
         self.say(f"data: reading {self.content['corpus']['type']}")
         held = hold(self.corpus, self.tell)
+        # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
+        # held tells its ids in a byte later.
+        size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
+        preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
         if split.note:
@@ -209,7 +222,7 @@ class Preparation:
         tokens, size = (int(run.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
         whole = getattr(self.corpus, "size", 0) * tokens * width // max(size, 1)
         stored = sum(file.stat().st_size for file in self.folder.glob("run-*/ids.bin"))
-        preflight(self.folder, 2 * whole - stored)
+        preflight(self.folder, 2 * whole - stored, self.beside)
 
     def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: Joined) -> None:
         """Writes the ids of each part, and what is to be known about them."""

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
-from transformer_norms.errors import InputError
-from transformer_norms.files import TEMPORARY, sha256, storage
+from transformer_norms.errors import InputError, StorageError
+from transformer_norms.files import TEMPORARY, as_storage_error, make_folder, sha256, storage
 from transformer_norms.locks import take_lock, wait_for_lock
 from transformer_norms.manifest import MANIFEST, DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.progress import Say
@@ -32,6 +32,7 @@ _NAMES = r"(train|val|test)\.bin|tokenizer\.json"
 _TWO_BYTES = 2**16  # ids
 _TYPES = "<u2", "<u4"
 _UNFINISHED = ".unfinished"
+_ELSEWHERE = "TRANSFORMER_NORMS_CACHE=FOLDER puts the tokens elsewhere"
 Entry = TypeVar("Entry")
 
 
@@ -72,7 +73,9 @@ def cache_folder() -> Path:
     """$TRANSFORMER_NORMS_CACHE, else $XDG_CACHE_HOME/transformer_norms, else ~/.cache/..."""
     if folder := os.environ.get("TRANSFORMER_NORMS_CACHE"):
         return Path(folder).expanduser().absolute()
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if caches.startswith("~"):
+        raise StorageError(f"{caches}: this user has no home; {_ELSEWHERE}")
     return Path(caches, "transformer_norms").absolute()
 
 
@@ -106,17 +109,22 @@ def open_or_build(
     def announce() -> None:
         say(f"data: another process is preparing the same {kind}; waiting for it")
 
-    with wait_for_lock(_lock_file(root, name), poll, announce):
-        if folder.is_dir():  # another process may have built it meanwhile
-            try:
-                return read(folder)
-            except DamagedError as error:
-                say(f"data: the cached {kind} are damaged ({error}): building them again")
-        _remove_leftovers(root, name)
-        with build_folder(folder) as draft:
-            build(draft)
-        shutil.rmtree(workplace(kind, key), ignore_errors=True)
-        return read(folder)
+    try:
+        with wait_for_lock(_lock_file(root, name), poll, announce):
+            if folder.is_dir():  # another process may have built it meanwhile
+                try:
+                    return read(folder)
+                except DamagedError as error:
+                    say(f"data: the cached {kind} are damaged ({error}): building them again")
+            _remove_leftovers(root, name)
+            with build_folder(folder) as draft:
+                build(draft)
+            shutil.rmtree(workplace(kind, key), ignore_errors=True)
+            return read(folder)
+    except OSError as error:
+        if refusal := as_storage_error(error):
+            raise StorageError(f"{refusal}; {_ELSEWHERE}") from error
+        raise
 
 
 def workplace(kind: str, key: str) -> Path:
@@ -127,8 +135,8 @@ def workplace(kind: str, key: str) -> Path:
 
 def _lock_file(root: Path, name: str) -> Path:
     file = root / f"{name}.lock"
-    with storage(root):
-        root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
+    with storage(file):
         file.touch()
     return file
 

@@ -9,6 +9,7 @@ from typing import Any
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage
 
 _EPILOG = """
 Examples:
@@ -17,7 +18,8 @@ Examples:
   transformer-norms explain RUN     a run's folder, its config.yaml, or a part
                                     of its name below ./runs
 
-Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input.
+Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input,
+4 storage.
 """
 
 
@@ -74,9 +76,11 @@ def _output(typed: argparse.Namespace) -> str:
     if typed.svg:
         from transformer_norms.explain.painting import block_svg
 
+        drawing = f"{block_svg(first.anatomy, alone=True)}\n".encode()
         try:
-            typed.svg.write_text(block_svg(first.anatomy, alone=True) + "\n", encoding="utf-8")
-        except OSError as error:
+            with storage(typed.svg, len(drawing)):
+                typed.svg.write_bytes(drawing)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise ConfigError(f"--svg {typed.svg}: {error.strerror}") from None
     return explanation_text(first)
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     typed = parser.parse_args(arguments)
     try:
-        before = typed.file.read_text()
+        before = typed.file.read_text(encoding="utf-8")
         after = insert_tables(before)
     except (OSError, ValueError) as error:
         print(f"{typed.file}: {error}", file=sys.stderr)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{typed.file}: its tables are old; run: make tables", file=sys.stderr)
         return 1
     if before != after:
-        typed.file.write_text(after)
+        typed.file.write_text(after, encoding="utf-8")
     return 0
 
 
@@ -100,7 +100,10 @@ def _spelling(value: Any) -> str:
 
 
 def _definitions(axis: str) -> dict[str, Definition]:
-    return {name: yaml.safe_load(file.read_text()) for name, file in option_files(axis).items()}
+    return {
+        name: yaml.safe_load(file.read_text(encoding="utf-8"))
+        for name, file in option_files(axis).items()
+    }
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ def listing() -> str:
         files = option_files(axis)
         wide = max(len(name) for name in files)
         for name, file in files.items():
-            description = _description(axis, file.read_text())
+            description = _description(axis, file.read_text(encoding="utf-8"))
             lines += wrap(f"{name:<{wide}}  {description}", "  ", " " * (wide + 4))
     return "\n".join(lines[1:]) + "\n"
 

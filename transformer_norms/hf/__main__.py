@@ -1,6 +1,7 @@
 """Writes a trained run as a folder that transformers loads."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from os.path import expanduser
@@ -9,13 +10,14 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage
 
 _EPILOG = """
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs:
   transformer-norms export rmsnorm-pre exported
 
 The extra `hf` brings transformers. The last line on stdout is JSON. Exit codes:
-0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint.
+0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint, 4 storage.
 """
 
 
@@ -57,8 +59,13 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     spelled = fast_tokenizer(words, model.context)
     for settings in (exported.config, exported.generation_config):
         settings.eos_token_id, settings.pad_token_id = spelled.eos_token_id, spelled.pad_token_id
-    exported.save_pretrained(out)
-    spelled.save_pretrained(out)
+    try:
+        with storage(Path(out)):
+            exported.save_pretrained(out)
+            spelled.save_pretrained(out)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # so that the same command works once there is space
+        raise
     if words.end is None:
         print(
             "tokenizer: the text was one stretch, so eos and pad are no end of a document",

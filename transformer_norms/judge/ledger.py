@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import write_json
+from transformer_norms.files import make_folder, write_json
 from transformer_norms.judge.decision import Decision, Word, decide
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
@@ -146,7 +146,7 @@ def enter_proposal(
     It has seeds of its own, unless it `shares` those from SHARED on. `first` is N if it was typed;
     ConfigError if the ledger was begun with another.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with wait_for_lock(path.parent):  # the file itself is replaced, so its folder is locked
         ledger = read_ledger(path)
         if first is not None and first != ledger.first:

@@ -24,7 +24,8 @@ Examples:
   transformer-norms plan RUN        a run's folder, its config.yaml, or a part
                                     of its name below ./runs
 
-Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input.
+Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input,
+4 storage.
 """
 
 

@@ -1,9 +1,11 @@
-"""The plan of a run before anything is written: its corpus, its identity, its folder."""
+"""The plan of a run before anything is written: its corpus, identity, folder and disk space."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from transformer_norms import processes
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
@@ -12,7 +14,9 @@ from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
+from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import preflight
 from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
@@ -20,17 +24,24 @@ from transformer_norms.run.folder import attempts, choose_folder, files_text, pa
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.training.schedule import SCHEDULES
 
+if TYPE_CHECKING:
+    from torch.nn import Parameter
 
-def prepare_tokens(config: Config, corpus: Corpus | None = None) -> Tokens:
+
+def prepare_tokens(
+    config: Config, corpus: Corpus | None = None, beside: Mapping[Path, int] | None = None
+) -> Tokens:
     """Returns the tokens of a config's corpus, from the cache or built into it.
 
     `.train`, `.val` and `.test` are arrays of ids, which lie on disk. `.tokenizer` encodes and
     decodes, and `.vocab_size` is the number of its ids. `corpus` is by default the config's.
+    `beside` are the bytes that will be written into other folders, and have to fit, too.
     """
     corpus = CORPORA.maker(config.data)() if corpus is None else corpus
     choice, data = TOKENIZERS.maker(config.tokenizer)(), config.data
+    fractions = data.val_fraction, data.test_fraction
     with Live() as live:
-        return prepare(corpus, choice, data.split, data.val_fraction, data.test_fraction, say, live)
+        return prepare(corpus, choice, data.split, *fractions, say, live, beside=beside)
 
 
 class Plan:
@@ -86,10 +97,20 @@ class Plan:
         return [as_typed("plugins", self.config.plugins)]
 
     def tokens(self) -> Tokens:
-        """Returns the corpus as tokens, from the cache or built into it."""
-        tokens = prepare_tokens(self.config, self.corpus)
+        """Returns the corpus as tokens, from the cache or built into it. Raises StorageError where
+        there is no space for the whole run."""
+        vocab_size = expected_vocab_size(self.config.tokenizer) + 1  # an end of documents
+        tokens = prepare_tokens(self.config, self.corpus, self._space(vocab_size))
         tokens.check(self.config.model.context)
+        for folder, needed in self._space(tokens.vocab_size).items():
+            preflight(folder, needed)
         return tokens
+
+    def _space(self, vocab_size: int) -> dict[Path, int]:
+        """Returns the bytes that this process will write into the run's folder."""
+        if processes.rank() > 0:
+            return {}
+        return {self.folder: space_left_to_write(self.folder, self.config, vocab_size)}
 
     def ngrams(self, tokens: Tokens) -> dict[str, Any]:
         """Returns the losses of n-grams that saw as many training tokens as the run will."""
@@ -175,3 +196,62 @@ def _change_of_rate(before: Config, now: Config) -> str:
         f"the {now.choices['schedule']} schedule of {steps} steps has it; a run of {steps} steps "
         "from its start is another run"
     )
+
+
+# The space of a run on its disk.
+
+_MARGIN = 1.1
+_FILE = 4096  # bytes by which a file system rounds up
+_PER_TENSOR = 3 * 256  # bytes in the headers of a checkpoint's files: a weight and two moments
+_ROW, _PROBED, _PROBED_BLOCK = 400, 2000, 2000  # bytes of a line of metrics.jsonl, and of a probe's
+_WORD = 64  # bytes of an entry of a saved vocabulary
+_REST = 1 << 20  # config.yaml, summary.json, curve.svg, each with its draft
+_MIRROR = 8 << 20  # W&B's own files
+
+
+def needed_space(config: Config, vocab_size: int) -> int:
+    """Returns how many bytes the folder of a run holds at most: `keep` checkpoints and the one that
+    is being written, the metrics and their copy at a resume, and small files."""
+    keys = config.trainer
+    checkpoint = _checkpoint_size(config, vocab_size)
+    probes = 1 + (keys.steps // keys.probe_every if keys.probe_every else 0)
+    rows = 2 + keys.steps // keys.log_every
+    rows += keys.steps // keys.eval_every if keys.eval_every else 0
+    metrics = rows * _ROW + probes * (_PROBED + _PROBED_BLOCK * config.model.depth)
+    space = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
+    if config.tracking.type != "none":
+        space += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
+    return space
+
+
+def _checkpoint_size(config: Config, vocab_size: int) -> int:
+    shapes = [parameter.shape for parameter in _parameters(config, vocab_size)]
+    number = 8 if config.trainer.precision == "fp64" else 4
+    weights = 3 * number * sum(shape.numel() for shape in shapes)
+    return int(_MARGIN * weights) + _PER_TENSOR * len(shapes) + 6 * _FILE
+
+
+def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":
+    import torch  # which preparing tokens alone does not need
+
+    from transformer_norms.config.building import undrawn
+
+    try:
+        with torch.device("meta"):
+            return list(undrawn(config, vocab_size).parameters())
+    except Exception:  # a plugin's norm may compute with weights, which have no values there
+        return list(undrawn(config, vocab_size).parameters())
+
+
+def stored_space(folder: Path) -> int:
+    """Returns how many bytes the files of a folder take on the disk."""
+    size = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            size += file.lstat().st_blocks * 512
+    return size
+
+
+def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
+    """Returns how many bytes more a run will write into its folder, which it may have begun."""
+    return max(0, needed_space(config, vocab_size) - stored_space(folder))

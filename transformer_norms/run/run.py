@@ -19,7 +19,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import ConfigError, LostRank, StorageError, describe_error
-from transformer_norms.files import preflight, remove_leftovers, storage, write_bytes, write_json
+from transformer_norms.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
@@ -133,10 +133,7 @@ class Run:
     def _begin(self, holding: ExitStack, tokens: Tokens, data: Data, parameters: int) -> Summary:
         """Locks the folder for as long as `holding` is entered, and writes what a run begins with.
         Returns its summary, which says where another process has ended the run meanwhile."""
-        with storage(self.folder):
-            # Weights and two moments for each kept checkpoint and the one being written.
-            preflight(self.folder, int((self.config.trainer.keep + 1) * parameters * 12 * 1.1))
-            self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         holding.enter_context(hold_run(self.folder))
         before = read_summary(self.folder)
         if before and before.ended:

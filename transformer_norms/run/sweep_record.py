@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from transformer_norms.files import write_json
+from transformer_norms.files import make_folder, write_json
 from transformer_norms.names import AXES, current_names, former_names
 from transformer_norms.reading import is_there, read_json, read_typed
 from transformer_norms.run.folder import attempts
@@ -124,7 +124,7 @@ class SweepRecord:
         path = path_of(study, self.name)
         value = {"schema": 1, **asdict(self)}
         if not is_there(path) or read_json(path) != json.loads(json.dumps(value)):
-            study.mkdir(parents=True, exist_ok=True)
+            make_folder(study)
             write_json(path, value)
         return path
 

@@ -16,6 +16,7 @@ from typing import Any
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
 from transformer_norms.config.compose import check_hydra_keys
 from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.files import make_folder
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.report.findings import Findings
 from transformer_norms.run.sweep_record import (
@@ -315,7 +316,7 @@ class Sweep:
             ),
         )
         study = self.planner.study
-        study.mkdir(parents=True, exist_ok=True)
+        make_folder(study)
         with wait_for_lock(study):  # one command at a time reads and writes the record
             if self.path.is_file():
                 record = self._with_earlier(read_record(self.path), record)

@@ -21,7 +21,7 @@ from typing import Any
 from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.files import write_json
+from transformer_norms.files import make_folder, write_json
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.folder import path_text
@@ -61,7 +61,7 @@ class Pilots:
         the sweep. While pilots have work to do the answer is `preempted`: again later."""
         self.jobs, self.say, self.record = jobs, say, _record_of(jobs[0].folder.parent, name)
         folder = self.record.parent
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with Stopping(say, "this command stops waiting") as stop:
             stop.patient = True
             try:

@@ -21,6 +21,7 @@ from pebble import ProcessExpired, ProcessPool
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.locks import Lock, take_lock
+from transformer_norms.streams import guard_streams
 from transformer_norms.sweep.gpus import Mps, visible_gpus
 from transformer_norms.training.stopping import Stopping
 
@@ -158,6 +159,7 @@ def _run_in_worker(overrides: list[str]) -> dict[str, Any]:
 def _prepare_worker(slots: str, workers: int, gpus: Sequence[str], stopping: Any) -> None:
     """Gives a new worker its share of the machine, before it imports torch."""
     _worker.stopping = stopping
+    guard_streams()
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
     os.setpgrp()
     number = _take_slot(Path(slots), workers)

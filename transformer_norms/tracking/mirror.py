@@ -40,7 +40,9 @@ def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
 
 
 def _login_is_stored(environment: Mapping[str, str]) -> bool:
-    file = environment.get("NETRC") or Path(environment.get("HOME", "~")).expanduser() / ".netrc"
+    # A process of an unknown user has no home, of which Path.expanduser would complain.
+    home = environment.get("HOME", "~")
+    file = environment.get("NETRC") or os.path.expanduser(f"{home}/.netrc")
     url = environment.get("WANDB_BASE_URL")
     try:
         logins = netrc.netrc(file).hosts

@@ -247,7 +247,7 @@ class View(ABC):
     def _note(self, error: Exception, text: str = "") -> str:
         """Writes one line to mirror.log and returns it."""
         line = hide_key(text + describe_error(error))
-        with suppress(OSError), open(self.home / "mirror.log", "a") as log:
+        with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
             log.write(f"{self.name}: {line}\n")
         return line
 

@@ -1,0 +1,79 @@
+"""stdout and stderr that end no work: where a reader leaves, a disk fills up, or a terminal lacks
+letters.
+"""
+
+import codecs
+import io
+import os
+import select
+import sys
+from typing import Any
+
+_SPELLING = "transformer_norms.ascii"
+# Lines and signs keep their width, so that drawings and tables stay straight.
+_ASCII = dict(zip("│─╭╮╰╯┬┴├┤┼►◄⊕…·×−–—≈‘’′“”µ", "|-+++++++++><+~.x---~'''\"\"u", strict=True))
+_ASCII |= {"±": "+-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "δ": "d", "ᵀ": "^T"}
+
+
+def spell(error: UnicodeError) -> tuple[str, int]:
+    r"""Replaces what an encoding lacks: known signs by ASCII, anything else as \u20ac."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    spelled = [_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking]
+    return "".join(spelled), error.end
+
+
+codecs.register_error(_SPELLING, spell)
+
+
+class _Descriptor(io.FileIO):
+    """A file that drops what it cannot pass on. `refusal` is the last error."""
+
+    refusal: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            while (count := super().write(data)) is None:  # a pipe that must not block is full
+                select.select([], [self], [])
+        except OSError as error:
+            self.refusal = error
+            return memoryview(data).nbytes
+        return count
+
+
+def guard_streams() -> None:
+    """Puts streams that raise nothing in the place of stdout and stderr, once a process.
+
+    Streams that somebody else has put there stay. A number below 3 that is closed is opened on
+    nothing: the next file that the process opens would get it, and receive what others print.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _guarded(number, name, stream))
+
+
+def _guarded(number: int, name: str, stream: Any) -> io.TextIOWrapper:
+    if stream is None:  # it was closed when Python started, and the number may be another file's
+        number = os.open(os.devnull, os.O_WRONLY)
+    else:
+        stream.flush()
+    descriptor = _Descriptor(number, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(descriptor),
+        encoding=stream.encoding if stream else "utf-8",
+        errors=_SPELLING,
+        line_buffering=name == "stderr" or descriptor.isatty(),
+        write_through=getattr(stream, "write_through", False),
+    )
+
+
+def refusal_of(stream: Any) -> OSError | None:
+    """Returns why a guarded stream dropped text, if it did."""
+    return getattr(getattr(getattr(stream, "buffer", None), "raw", None), "refusal", None)
