@@ -2,7 +2,7 @@
 
 import sys
 
-from transformer_norms.__main__ import main
+from transformer_norms.__main__ import run_process
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    sys.exit(run_process(["train", *sys.argv[1:]]))

@@ -129,7 +129,7 @@ def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(mps, tmp_path):
     start = f"-d {pipes} {logs} "
     assert begun.startswith(start)
     ignored = int(begun.removeprefix(start), 16)
-    for number in (signal.SIGUSR1, signal.SIGTERM):  # they stop runs, which need it to save
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):  # at which runs save, with it
         assert ignored >> (number - 1) & 1
     assert ended.split()[:2] == [str(pipes), str(logs)]
     assert ended.endswith(" quit")

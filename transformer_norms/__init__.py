@@ -6,10 +6,10 @@ For a training loop of your own there are prepare_tokens, build_batches, build_o
 build_schedulers.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from transformer_norms.config.building import build_batches as build_batches
     from transformer_norms.config.building import build_model as build_model
     from transformer_norms.config.building import build_optimizers as build_optimizers
@@ -51,8 +51,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Each name is imported when it is first used: a wrong config is answered without torch."""
+    import importlib
+
     if name not in _HOMES:
         raise AttributeError(f"module 'transformer_norms' has no attribute '{name}'")
     return getattr(importlib.import_module(f"transformer_norms.{_HOMES[name]}"), name)

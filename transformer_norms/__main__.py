@@ -2,12 +2,23 @@
 
 import os
 import sys
-from collections.abc import Sequence
+
+from transformer_norms import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A signal ends these with the code 75, which says: the same command goes on. Others have nothing to
+# go on with, and end by the signal as any program does.
+STOPPED_WITH_75 = ("train", "data")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command that the arguments name and returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+def main(arguments: "Sequence[str] | None" = None) -> int:
+    """Runs the command that the arguments name and returns its exit code. Without arguments, it
+    runs the command of this process."""
+    if arguments is None:
+        return run_process(sys.argv[1:])
     try:
         if "_ARGCOMPLETE" in os.environ:  # a shell asks what the typed line may go on with
             from transformer_norms.commands.completion import answer_shell
@@ -15,10 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             answer_shell()
         from transformer_norms.commands.dispatch import run
 
-        return run(arguments)
+        return run(list(arguments))
     except KeyboardInterrupt:  # while Python was importing
-        print("stopped before it had begun; the same command starts it again", file=sys.stderr)
-        return 75
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def run_process(arguments: "Sequence[str]") -> int:
+    """Runs the command for which this process was started. Signals are answered from here on, to
+    its end."""
+    if arguments and arguments[0] in STOPPED_WITH_75:
+        processes.watch_command()
+    try:
+        return main(arguments)
+    finally:
+        processes.leave_if_asked()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from transformer_norms import processes
 from transformer_norms.data.slices import Work
 from transformer_norms.data.split import Placed
 from transformer_norms.data.token_cache import (
@@ -226,7 +227,10 @@ class Workers:
             from pebble import ProcessPool
 
             spawn = multiprocessing.get_context("spawn")
-            self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
+            processes.start_tracker()
+            with processes.withheld():
+                self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
+                self.pool.active  # noqa: B018  starts processes, and the thread that starts others
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
@@ -262,7 +266,7 @@ def _result(future: Any) -> Any:
 
 def _prepare_worker() -> None:
     guard_streams()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all
+    processes.let_through(signal.SIGTERM)  # by which the pool ends it; the others are its parent's
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -76,14 +76,18 @@ def train(
         return summary.values() | folder
     if not weights_only and (line := machine.days_line([config], 1)):
         say(line)
-    with Stopping() as stopping:
-        try:
+    stopping = Stopping()
+    try:
+        with stopping:
             return Run(plan, weights_only).train(stopping, follow, finish).values() | folder
-        except Preempted as signal:
-            say(f"stopped by {signal} before the first step; the same command starts it again")
-            summary = read_summary(plan.folder)
-            known = summary.values() if summary else {"step": 0, "val_loss": None}
-            return {**known, "status": "preempted", **folder}
+    except Preempted:
+        pass
+    except Exception:  # Ctrl-C has ended a process beside this one, for example
+        if stopping.patient or not stopping.asked:
+            raise
+    summary = read_summary(plan.folder)
+    known = summary.values() if summary else {"step": 0, "val_loss": None}
+    return {**known, "status": "preempted", **folder}
 
 
 class Run:
@@ -277,7 +281,7 @@ class Run:
             say(f"warning: {line}")
         stopping.patient = True
         if self.ranks.stop(stopping.asked):
-            raise Preempted("a signal")
+            raise Preempted
         results: dict[str, Any] = {"status": self._fit(tokens, record, stopping, live)}
         trainer = self.trainer
         results["peak_memory"] = machine.peak_memory(keys.device)

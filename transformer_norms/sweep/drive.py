@@ -111,7 +111,7 @@ class Sweep:
             except Preempted:
                 self.jobs, self.stopped = first, True
                 return
-            self.stopping.patient = True
+            self.stopping.patient = self.stopping.saves = True
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)

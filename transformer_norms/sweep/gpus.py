@@ -10,7 +10,7 @@ _CONTROL = "nvidia-cuda-mps-control"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 # The signals that ask a job to save its runs reach all of its processes. The daemon has to outlive
 # the runs, so it is started without these signals.
-_START = f"trap '' TERM USR1; exec {_CONTROL} -d"
+_START = f"trap '' TERM USR1 HUP; exec {_CONTROL} -d"
 
 
 def visible_gpus(gpus: int, renumbered: bool = False) -> list[str]:

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from transformer_norms import processes
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.locks import Lock, take_lock
@@ -52,7 +52,7 @@ class Pool:
     def run(self, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
         with Stopping(what="the runs stop") as stop:
-            stop.patient = True
+            stop.patient = stop.saves = True
             return self._run(jobs, stop)
 
     def _run(self, jobs: Sequence[Sequence[str]], stop: Stopping) -> list[dict[str, Any]]:
@@ -89,17 +89,19 @@ class Pool:
     def _open(self) -> None:
         # A forked worker would inherit torch's locks without the threads that release them.
         spawn = multiprocessing.get_context("spawn")
-        _start_tracker()
+        processes.start_tracker()  # without the signals withheld: it unblocks some
         self.stopping = spawn.Event()
         self.slots = tempfile.TemporaryDirectory(prefix="transformer_norms-")
         self.mps = Mps(Path(self.slots.name)) if self.share else None
         names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
-        self.processes = ProcessPool(
-            max_workers=self.workers,
-            initializer=_prepare_worker,
-            initargs=(self.slots.name, self.workers, names, self.stopping),
-            context=spawn,
-        )
+        with processes.withheld():
+            self.processes = ProcessPool(
+                max_workers=self.workers,
+                initializer=_prepare_worker,
+                initargs=(self.slots.name, self.workers, names, self.stopping),
+                context=spawn,
+            )
+            self.processes.active  # noqa: B018  starts workers, and the thread that starts others
 
     def _schedule(self, job: Sequence[str]) -> Any:
         from transformer_norms.run.machine import cores
@@ -110,20 +112,14 @@ class Pool:
         return self.processes.schedule(_run_in_worker, args=[job])
 
 
-def _start_tracker() -> None:
-    """Starts the process that tracks what Python's workers share, so that SIGUSR1 does not end it.
-    Slurm sends that signal to all processes of a job, and the workers are to save their runs."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _read_answer(future: Any) -> dict[str, Any]:
     try:
         return dict(future.result())
     except ProcessExpired as error:
         names = {number.value: number.name for number in signal.Signals}
         code = error.exitcode
+        if code == processes.AGAIN:  # a signal came before its run had anything to save
+            return {"status": "preempted"}
         cause = (
             f"ended with code {code}"
             if code >= 0
@@ -162,6 +158,8 @@ def _prepare_worker(slots: str, workers: int, gpus: Sequence[str], stopping: Any
     guard_streams()
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
     os.setpgrp()
+    processes.watch_command(speaks=False)
+    processes.let_through()
     number = _take_slot(Path(slots), workers)
     _take_cores(number, workers)
     _take_gpu(number, gpus)

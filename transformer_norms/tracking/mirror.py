@@ -116,14 +116,15 @@ def _start(mode: str) -> subprocess.Popen[bytes]:
     environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment,
-    )
+    with processes.withheld():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
     assert process.stdin is not None
     # If the pipe is full, a name is lost, which `sync` repairs; a blocked trainer is worse.
     os.set_blocking(process.stdin.fileno(), False)
@@ -138,6 +139,7 @@ def follow_stdin(mode: str) -> None:
         os.nice(10)
     parent, ended = os.getppid(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    processes.let_through(signal.SIGTERM)  # the others are its parent's, and end it with the pipe
     kept = take_agent(os.environ)
     views: dict[bytes, View] = {}
     unread = b""

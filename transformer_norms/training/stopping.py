@@ -1,23 +1,20 @@
-"""Signals that ask a run to stop: after the micro-batch that is being computed, with a checkpoint
-of the last whole step."""
+"""Runs that are asked to stop: after the micro-batch that is being computed, with a checkpoint of
+the last whole step."""
 
-import os
 import signal
 import threading
-import time
 from types import FrameType
 from typing import Any
 
 from transformer_norms import processes
 from transformer_norms.progress import Say, say
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-ONE_WISH = 10.0  # seconds
-PREEMPTED = 75  # the exit code that says: run the same command again
+PREEMPTED = processes.AGAIN
 
 
-class Preempted(Exception):
-    """A signal came before training had anything to save."""
+class Preempted(BaseException):
+    """A signal came before training had anything to save. Like KeyboardInterrupt, it is none of the
+    errors that data or a library may raise, and passes whatever handles those."""
 
 
 class Interrupted(Exception):
@@ -25,23 +22,28 @@ class Interrupted(Exception):
 
 
 class Stopping:
-    """While entered, SIGTERM, SIGINT and SIGUSR1 set `asked`, or raise Preempted until `patient` is
-    set. A second signal ends the process at once: what is on disk verifies at any time. Under
-    torchrun it does so after ONE_WISH seconds, because torchrun passes on what all have received.
+    """While entered, a signal sets `asked`, or raises Preempted until `patient` is set. `saves`
+    says whether there is something to save, for which the process of a command waits.
 
     `say` prints at once that a signal has come. Inside a sweep's, it is the sweep's that speaks.
+    Raises Preempted on entry where a signal has come to the Stopping round it.
     """
 
     def __init__(self, say: Say = say, what: str = "this run stops") -> None:
-        self.say, self.what = say, what
+        self._say, self.what = say, what
         self.asked = False
-        self.asked_at = 0.0
-        self.patient = False
+        self.patient = self.saves = False
+        self._raised = False
+        self._watch: processes.Watch | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            handled = processes.handled()
+            if any(getattr(processes.work_of(number), "asked", False) for number in handled):
+                raise Preempted
+            self._watch = processes.watch_work()
+            self._before = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,24 +52,41 @@ class Stopping:
             outer = getattr(handler, "__self__", None)
             if isinstance(outer, Stopping):  # of the sweep round this run: it was asked as well
                 outer.asked = outer.asked or self.asked
+        if self._watch:
+            processes.forget_watch(self._watch)
+
+    def line(self, name: str) -> str:
+        """Returns the line that says that the signal of this name has come."""
+        what = self._outermost.what
+        if self.patient:
+            return f"{name}: {what} with a checkpoint; once more ends it at once"
+        return f"{name}: {what} before the first step; the same command goes on"
+
+    def say(self, line: str) -> None:
+        self._outermost._say(line)
+
+    @property
+    def _outermost(self) -> "Stopping":
+        outers = [getattr(handler, "__self__", None) for handler in self._before.values()]
+        for outer in outers:
+            if isinstance(outer, Stopping):
+                return outer._outermost
+        return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.asked and processes.launched() and now - self.asked_at < ONE_WISH:
-            return
-        if self.asked:
-            if processes.rank() == 0:
-                os.write(2, b"stopped at once; the same command goes on from the last checkpoint\n")
-            os._exit(PREEMPTED)
-        self.asked, self.asked_at = True, now
-        name = signal.Signals(number).name
-        if not self.patient:
-            raise Preempted(name)
-        outermost = self._outermost(number)
-        # In a thread, since this one may hold the lock of what it was just printing.
-        line = f"{name}: {outermost.what} with a checkpoint; once more ends it at once"
-        threading.Thread(target=outermost.say, args=(line,), daemon=True).start()
+        self.asked = True
+        processes.note_work(self)
+        if not (self.patient or self._raised or _must_not_fail(frame)):
+            self._raised = True  # once: a second one would break what the first one unwinds
+            raise Preempted(signal.Signals(number).name)
 
-    def _outermost(self, number: int) -> "Stopping":
-        outer = getattr(self._before.get(number), "__self__", None)
-        return outer._outermost(number) if isinstance(outer, Stopping) else self
+
+def _must_not_fail(frame: FrameType | None) -> bool:
+    """Whether an exception would be lost here, or leave half a module behind: in an import, and
+    where Python frees an object. `asked` is looked at later, and a command ends in any case."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

@@ -85,6 +85,7 @@ class Trainer:
             measured = self.measure(record, stopping)
             if self._due(self.settings.checkpoint_every):
                 self._save(record)
+            stopping.saves = record.saved != self.step
             if self.step == self.settings.steps or not measured:
                 break
             if self.ranks.stop(stopping.asked):
@@ -96,6 +97,7 @@ class Trainer:
                 reason = self.train_step()
             except Interrupted:
                 break
+            stopping.saves = True
             self.seconds += time.perf_counter() - begun
             if reason is not None:
                 return self._record_divergence(record, reason)
@@ -103,6 +105,7 @@ class Trainer:
                 self._check_finite()
             record.progress(self)
         self._save(record)
+        stopping.saves = False
         if self.step < self.settings.steps or not measured:
             return "preempted"
         reason = self.divergence.end(self.final, self.best)
