@@ -12,6 +12,7 @@ from torch import Tensor
 from transformer_norms import processes
 from transformer_norms.errors import ConfigError, LostRank
 from transformer_norms.progress import say
+from transformer_norms.training.stopping import Preempted
 
 T = TypeVar("T")
 # A backend says one of these of a rank that is gone.
@@ -109,7 +110,7 @@ class Ranks:
         if self.rank == 0:
             try:
                 outcome[0] = work()
-            except Exception as error:
+            except (Exception, Preempted) as error:
                 outcome[1] = error
         with self.together():
             distributed.broadcast_object_list(outcome, src=0)
