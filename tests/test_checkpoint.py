@@ -16,6 +16,7 @@ from transformer_norms.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError
 
+RUN = "0123456789abcdef"
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 PAGE = 4096
 
@@ -35,8 +36,10 @@ def tensors(step: int) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def save(folder: Path, step: int, keep: int = 9) -> Path:
-    extra = {"config": "c0ffee", "chain": f"{step:x}"}
-    return checkpoint.save(folder, step, tensors(step), {"step": step, "best": 1.5}, extra, keep)
+    extra = {"data": "c0ffee", "chain": f"{step:x}"}
+    return checkpoint.save(
+        folder, RUN, step, tensors(step), {"step": step, "best": 1.5}, extra, keep
+    )
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def read(found: checkpoint.Checkpoint, name: str) -> dict[str, torch.Tensor]:
 def fallback(folder: Path) -> str:
     """The one warning, after the older checkpoint was taken instead of the newest."""
     warnings: list[str] = []
-    found = checkpoint.newest(folder, warnings.append)
+    found = checkpoint.newest(folder, RUN, warnings.append)
     assert found is not None
     assert found.step == 100
     assert len(warnings) == 1
@@ -63,12 +66,12 @@ def fallback(folder: Path) -> str:
 
 
 def test_what_loads_is_what_was_saved_bit_by_bit(folder: Path) -> None:
-    found = checkpoint.newest(folder, pytest.fail)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
     assert found is not None
     assert found.step == 200
     assert found.path == folder / "step-00000200"
     assert found.state == {"step": 200, "best": 1.5}
-    assert found.extra == {"config": "c0ffee", "chain": "c8"}
+    assert found.extra == {"data": "c0ffee", "chain": "c8"}
     for name, group in tensors(200).items():
         loaded = read(found, name)
         assert loaded.keys() == group.keys()
@@ -79,7 +82,7 @@ def test_what_loads_is_what_was_saved_bit_by_bit(folder: Path) -> None:
 
 
 def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path / "checkpoints", pytest.fail) is None
+    assert checkpoint.newest(tmp_path / "checkpoints", RUN, pytest.fail) is None
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -139,7 +142,7 @@ def test_a_renamed_step_is_refused(folder: Path, name: str) -> None:
     if name == "step-00000300":
         fallback(folder)
     else:
-        found = checkpoint.newest(folder, pytest.fail)
+        found = checkpoint.newest(folder, RUN, pytest.fail)
         assert found is not None
         assert found.step == 100
 
@@ -150,13 +153,13 @@ def test_when_all_are_bad_it_says_so_and_deletes_nothing(folder: Path) -> None:
     before = sorted(folder.rglob("*"))
     warnings: list[str] = []
     with pytest.raises(NoUsableCheckpoint, match="none of 2 checkpoints"):
-        checkpoint.newest(folder, warnings.append)
+        checkpoint.newest(folder, RUN, warnings.append)
     assert len(warnings) == 2
     assert sorted(folder.rglob("*")) == before
 
 
 def test_bytes_that_change_after_verification_do_not_load(folder: Path) -> None:
-    found = checkpoint.newest(folder, pytest.fail)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
     assert found is not None
     path = found.path / "model.safetensors"
     whole, before = path.read_bytes(), path.stat().st_mtime_ns
@@ -173,7 +176,7 @@ def test_a_tensor_that_is_not_finite_is_named_and_nothing_is_written(
     before = sorted(folder.rglob("*"))
     content = {"model": {"good": torch.zeros(2), "bad.gain": torch.tensor([1.0, bad])}}
     with pytest.raises(NonFiniteError, match="bad.gain"):
-        checkpoint.save(folder, 300, content, {}, {}, keep=1)
+        checkpoint.save(folder, RUN, 300, content, {}, {}, keep=1)
     assert sorted(folder.rglob("*")) == before
 
 
@@ -186,7 +189,7 @@ def test_the_newest_are_kept_and_damaged_ones_of_an_abandoned_future_do_not_coun
     assert _steps(folder) == [200, 250, 300]
     save(folder, 300, keep=2)
     assert _steps(folder) == [250, 300]
-    found = checkpoint.newest(folder, pytest.fail)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
     assert found is not None
     assert found.step == 300
 
@@ -205,7 +208,7 @@ def test_a_step_that_verifies_is_not_written_again(folder: Path) -> None:
 def test_leftovers_are_no_checkpoints_and_go(folder: Path) -> None:
     shutil.copytree(folder / "step-00000200", folder / ".tmp-7-step-00000300")
     (folder / ".tmp-7-manifest.json").write_text("{}")
-    found = checkpoint.newest(folder, pytest.fail)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
     assert found is not None
     assert found.step == 200
     remove_leftovers(folder)
@@ -278,7 +281,7 @@ def _assert_refused(folder: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     "manifest",
     [
-        {"schema": 2, "step": 1, "files": {"state.json": {"size": 0, "sha256": ""}}, "extra": {}},
+        {"schema": 3, "step": 1, "files": {"state.json": {"size": 0, "sha256": ""}}, "extra": {}},
         {"schema": 1, "step": 1, "files": {"../secret": {"size": 0, "sha256": ""}}, "extra": {}},
         {"schema": 1, "step": -1, "files": {}, "extra": {}},
         {"schema": 1, "step": "1", "files": [], "extra": {}},

@@ -17,6 +17,7 @@ from transformer_norms.training.tensors import (
     stored_tensors,
 )
 
+RUN = "0123456789abcdef"
 FILES = ("model.safetensors", "optimizer.safetensors")
 LIMIT = timedelta(seconds=60)  # of waiting for a rank that does not gather
 pytestmark = pytest.mark.nightly
@@ -62,7 +63,7 @@ def load_into(model, optimizers, path):
 
 
 def save(folder, step, tensors):
-    return checkpoint.save(folder, step, tensors, {}, {}, keep=9)
+    return checkpoint.save(folder, RUN, step, tensors, {}, {}, keep=9)
 
 
 def as_one_process(folder, source, target):

@@ -20,10 +20,12 @@ from transformer_norms.reading import read_json
 from transformer_norms.run import checkpoint
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 
+RUN = "0123456789abcdef"
+
 
 def save(folder: Path, step: int, size: int = 1000) -> Path:
     content = {"model": {"weight": torch.ones(size)}, "optimizer": {"average": torch.ones(size)}}
-    return checkpoint.save(folder, step, content, {"step": step}, {}, keep=2)
+    return checkpoint.save(folder, RUN, step, content, {"step": step}, {}, keep=2)
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_disk_that_refuses_costs_nothing_but_the_new_checkpoint(
             save(tmp_path, 2)
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    found = checkpoint.newest(tmp_path, pytest.fail)
+    found = checkpoint.newest(tmp_path, RUN, pytest.fail)
     # The sixth is the last: the new name stands already when the folder cannot be synced.
     assert found is not None
     assert found.step == (2 if failing == 6 else 1)
@@ -108,7 +110,7 @@ def test_on_a_full_disk_the_old_checkpoint_verifies_and_saving_works_once_there_
     (small_disk / "ballast").write_bytes(bytes(16 * 1024))
     with pytest.raises(StorageError, match=r"no space left \(\d+ bytes needed, \d+ bytes free\)"):
         save(folder, 2, size)
-    found = checkpoint.newest(folder, pytest.fail)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
     assert found is not None
     assert found.step == 1
     assert not list(folder.glob(".tmp-*"))

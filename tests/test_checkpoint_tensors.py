@@ -23,6 +23,7 @@ from transformer_norms.run import checkpoint, tensor_stream
 from transformer_norms.run.tensor_stream import NonFiniteError, stream, stream_size
 from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 
+RUN = "0123456789abcdef"
 WEIGHT = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
 GROUPS = {
     "none": {},
@@ -87,11 +88,13 @@ def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: f
 
 
 def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
+    checkpoint.save(tmp_path, RUN, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
     before = sorted(tmp_path.rglob("*"))
     bad = {"a": WEIGHT, "z": torch.tensor([1.0, float("nan")])}
     with pytest.raises(NonFiniteError, match="z holds"):
-        checkpoint.save(tmp_path, 2, {"model": {"a": WEIGHT}, "optimizer": bad}, {}, {}, keep=1)
+        checkpoint.save(
+            tmp_path, RUN, 2, {"model": {"a": WEIGHT}, "optimizer": bad}, {}, {}, keep=1
+        )
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -106,11 +109,11 @@ def _save_until_killed(folder: Path, tensors: int) -> None:
 
     tensor_stream.whole = kill_at_the_last
     group = {f"{i}": torch.ones(1 << 16) for i in range(tensors)}
-    checkpoint.save(folder, 2, {"model": group}, {}, {}, keep=1)
+    checkpoint.save(folder, RUN, 2, {"model": group}, {}, {}, keep=1)
 
 
 def test_a_kill_between_two_tensors_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
+    checkpoint.save(tmp_path, RUN, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
     child = multiprocessing.get_context("fork").Process(
         target=_save_until_killed, args=(tmp_path, 4)
     )
@@ -119,7 +122,7 @@ def test_a_kill_between_two_tensors_leaves_the_earlier_checkpoint(tmp_path: Path
     assert child.exitcode == -signal.SIGKILL
     (half,) = tmp_path.glob(".tmp-*/model.safetensors")
     assert 2 << 18 <= half.stat().st_size < 4 << 18
-    found = checkpoint.newest(tmp_path, pytest.fail)
+    found = checkpoint.newest(tmp_path, RUN, pytest.fail)
     assert found is not None
     assert found.step == 1
     remove_leftovers(tmp_path)
@@ -132,7 +135,7 @@ def test_a_kill_between_two_tensors_leaves_the_earlier_checkpoint(tmp_path: Path
 @pytest.fixture
 def saved(tmp_path: Path) -> checkpoint.Checkpoint:
     groups = {"model": {"weight": WEIGHT, "bias": WEIGHT[:, 0]}}
-    return checkpoint.verify(checkpoint.save(tmp_path, 1, groups, {}, {}, keep=1))
+    return checkpoint.verify(checkpoint.save(tmp_path, RUN, 1, groups, {}, {}, keep=1))
 
 
 def write_later(path: Path, data: bytes) -> None:
@@ -168,7 +171,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(
     tmp_path: Path,
 ) -> None:
     pages = {"model": {"weight": torch.zeros(1 << 16)}}
-    found = checkpoint.verify(checkpoint.save(tmp_path, 1, pages, {}, {}, keep=1))
+    found = checkpoint.verify(checkpoint.save(tmp_path, RUN, 1, pages, {}, {}, keep=1))
 
     def read() -> None:
         with found.open("model") as file:
@@ -205,7 +208,7 @@ def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_pat
     model = nn.ParameterDict({"weight": nn.Parameter(WEIGHT), "gain": nn.Parameter(torch.ones(1))})
     state = {"weight:exp_avg": WEIGHT + 1, "weight:step": torch.tensor(4.0)}
     state |= {"gain:exp_avg": torch.tensor(0.5), "gain:step": torch.tensor(4.0)}
-    path = checkpoint.save(tmp_path, 1, {"optimizer": state}, {}, {}, keep=1)
+    path = checkpoint.save(tmp_path, RUN, 1, {"optimizer": state}, {}, {}, keep=1)
     optimizer = torch.optim.AdamW(model.values())
     with checkpoint.verify(path).open("optimizer") as file:
         load_optimizers(model, [optimizer], file)
@@ -255,6 +258,7 @@ def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_p
 # --------------------------------------------------------------- memory
 
 MEMORY = """
+RUN = "0123456789abcdef"
 import sys
 from pathlib import Path
 import torch
@@ -278,7 +282,8 @@ def load():
 
 model = nn.ParameterList(torch.ones(5 * 2**20) for _ in range(10))
 path = Path(sys.argv[1], "step-00000001")
-save = lambda: checkpoint.save(path.parent, 1, {"model": stored_tensors(model)}, {}, {}, keep=1)
+weights = {"model": stored_tensors(model)}
+save = lambda: checkpoint.save(path.parent, RUN, 1, weights, {}, {}, keep=1)
 more_memory(save)
 more_memory(load)
 """

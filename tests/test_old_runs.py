@@ -31,6 +31,7 @@ from transformer_norms.sample import main as sample
 FIXTURES = Path(__file__).parent / "fixtures"
 PLAIN = Path("runs/old/rmsnorm-pre-tiny-stories-s0-0ff36506")
 PREEMPTED = Path("runs/old/rmsnorm-pre-tiny-stories-s3-4e635474")
+IDENTITY = "0123456789abcdef"
 COMMAND = (
     "model=tiny model.width=8 model.depth=2 model.heads=2 model.context=16 data=stories "
     "data.documents=300 trainer.steps=6 trainer.eval_every=3 trainer.checkpoint_every=3 "
@@ -102,8 +103,9 @@ def test_learned_numbers_that_were_saved_without_an_axis_load_and_go_on(tmp_path
     kept |= {f"{name}:step": torch.tensor(9.0) for name in numbers}
     trainer = build_trainer(config, model, lambda step: None, lambda: ())
     written = tmp_path / "checkpoints"
-    save(written, 1, {"model": saved | numbers, "optimizer": kept}, trainer.state(), {}, keep=1)
-    read = newest(written, pytest.fail)
+    tensors = {"model": saved | numbers, "optimizer": kept}
+    save(written, IDENTITY, 1, tensors, trainer.state(), {}, keep=1)
+    read = newest(written, IDENTITY, pytest.fail)
     with read.open("model") as weights, read.open("optimizer") as state:
         trainer.restore(read.state, weights, state)
 

@@ -63,7 +63,7 @@ def rows(folder):
 
 
 def state(folder):
-    saved = newest(Path(folder) / "checkpoints", print)
+    saved = newest(Path(folder) / "checkpoints", None, print)
     parts = (load_file(saved.path / f"{name}.safetensors") for name in ("model", "optimizer"))
     tensors = {name: tensor for part in parts for name, tensor in part.items()}
     return tensors, {k: v for k, v in saved.state.items() if not k.endswith("seconds")}
@@ -245,7 +245,7 @@ def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
 
 
 def test_a_checkpoint_from_before_there_were_probes_restores():
-    trained = newest(Path(go()["folder"]) / "checkpoints", print)
+    trained = newest(Path(go()["folder"]) / "checkpoints", None, print)
     config = compose(BASE)
     trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
     older = {key: value for key, value in trained.state.items() if key != "probed"}

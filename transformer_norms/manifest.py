@@ -103,15 +103,21 @@ def remove_folder(path: Path) -> None:
 
 
 def verify_folder(
-    path: Path, schema: int, names: str, hash_file: Callable[[Path], str] = sha256
+    path: Path,
+    schema: int,
+    names: str,
+    hash_file: Callable[[Path], str] = sha256,
+    oldest: int | None = None,
 ) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
-    what it has hashed.
+    what it has hashed. A manifest may be of an earlier schema, if `oldest` names one.
     """
     try:
-        manifest = _read_manifest(path, schema, names)
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise DamagedError(f"{path} is no folder; a link to one counts as none")
+        manifest = _read_manifest(path, range(oldest or schema, schema + 1), names)
         files, dropped = manifest["files"], manifest.get("dropped", [])
         for file in sorted(path.iterdir()):
             if file.name not in (MANIFEST, *files, *dropped):
@@ -127,7 +133,7 @@ def verify_folder(
     return manifest
 
 
-def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
+def _read_manifest(path: Path, schemas: range, names: str) -> dict[str, Any]:
     """Returns the folder's manifest after its seal and its form were checked."""
     file = path / MANIFEST
     data = read_bytes(file, _LONGEST_MANIFEST)
@@ -139,8 +145,9 @@ def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
         intact = False
     if not intact:
         raise DamagedError(f"{file} is not as it was written")
-    if manifest.get("schema") != schema:
-        raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {schema}")
+    if manifest.get("schema") not in schemas:
+        known = " and ".join(map(str, schemas))
+        raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {known}")
     if not _lists_files(manifest, names):
         raise DamagedError(f"{file} lacks what a manifest says")
     return manifest
@@ -188,12 +195,12 @@ def _compare(file: Path, sha256: str, described: Mapping[str, Any]) -> None:
         raise DamagedError(f"{file}: its bytes are not those that were written")
 
 
-def drop_file(path: Path, name: str, schema: int, names: str) -> None:
+def drop_file(path: Path, name: str, schema: int, names: str, oldest: int | None = None) -> None:
     """Deletes a file of a folder that verifies, which then verifies without it.
 
     The manifest is changed first, and permits the file until it is gone. So a kill is harmless.
     """
-    manifest = verify_folder(path, schema, names)
+    manifest = verify_folder(path, schema, names, oldest=oldest)
     if name in manifest["files"]:
         data = seal_without(manifest, name)
         write_bytes(path / MANIFEST, data, workplace=path.parent)

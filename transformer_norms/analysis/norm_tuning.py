@@ -26,6 +26,7 @@ from transformer_norms.files import make_folder, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.run import checkpoint
+from transformer_norms.run.identity import run_hash
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import read_summary
@@ -221,10 +222,13 @@ class Subject:
         make_folder(folder)
         write_bytes(folder / "config.yaml", to_yaml(self.normless).encode())
         write_json(folder / "tokenizer.json", tokenizer(self.folder).save())
-        tensors = {name: tensor.float() for name, tensor in stored_tensors(model).items()}
+        dtype = torch.float64 if self.normless.trainer.precision == "fp64" else torch.float32
+        tensors = {name: tensor.to(dtype) for name, tensor in stored_tensors(model).items()}
         extra = {"folded_from": self.folder.resolve().name}
+        identity = run_hash(self.normless, self.summary.data.identity)
         step = self.summary.step + self.config.trainer.steps
-        checkpoint.save(folder / "checkpoints", step, {"model": tensors}, {}, extra, keep=1)
+        weights = {"model": tensors}
+        checkpoint.save(folder / "checkpoints", identity, step, weights, {}, extra, keep=1)
 
     def trainer(self, model: Transformer) -> Trainer:
         """A trainer that reads on where the run's own training stopped."""

@@ -1,4 +1,7 @@
-"""Saves and finds checkpoints: verified folders of safetensors and JSON. A run keeps the newest."""
+"""Saves and finds checkpoints: verified folders of safetensors and JSON. A run keeps the newest.
+
+The manifest says which run a checkpoint belongs to. In a schema 1 its `extra` says so.
+"""
 
 import json
 import re
@@ -24,13 +27,15 @@ from transformer_norms.manifest import (
 )
 from transformer_norms.reading import open_file, parse_json
 from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
+from transformer_norms.training.restoring import Stored, Wanted, check_tensors
 
-SCHEMA = 1
+SCHEMA, _OLDEST = 2, 1
 _STATE, _SUFFIX = "state.json", ".safetensors"
 _NAMES = r"state\.json|[a-z_]+\.safetensors"
 # A header of a hundred thousand tensors fits; one made to exhaust memory does not.
 _LONGEST_HEADER = 1 << 23
 _LONGEST_STATE = 1 << 24
+_IDENTITY = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Checkpoint:
     """A checkpoint whose files were verified when this object was made."""
 
     path: Path
+    identity: str | None  # of its run; a model that was folded before schema 2 does not say
     step: int
     state: dict[str, Any]
     extra: dict[str, Any]
@@ -48,12 +54,12 @@ class Checkpoint:
     def open(self, name: str) -> Iterator[Any]:
         """Opens stored tensors, of which slices are read when they are asked for.
 
-        Raises ValueError if the checkpoint keeps weights only. Raises DamagedError where the file
-        holds no tensors, and after the reading, where its bytes are not those that were verified.
+        Raises DamagedError where the checkpoint keeps weights only, where the file holds no
+        tensors, and after the reading, where its bytes are not those that were verified.
         """
         file = self.path / (name + _SUFFIX)
         if file.name not in self.files:
-            raise ValueError(f"{self.path} has no {file.name}: it keeps weights only")
+            raise DamagedError(f"{self.path} has no {file.name}: it keeps weights only")
         try:
             # Reading takes the memory of one slice. A memory map takes that of the file, and a file
             # that is cut short meanwhile would kill the process.
@@ -74,6 +80,7 @@ def _stamp(file: Path) -> tuple[int, ...]:
 
 def save(
     folder: Path,
+    identity: str,
     step: int,
     tensors: Mapping[str, Tensors],
     state: Mapping[str, Any],
@@ -82,29 +89,34 @@ def save(
 ) -> Path:
     """Writes `folder`/step-XXXXXXXX with one safetensors file for each of `tensors`, and prunes.
 
-    A checkpoint of that step is left as it is if it verifies, and replaced if it is damaged. Raises
-    NonFiniteError or StorageError, which leave the other checkpoints untouched and no trace of this
-    one. Where tensors are sharded, every other rank calls `follow` meanwhile.
+    `identity` is that of the run. A checkpoint of this run, step and state is left as it is if it
+    verifies, and any other one of that step is replaced. Raises NonFiniteError or StorageError,
+    which leave the other checkpoints untouched and no trace of this one. Where tensors are sharded,
+    every other rank calls `follow` meanwhile.
     """
     path = folder / f"step-{step:08d}"
-    if path.exists():
-        try:
-            verify(path)
-        except DamagedError:
-            pass
-        else:
-            follow(tensors)
-            return path
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
+    if _is_saved(path, identity, json.loads(encoded)):
+        follow(tensors)
+        return path
     sizes = {name: stream_size(group) for name, group in tensors.items()}
     with build_folder(path, len(encoded) + sum(sizes.values())) as draft:
         for name, group in tensors.items():
             draft.write(name + _SUFFIX, stream(group), sizes[name])
         draft.write(_STATE, [encoded], len(encoded))
-        about = {"schema": SCHEMA, "step": step, "finite": True}
+        about = {"schema": SCHEMA, "identity": identity, "step": step, "finite": True}
         draft.seal({**about, "files": draft.files, "extra": extra})
     _prune(folder, step, keep)
     return path
+
+
+def _is_saved(path: Path, identity: str, state: Any) -> bool:
+    """Whether `path` is what would be written. What was passed over when the run went on is not."""
+    try:
+        saved = verify(path)
+    except DamagedError:
+        return False
+    return saved.identity == identity and saved.state == state
 
 
 def follow(tensors: Mapping[str, Tensors]) -> None:
@@ -125,22 +137,70 @@ def _prune(folder: Path, saved: int, keep: int) -> None:
             remove_folder(path)
 
 
-def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the newest checkpoint that verifies, or None if there never was one.
+def newest(
+    folder: Path,
+    identity: str | None,
+    warn: Callable[[str], None],
+    check: Callable[[Checkpoint], None] = lambda saved: None,
+) -> Checkpoint | None:
+    """Returns the newest checkpoint that verifies, belongs to the run and passes the `check`, or
+    None if there never was one.
 
-    Calls `warn` for each damaged checkpoint. Raises NoUsableCheckpoint if all are damaged.
+    The run is that of `identity`; None is any run. `check` raises DamagedError where a checkpoint
+    is not what its reader wants. Calls `warn` for each one that is passed over. Raises
+    NoUsableCheckpoint if all are.
     """
     candidates = _candidates(folder)
     for _, path in candidates:
         try:
-            return verify(path)
+            saved = verify(path)
+            if identity not in (None, saved.identity):
+                raise DamagedError(f"{path} is of another run: {saved.identity}, not {identity}")
+            check(saved)
         except DamagedError as error:
-            warn(f"damaged checkpoint passed over: {error}")
+            warn(f"checkpoint passed over: {error}")
+        else:
+            return saved
     if candidates:
         raise NoUsableCheckpoint(
-            f"{folder}: none of {len(candidates)} checkpoints verifies; nothing was deleted"
+            f"{folder}: none of {len(candidates)} checkpoints can be used; nothing was deleted"
         )
     return None
+
+
+def exist(folder: Path) -> bool:
+    """Whether the folder holds anything by the name of a checkpoint."""
+    return bool(_candidates(folder))
+
+
+def check(saved: Checkpoint, wanted: Wanted) -> None:
+    """Raises DamagedError unless a trainer can be restored from the checkpoint. Nothing is restored
+    meanwhile, and one tensor is in memory at a time."""
+    with _naming(saved.path / _STATE):
+        state = wanted.check_state(saved.step, saved.state)
+    check_weights(saved, wanted.steps, wanted.model)
+    with _naming(saved.path / f"optimizer{_SUFFIX}"), saved.open("optimizer") as file:
+        wanted.check_optimizer(file, state)
+
+
+def check_weights(saved: Checkpoint, steps: int | None, model: Mapping[str, Stored]) -> None:
+    """Raises DamagedError unless the checkpoint holds the weights of the model, after at most
+    `steps` steps if they are known."""
+    if saved.step < 0 or (steps is not None and saved.step > steps):
+        raise DamagedError(f"{saved.path}: step {saved.step} of a run of {steps} steps")
+    with _naming(saved.path / f"model{_SUFFIX}"), saved.open("model") as file:
+        check_tensors(file, model)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Turns a ValueError into a DamagedError that names the file during a `with`."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{file}: {error}") from None
 
 
 def _candidates(folder: Path) -> list[tuple[int, Path]]:
@@ -156,21 +216,24 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 def verify(path: Path) -> Checkpoint:
     """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
     stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
-    manifest = verify_folder(path, SCHEMA, _NAMES)
+    manifest = verify_folder(path, SCHEMA, _NAMES, oldest=_OLDEST)
     step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
     if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
         raise DamagedError(f"{path / MANIFEST} lacks what a checkpoint says")
+    identity = extra.get("config") if manifest["schema"] == _OLDEST else manifest.get("identity")
+    if not _IDENTITY.fullmatch(str(identity)) and manifest["schema"] != _OLDEST:
+        raise DamagedError(f"{path / MANIFEST} does not say which run it is of")
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: {MANIFEST} is of step {step}")
     try:
-        for name in files.keys() - {_STATE}:
+        for name in sorted(files.keys() - {_STATE}):
             _check_header(path / name, files[name]["size"])
         state = _read_state(path / _STATE, files[_STATE])
     except ConfigError as error:  # of reading a file
         raise DamagedError(str(error)) from None
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
-    return Checkpoint(path, step, state, extra, files, stamps)
+    return Checkpoint(path, identity, step, state, extra, files, stamps)
 
 
 def _check_header(file: Path, size: int) -> None:
@@ -183,12 +246,8 @@ def _check_header(file: Path, size: int) -> None:
 def _read_state(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
     if described["size"] > _LONGEST_STATE:
         raise DamagedError(f"{file} is too long")
-    try:
+    with _naming(file):
         state = parse_json(read_verified(file, described), str(file))
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(str(error)) from None
     if not isinstance(state, dict):
         raise DamagedError(f"{file} holds no object")
     return state
@@ -196,4 +255,4 @@ def _read_state(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
 
 def drop(path: Path, name: str) -> None:
     """Deletes the tensors `name` of a checkpoint, which then verifies without them."""
-    drop_file(path, name + _SUFFIX, SCHEMA, _NAMES)
+    drop_file(path, name + _SUFFIX, SCHEMA, _NAMES, _OLDEST)

@@ -10,6 +10,8 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
 from transformer_norms.run.reader import read_tokenizer
+from transformer_norms.run.summary import read_summary
+from transformer_norms.training.restoring import model_tensors
 from transformer_norms.training.tensors import load_weights
 
 
@@ -22,10 +24,18 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     folder = _check_run_folder(folder)
     file = f"config={folder / 'config.yaml'}"
     config = compose([file, "trainer.device=cpu", f"plugins={plugins}"])
-    saved = checkpoint.newest(folder / "checkpoints", say)
+    model = build_model(config, tokenizer(folder).vocab_size)
+    wanted = model_tensors(model)
+    # A model that was folded has no summary, and more steps behind it than its config says.
+    summary = read_summary(folder)
+    identity, steps = (summary.identity, config.trainer.steps) if summary else (None, None)
+
+    def check(saved: checkpoint.Checkpoint) -> None:
+        checkpoint.check_weights(saved, steps, wanted)
+
+    saved = checkpoint.newest(folder / "checkpoints", identity, say, check)
     if saved is None:
         raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
-    model = build_model(config, tokenizer(folder).vocab_size)
     with saved.open("model") as weights:
         load_weights(model, weights)
     return model.eval()

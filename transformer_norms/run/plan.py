@@ -15,7 +15,7 @@ from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.data.settings import expected_vocab_size
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.files import preflight
 from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
@@ -59,9 +59,11 @@ class Plan:
             content = TOKENIZERS.maker(config.tokenizer)().identity()
             self.data_identity |= {"tokenizer": content["sha256"]}
         self.hash = identity.run_hash(config, self.data_identity)
+        self.identities = {self.hash}  # and that of the same run in an earlier version
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run
         origin = config.continue_from
+        self.origin_identity = ""
         self.origin = None if origin == "none" else self._find_origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
         readable = identity.readable(config, default_axes())
@@ -90,8 +92,20 @@ class Plan:
             with suppress(ConfigError):
                 config = compose([as_typed("config", str(file)), *self._plugins()])
                 if identity.run_hash(config, summary.data.identity) == self.hash:
+                    self.identities.add(summary.identity)
                     return attempts(study, summary.identity, after)
         return []
+
+    def summary(self) -> Summary | None:
+        """Returns the summary in the run's folder, or None if there is none yet. Raises
+        NoUsableCheckpoint if it is that of another run, whose folder was renamed."""
+        summary = read_summary(self.folder)
+        if summary and summary.identity not in self.identities:
+            raise NoUsableCheckpoint(
+                f"{path_text(self.folder)}: holds another run, {summary.identity}, and this one is "
+                f"{self.hash}; nothing was deleted. Rename that folder, or type another study"
+            )
+        return summary
 
     def _plugins(self) -> list[str]:
         return [as_typed("plugins", self.config.plugins)]
@@ -147,6 +161,7 @@ class Plan:
             self.warnings.append(f"{typed}: {line}")
         if line := _what_follows(before, longer):
             self.warnings.append(f"{typed}: {line}, which follows from the horizon")
+        self.origin_identity = summary.identity
         return folder
 
     def _check_settings(self, typed: str, summary: Summary, longer: Config) -> None:

@@ -75,13 +75,13 @@ class Record(Follower):
     def checkpoint(self, trainer: Trainer) -> None:
         self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
         self.summary = replace(self.summary, batch_chain=trainer.chain)
-        extra = {"config": self.summary.identity, "data": self.summary.data.fingerprint}
         checkpoint.save(
             self.folder / "checkpoints",
+            self.summary.identity,
             trainer.step,
             trainer.tensors(),
             {**trainer.state(), "written": self.written},
-            {**extra, "batch_chain": trainer.chain},
+            {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain},
             self.keep,
         )
         self.saved = trainer.step

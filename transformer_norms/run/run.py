@@ -43,6 +43,7 @@ from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
+from transformer_norms.training.restoring import Wanted
 from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
@@ -70,7 +71,7 @@ def train(
     for line in plan.remarks:
         say(line)
     folder = {"folder": str(plan.folder)}
-    summary = read_summary(plan.folder)
+    summary = plan.summary()
     if summary and summary.ended and processes.count() == 1:
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
@@ -139,7 +140,9 @@ class Run:
         Returns its summary, which says where another process has ended the run meanwhile."""
         make_folder(self.folder)
         holding.enter_context(hold_run(self.folder))
-        before = read_summary(self.folder)
+        remove_leftovers(self.folder)
+        remove_leftovers(self._checkpoints)
+        before = self.plan.summary()
         if before and before.ended:
             say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
             return before
@@ -369,8 +372,12 @@ class Run:
         return read_windows
 
     def _restore(self, trainer: Trainer, record: Follower) -> None:
-        """Loads the folder's newest checkpoint that verifies, or else that of the origin."""
-        saved = self.ranks.on_first(self._newest_checkpoint)
+        """Loads the folder's newest checkpoint that this run can go on from, or else that of the
+        origin. Rank 0 chooses it for all, from what all want."""
+        saved = None
+        if self.ranks.on_first(lambda: self.plan.origin or checkpoint.exist(self._checkpoints)):
+            wanted = trainer.wanted()
+            saved = self.ranks.on_first(lambda: self._newest_checkpoint(record.summary, wanted))
         step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
         written = self.ranks.on_first(lambda: record.rewind(written))
         record.written, record.saved = written, step
@@ -380,11 +387,18 @@ class Run:
             trainer.restore(saved.state, model, optimizer)
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
-    def _newest_checkpoint(self) -> checkpoint.Checkpoint | None:
-        remove_leftovers(self.folder / "checkpoints")
-        saved = checkpoint.newest(self.folder / "checkpoints", say)
+    @property
+    def _checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def _newest_checkpoint(self, summary: Summary, wanted: Wanted) -> checkpoint.Checkpoint | None:
+        def check(saved: checkpoint.Checkpoint) -> None:
+            checkpoint.check(saved, wanted)
+
+        saved = checkpoint.newest(self._checkpoints, summary.identity, say, check)
         if saved is None and self.plan.origin is not None:
-            saved = checkpoint.newest(self.plan.origin / "checkpoints", say)
+            origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
+            saved = checkpoint.newest(origin, identity, say, check)
         return saved
 
 

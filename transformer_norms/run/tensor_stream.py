@@ -6,13 +6,12 @@ tensor) and the bytes of the tensors: https://github.com/huggingface/safetensors
 
 import json
 from collections.abc import Iterator, Mapping
-from math import isfinite
 
 import torch
-from safetensors import TensorSpec
 from torch import Tensor
 
-from transformer_norms.training.tensors import whole
+from transformer_norms.training.restoring import stored_dtype
+from transformer_norms.training.tensors import is_finite_tensor, whole
 
 Tensors = Mapping[str, Tensor]  # a sharded one is gathered when it is written
 
@@ -51,8 +50,7 @@ def _header(tensors: Tensors) -> bytes:
     places, end = {}, 0
     for name, tensor in _in_order(tensors):
         start, end = end, end + tensor.nbytes
-        torch_name = str(tensor.dtype).removeprefix("torch.")
-        dtype = TensorSpec(dtype=torch_name, shape=[], data_ptr=0, data_len=0).dtype
+        dtype = stored_dtype(tensor)
         places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -61,9 +59,6 @@ def _header(tensors: Tensors) -> bytes:
 
 def _finite_bytes(name: str, tensor: Tensor) -> memoryview:
     """Returns the tensor's own memory after it was checked."""
-    numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    # The extremes are NaN if any number is. Unlike isfinite, they take no memory.
-    extremes = [extreme.item() for extreme in numbers.aminmax()] if tensor.numel() else []
-    if not all(map(isfinite, extremes)):
+    if not is_finite_tensor(tensor):
         raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
     return tensor.reshape(-1).view(torch.uint8).numpy().data

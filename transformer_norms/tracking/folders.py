@@ -192,7 +192,8 @@ def _model_artifact(run: SavedRun, name: str) -> Any:
     reads the weights where they lie, and copies the rest. None: the run has no checkpoint."""
     from transformer_norms.run import checkpoint  # imports torch
 
-    newest = checkpoint.newest(run.folder / "checkpoints", lambda line: None)
+    identity = run.summary.identity
+    newest = checkpoint.newest(run.folder / "checkpoints", identity, lambda line: None)
     if newest is None:
         return None
     about = {"run": run.folder.name, "step": newest.step, "val_loss": run.summary.val_loss}

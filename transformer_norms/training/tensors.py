@@ -5,6 +5,7 @@ it looks the same however many ranks wrote it or read it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -51,6 +52,18 @@ def optimizer_tensors(model: nn.Module, optimizers: Optimizers) -> dict[str, Ten
     return tensors
 
 
+def untouched_parameters(model: nn.Module, optimizers: Optimizers) -> list[str]:
+    """Returns the names of the parameters of which an optimizer keeps nothing yet."""
+    names = {parameter: name for name, parameter in stored_tensors(model).items()}
+    return [
+        names[parameter]
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if not optimizer.state.get(parameter)
+    ]
+
+
 # ------------------------------------------------------------------------- whole and sharded
 
 
@@ -93,7 +106,7 @@ def load_weights(model: nn.Module, file: OpenFile) -> None:
         raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, tensor in tensors.items():
         shape = file.get_slice(name).get_shape()
-        if not _fits(shape, tensor):
+        if not fits(shape, tensor.shape):
             raise ValueError(f"{name} is {shape}, not {list(tensor.shape)}")
         tensor.copy_(read_like(tensor, file, name))
 
@@ -107,19 +120,29 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
+    for state in states.values():
+        state.clear()
     for key in file.keys():  # noqa: SIM118 (an open file is no mapping)
         name, _, part = key.rpartition(":")
         parameter = parameters[name]
         # A count of steps is one number, also where the parameter is one number.
-        if part != "step" and _fits(file.get_slice(key).get_shape(), parameter):
+        if part != "step" and fits(file.get_slice(key).get_shape(), parameter.shape):
             states[parameter][part] = read_like(parameter, file, key)
         else:
             states[parameter][part] = file.get_tensor(key).to(parameter.device)
 
 
-def _fits(stored: list[int], tensor: Tensor) -> bool:
+def fits(stored: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether the shapes agree. A learned scalar had shape () before it had shape (1,)."""
-    return stored == list(tensor.shape) or (stored == [] and tensor.shape == (1,))
+    return list(stored) == list(shape) or (list(stored) == [] and list(shape) == [1])
+
+
+def is_finite_tensor(tensor: Tensor) -> bool:
+    """Whether no number is NaN or an infinity."""
+    numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    # The extremes are NaN if any number is. Unlike isfinite, they take no memory.
+    extremes = [extreme.item() for extreme in numbers.aminmax()] if tensor.numel() else []
+    return all(map(isfinite, extremes))
 
 
 def _with_axis(stored: Tensor, tensor: Tensor) -> Tensor:
