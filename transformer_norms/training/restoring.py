@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from safetensors import TensorSpec
 from torch import Tensor, nn
 
+from transformer_norms.kinds import LARGEST
 from transformer_norms.training.divergence import PATIENCE, WINDOW
 from transformer_norms.training.tensors import (
     OpenFile,
@@ -26,9 +27,8 @@ from transformer_norms.training.tensors import (
     stored_tensors,
 )
 
-_LARGEST = 1e100  # its square is finite
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[Number, Field(ge=0)]
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 _NAMED = 80  # characters of a name in a message
