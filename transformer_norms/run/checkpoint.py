@@ -199,6 +199,8 @@ def _naming(file: Path) -> Iterator[None]:
         yield
     except DamagedError:
         raise
+    except ConfigError as error:  # of reading, which names the file
+        raise DamagedError(str(error)) from None
     except ValueError as error:
         raise DamagedError(f"{file}: {error}") from None
 
