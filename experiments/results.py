@@ -39,7 +39,7 @@ from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
 from transformer_norms.text_tables import Table, markdown_list, markdown_table, rows_of
 from transformer_norms.training.measures import WORDS
-from transformer_norms.training.start import measure_start
+from transformer_norms.training.probes import measure_start
 
 HERE = Path(__file__).parent
 RUNS = "runs.tar.xz"

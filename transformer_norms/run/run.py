@@ -43,8 +43,8 @@ from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
+from transformer_norms.training.probes import measure_start
 from transformer_norms.training.restoring import Wanted
-from transformer_norms.training.start import measure_start
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 

@@ -88,7 +88,7 @@ class Summary:
     test_loss: Number | None = None
     test_bpb: Number | None = None
     initial_loss: Number | None = None
-    start: tuple[Number | None, Number | None, Number | None] | None = None  # of training/start.py
+    start: tuple[Number | None, Number | None, Number | None] | None = None  # of training/probes.py
     spikes: Whole | None = None
     parameters: Whole | None = None
     flops: Number | None = None

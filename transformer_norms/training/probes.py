@@ -18,12 +18,13 @@ from transformer_norms.model.block import DualBlock, ParallelBlock, SerialBlock,
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
-from transformer_norms.training.measures import Place, key_of
+from transformer_norms.training.measures import Place, Start, key_of, place_of
 from transformer_norms.training.optimizer import groups
 from transformer_norms.training.tensors import whole
 
-SEQUENCES = 2  # of the step's batch, for the forward pass
+SEQUENCES = 2  # of a batch, for the forward pass
 QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
+START_TOKENS, START_POSITIONS = 256, 64  # of an untrained model: of a sequence, and of its logits
 DIGITS = 5
 Readings = dict[str, Tensor]  # numbers by key, on the device where they were computed
 Values = dict[str, float | None]  # by key; None where there is no such number, as of 0 / 0
@@ -230,6 +231,36 @@ def query_positions(time: int) -> Tensor:
     if time <= QUERIES:
         return torch.arange(time)
     return torch.linspace(0, time - 1, QUERIES, dtype=torch.float64).round().long()
+
+
+@torch.no_grad()
+def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
+    """Returns three numbers that say whether two untrained models start comparably.
+
+    The model is measured without dropout on the first tokens of `tokens` [batch, time], or on
+    random ones. Nothing is drawn from torch's generators, and the model is left as it was.
+    """
+    if tokens is None:
+        generator = torch.Generator().manual_seed(0)
+        shape = SEQUENCES, min(START_TOKENS, model.context)
+        tokens = torch.randint(model.vocab_size, shape, generator=generator)
+    tokens = tokens[:SEQUENCES, : min(START_TOKENS, model.context)]
+    tokens = tokens.to(model.embedding.weight.device)
+    training = model.training
+    model.eval()
+    with watch(model) as readings:
+        states = model.states(tokens)
+        at = torch.linspace(0, tokens.shape[1] - 1, START_POSITIONS).round().long().unique()
+        logits = model.logits(states[:, at.to(states.device)]).double()
+    model.train(training)
+    stream = readings[key_of(Place("stream_rms", "embedding", None))]
+    branches = [
+        reading
+        for key, reading in readings.items()
+        if (place := place_of(key)) and place.measure == "branch_over_stream"
+    ]
+    numbers = stream, torch.stack(branches).mean(), logits.std(-1, correction=0).mean()
+    return Start(*(round_digits(number.item()) for number in numbers))
 
 
 @torch.no_grad()
