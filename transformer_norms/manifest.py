@@ -66,6 +66,7 @@ class Draft:
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
     """Returns the only spelling of a manifest, its own hash included: any flipped bit shows."""
+    manifest = {key: value for key, value in manifest.items() if key != "sha256"}
     body = json.dumps(manifest, indent=1, allow_nan=False).encode()
     sealed = {**manifest, "sha256": hashlib.sha256(body).hexdigest()}
     return json.dumps(sealed, indent=1, allow_nan=False).encode()
@@ -133,18 +134,27 @@ def verify_folder(
     return manifest
 
 
-def _read_manifest(path: Path, schemas: range, names: str) -> dict[str, Any]:
-    """Returns the folder's manifest after its seal and its form were checked."""
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Returns the folder's manifest after its seal was checked, and nothing else. Raises
+    DamagedError."""
     file = path / MANIFEST
-    data = read_bytes(file, _LONGEST_MANIFEST)
+    try:
+        data = read_bytes(file, _LONGEST_MANIFEST)
+    except ConfigError as error:
+        raise DamagedError(str(error)) from None
     try:
         manifest = parse_json(data, str(file))
-        body = {key: value for key, value in manifest.items() if key != "sha256"}
-        intact = data == seal_manifest(body)
+        intact = data == seal_manifest(manifest)
     except (ValueError, AttributeError, RecursionError):
         intact = False
     if not intact:
         raise DamagedError(f"{file} is not as it was written")
+    return manifest
+
+
+def _read_manifest(path: Path, schemas: range, names: str) -> dict[str, Any]:
+    """Returns the folder's manifest after its seal and its form were checked."""
+    file, manifest = path / MANIFEST, read_sealed(path)
     if manifest.get("schema") not in schemas:
         known = " and ".join(map(str, schemas))
         raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {known}")
@@ -209,6 +219,7 @@ def drop_file(path: Path, name: str, schema: int, names: str, oldest: int | None
 
 def seal_without(manifest: Mapping[str, Any], name: str) -> bytes:
     """Returns the manifest of the same folder without the file `name`, which it may still hold."""
-    kept = {key: value for key, value in manifest.items() if key != "sha256"}
-    kept["files"] = {file: about for file, about in manifest["files"].items() if file != name}
-    return seal_manifest({**kept, "dropped": [*manifest.get("dropped", []), name]})
+    files = {file: about for file, about in manifest["files"].items() if file != name}
+    return seal_manifest(
+        {**manifest, "files": files, "dropped": [*manifest.get("dropped", []), name]}
+    )

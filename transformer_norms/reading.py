@@ -114,18 +114,21 @@ def parse_json(data: bytes, name: str, limit: int = LONGEST) -> Any:
 
 
 def read_typed(path: Path, kind: type[T], limit: int = LONGEST) -> T:
-    """Returns the JSON value of a file, checked against the schema of a pydantic dataclass."""
+    """Returns the JSON value of a file, checked against the schema of a dataclass."""
+    return parse_typed(read_bytes(path, limit), str(path), kind, limit)
+
+
+def parse_typed(data: bytes, name: str, kind: type[T], limit: int = LONGEST) -> T:
     from pydantic import ValidationError
 
-    data = read_bytes(path, limit)
-    parse_json(data, str(path), limit)  # refuses more than pydantic's own parser does
+    parse_json(data, name, limit)  # refuses more than pydantic's own parser does
     try:
         value: T = _adapter(kind).validate_json(data)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        text = " ".join(f"{where}: {first['msg'].lower()}".split())
-        raise ConfigError(f"{path}: {text}") from None
+        text = " ".join(f"{where and f'{where}: '}{first['msg'].lower()}".split())
+        raise ConfigError(f"{name}: {text}") from None
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_norms.run import checkpoint
 from transformer_norms.run.failure import failure
 from transformer_norms.run.metrics import MetricsFile, read_metrics
-from transformer_norms.run.summary import Summary
+from transformer_norms.run.summary import COPY, Summary, seal_summary
 from transformer_norms.training.divergence import is_finite
 from transformer_norms.training.trainer import Trainer
 
@@ -74,40 +74,48 @@ class Record(Follower):
 
     def checkpoint(self, trainer: Trainer) -> None:
         self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
-        self.summary = replace(self.summary, batch_chain=trainer.chain)
+        self.summary = replace(self.summary, batch_chain=trainer.chain, **_measured(trainer))
+        extra = {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain}
         checkpoint.save(
             self.folder / "checkpoints",
             self.summary.identity,
             trainer.step,
             trainer.tensors(),
             {**trainer.state(), "written": self.written},
-            {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain},
+            {**extra, COPY: self.summary.values()},
             self.keep,
         )
         self.saved = trainer.step
-        self.summarize(trainer)
+        self.summary.write(self.folder)
 
     def summarize(self, trainer: Trainer, **changed: Any) -> None:
-        """Rewrites the summary with the trainer's numbers and the `changed` fields."""
-        measured = {
-            "step": trainer.step,
-            "tokens": trainer.tokens,
-            "seconds": round(trainer.seconds, 3),
-            "evaluation_seconds": round(trainer.evaluation_seconds, 3),
-            "val_loss": _finite(trainer.final) if trainer.step == trainer.settings.steps else None,
-            "best_val_loss": _finite(trainer.best),
-            "initial_loss": trainer.divergence.initial,
-            "spikes": trainer.divergence.spikes,
-            "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
-        }
-        self.summary = replace(self.summary, **{**measured, **changed})
+        """Rewrites the summary with the trainer's numbers and the `changed` fields. That of a
+        result is copied into its checkpoint."""
+        self.summary = replace(self.summary, **{**_measured(trainer), **changed})
         if self.summary.ended:
             trained = failure(self.summary, "val_loss") is None
             self.summary = replace(self.summary, trained=trained)
         self.summary.write(self.folder)
+        if self.summary.ended:
+            seal_summary(self.folder / "checkpoints" / f"step-{trainer.step:08d}", self.summary)
 
     def progress(self, trainer: Trainer) -> None:
         self.watch(trainer, _finite(trainer.final))
+
+
+def _measured(trainer: Trainer) -> dict[str, Any]:
+    """Returns what the summary says of the training so far."""
+    return {
+        "step": trainer.step,
+        "tokens": trainer.tokens,
+        "seconds": round(trainer.seconds, 3),
+        "evaluation_seconds": round(trainer.evaluation_seconds, 3),
+        "val_loss": _finite(trainer.final) if trainer.step == trainer.settings.steps else None,
+        "best_val_loss": _finite(trainer.best),
+        "initial_loss": trainer.divergence.initial,
+        "spikes": trainer.divergence.spikes,
+        "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -32,7 +32,7 @@ from transformer_norms.run.identity import differing_names
 from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
-from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
+from transformer_norms.run.summary import ENDED, Data, Status, Summary, mend_summary, read_summary
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
@@ -73,6 +73,8 @@ def train(
     folder = {"folder": str(plan.folder)}
     summary = plan.summary()
     if summary and summary.ended and processes.count() == 1:
+        with hold_run(plan.folder):
+            mend_summary(plan.folder)
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
     if not weights_only and (line := machine.days_line([config], 1)):
