@@ -209,7 +209,8 @@ def _sealed_copy(folder: Path) -> Summary | None:
         except (DamagedError, ConfigError, KeyError, TypeError):
             continue
         # The name of a run's folder has the beginning of its identity.
-        if f"-{copy.identity[:8]}" in folder.absolute().name:
+        of_run = manifest.get("identity") in (None, copy.identity)
+        if of_run and f"-{copy.identity[:8]}" in folder.absolute().name:
             return copy
     return None
 
