@@ -24,28 +24,61 @@ echo $1 $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $ignored "$words" >> ca
 
 
 def run_cheap_job(overrides):
-    """Stands for a job: `fine` ends, `once` kills its worker once, `always` every time."""
+    """Stands for a job: `fine` ends, `once` kills its worker once, `always` every time, and `leaves`
+    ends its process without a word, with a code that says all is well."""
     name = overrides[0]
     tried = Path(f"{name}-{os.getpid()}")
     tried.touch()
     attempts = len(list(Path().glob(f"{name}-*")))
+    if name == "leaves":
+        os._exit(0)
     if name == "always" or (name == "once" and attempts == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"status": "finished", "threads": overrides[-1]}
 
 
+@pytest.mark.goal("S2")
 def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pool, "_run_in_worker", run_cheap_job)
     workers = pool.Pool(1)
-    answers = workers.run([["always"], ["once"], ["fine", "trainer.threads=3"]])
+    answers = workers.run([["always"], ["once"], ["leaves"], ["fine", "trainer.threads=3"]])
     workers.close()
-    assert [answer["status"] for answer in answers] == ["failed", "finished", "finished"]
+    ends = [answer["status"] for answer in answers]
+    assert ends == ["failed", "finished", "failed", "finished"]
     assert answers[0]["error"] == "its worker was killed by SIGKILL; out of memory?"
-    assert answers[2]["threads"] == "trainer.threads=3"  # typed, so no share is given
+    assert answers[2]["error"] == "its worker ended with code 0"
+    assert answers[3]["threads"] == "trainer.threads=3"  # typed, so no share is given
     assert Counter(path.name.split("-")[0] for path in tmp_path.iterdir()) == {
-        "always": pool.ATTEMPTS, "once": 2, "fine": 1,
+        "always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("dying", "died"), [(1, []), (99, ["a", "b"])])
+def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
+    tmp_path, monkeypatch, dying, died
+):
+    """The first `dying` workers are killed before they can read what their job is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool, "_run_in_worker", run_cheap_job)
+    born, whole = [], pool.Worker.__init__
+
+    def begin(worker, share):
+        whole(worker, share)
+        born.append(worker)
+        if len(born) <= dying:
+            worker.process.kill()
+            worker.process.join()
+
+    monkeypatch.setattr(pool.Worker, "__init__", begin)
+    workers = pool.Pool(1)
+    answers = workers.run([["a"], ["b"]])
+    workers.close()
+    assert [name for name, one in zip("ab", answers, strict=True) if "error" in one] == died
+    assert {one["error"] for one in answers if "error" in one} <= {
+        "its worker was killed by SIGKILL; out of memory?"
+    }
+    assert len(born) == (2 * pool.ATTEMPTS if died else 2)
 
 
 def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():

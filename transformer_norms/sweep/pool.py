@@ -1,7 +1,8 @@
 """Runs jobs in workers that stay, so that imports, data and compilation are paid for once.
 
-This is `launcher=pool`. A worker that dies costs one attempt of one job. A fresh worker takes its
-place, and the job goes on from its checkpoint.
+This is `launcher=pool`. A worker that dies, at whatever moment and with whatever code, costs one
+attempt of the one job that it was given. A fresh worker takes its place, and the job goes on from
+its checkpoint.
 """
 
 import multiprocessing
@@ -10,17 +11,17 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from pebble import ProcessExpired, ProcessPool
-
 from transformer_norms import processes
 from transformer_norms.config.launchers import PoolSettings
-from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.locks import Lock, take_lock
+from transformer_norms.errors import ConfigError
 from transformer_norms.streams import guard_streams
 from transformer_norms.sweep.gpus import Mps, visible_gpus
 from transformer_norms.training.stopping import Stopping
@@ -28,6 +29,46 @@ from transformer_norms.training.stopping import Stopping
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
 _PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
+# A forked worker would inherit torch's locks without the threads that release them.
+_SPAWN = multiprocessing.get_context("spawn")
+
+Job = Sequence[str]
+Answer = dict[str, Any]
+
+
+class Worker:
+    """A process, and a pipe that it shares with no other worker: its death blocks none of them.
+    `job` is the number of the job that it was given last, until its answer has been read."""
+
+    def __init__(self, share: Sequence[Any]) -> None:
+        self.job: int | None = None
+        self.pipe, far = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(far, *share))
+        self.process.start()
+        far.close()
+        self.ends: list[Any] = [self.pipe, self.process.sentinel]  # ready once there is news
+
+    @property
+    def lives(self) -> bool:
+        return self.process.exitcode is None
+
+    def give(self, function: Callable[..., Answer], overrides: Job) -> None:
+        with suppress(OSError):  # it has died, which `answer` will say
+            self.pipe.send((function, list(overrides)))
+
+    def answer(self) -> Answer | None:
+        """Returns what came of the job, or None while the worker is at it."""
+        ended = not self.lives  # before the look into the pipe, where it may have left its answer
+        with suppress(OSError, EOFError):
+            if self.pipe.poll():
+                return dict(self.pipe.recv())
+        return {"status": "died", "error": _cause(self.process.exitcode)} if ended else None
+
+    def close(self) -> None:
+        """Ends the worker, which reads that nobody is at the other end of its pipe."""
+        self.pipe.close()
+        self.process.join(_PATIENCE)
+        self.process.kill()
 
 
 class Pool:
@@ -38,7 +79,8 @@ class Pool:
     def __init__(self, workers: int, gpus: int = 0, share: bool = False, pools: int = 1) -> None:
         self.workers, self.gpus, self.share = workers, gpus, share
         self.at_once = workers * pools
-        self.processes: Any = None
+        self.living: dict[int, Worker] = {}
+        self.folder: Any = None  # while it is open
 
     @classmethod
     def of(cls, settings: PoolSettings) -> "Pool":
@@ -49,133 +91,136 @@ class Pool:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
         return cls(settings.count(gpus), gpus, settings.per_gpu > 1, settings.pools)
 
-    def run(self, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def run(self, jobs: Sequence[Job]) -> list[Answer]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
         with Stopping(what="the runs stop") as stop:
             stop.patient = stop.saves = True
             return self._run(jobs, stop)
 
-    def _run(self, jobs: Sequence[Sequence[str]], stop: Stopping) -> list[dict[str, Any]]:
-        if self.processes is None:
+    def _run(self, jobs: Sequence[Job], stop: Stopping) -> list[Answer]:
+        if self.folder is None:
             self._open()
-        futures = {number: self._schedule(job) for number, job in enumerate(jobs)}
-        attempts = dict.fromkeys(futures, 1)
-        answers: dict[int, dict[str, Any]] = {}
-        while futures:
+        waiting, attempts = deque(range(len(jobs))), Counter[int]()
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(jobs):
             if stop.asked:
-                self.stopping.set()
-            for number in [number for number, future in futures.items() if future.done()]:
-                answers[number] = answer = _read_answer(futures.pop(number))
-                if answer["status"] != "died":
+                self.stop.touch()
+                answers |= dict.fromkeys(waiting, {"status": "preempted"})
+                waiting.clear()
+            for number in range(self.workers):
+                if waiting and (worker := self._free(number)):
+                    worker.job = given = waiting.popleft()
+                    attempts[given] += 1
+                    worker.give(_run_in_worker, self._with_threads(jobs[given]))
+            for worker in self._busy():
+                if (answer := worker.answer()) is None:
                     continue
-                if attempts[number] < ATTEMPTS and not stop.asked:
-                    attempts[number] += 1
-                    futures[number] = self._schedule(jobs[number])
-            time.sleep(_LOOK_EVERY)
+                job, worker.job = worker.job, None
+                assert job is not None
+                if answer["status"] == "died" and attempts[job] < ATTEMPTS and not stop.asked:
+                    waiting.append(job)
+                else:
+                    answers[job] = answer
+            wait([end for one in self._busy() for end in one.ends], _LOOK_EVERY)
         for answer in answers.values():
             if answer["status"] == "died":
                 answer["status"] = "preempted" if stop.asked else "failed"
         return [answers[number] for number in range(len(jobs))]
 
     def close(self) -> None:
-        if self.processes is not None:
-            self.processes.close()
-            self.processes.join()
-            if self.mps:
-                self.mps.close()
-            self.slots.cleanup()
-            self.processes = None
+        if self.folder is None:
+            return
+        for worker in self.living.values():
+            worker.close()
+        if self.mps:
+            self.mps.close()
+        self.living.clear()
+        self.folder.cleanup()
+        self.folder = None
 
     def _open(self) -> None:
-        # A forked worker would inherit torch's locks without the threads that release them.
-        spawn = multiprocessing.get_context("spawn")
-        processes.start_tracker()  # without the signals withheld: it unblocks some
-        self.stopping = spawn.Event()
-        self.slots = tempfile.TemporaryDirectory(prefix="transformer_norms-")
-        self.mps = Mps(Path(self.slots.name)) if self.share else None
-        names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
-        with processes.withheld():
-            self.processes = ProcessPool(
-                max_workers=self.workers,
-                initializer=_prepare_worker,
-                initargs=(self.slots.name, self.workers, names, self.stopping),
-                context=spawn,
-            )
-            self.processes.active  # noqa: B018  starts workers, and the thread that starts others
+        processes.start_tracker()
+        self.folder = tempfile.TemporaryDirectory(prefix="transformer_norms-")
+        # A file, since a worker that is killed may hold the lock that an event has.
+        self.stop = Path(self.folder.name, "stop")
+        self.mps = Mps(Path(self.folder.name)) if self.share else None
+        self.names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
 
-    def _schedule(self, job: Sequence[str]) -> Any:
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self.living.values() if worker.job is not None]
+
+    def _free(self, number: int) -> Worker | None:
+        """Returns the worker of that number, a fresh one in the place of one that has died; None
+        if it is at work."""
+        worker = self.living.get(number)
+        if worker and worker.job is not None:
+            return None
+        if worker and not worker.lives:
+            worker.close()
+            worker = None
+        if worker is None:
+            share = (number, self.workers, self.names, self.stop)
+            with processes.withheld():
+                self.living[number] = worker = Worker(share)
+        return worker
+
+    def _with_threads(self, job: Job) -> Job:
         from transformer_norms.run.machine import cores
 
-        job = list(job)
-        if not any(text.startswith("trainer.threads=") for text in job):
-            job.append(f"trainer.threads={max(1, cores() // self.workers)}")
-        return self.processes.schedule(_run_in_worker, args=[job])
+        if any(text.startswith("trainer.threads=") for text in job):
+            return job
+        return [*job, f"trainer.threads={max(1, cores() // self.workers)}"]
 
 
-def _read_answer(future: Any) -> dict[str, Any]:
-    try:
-        return dict(future.result())
-    except ProcessExpired as error:
-        names = {number.value: number.name for number in signal.Signals}
-        code = error.exitcode
-        if code == processes.AGAIN:  # a signal came before its run had anything to save
-            return {"status": "preempted"}
-        cause = (
-            f"ended with code {code}"
-            if code >= 0
-            else f"was killed by {names.get(-code, f'signal {-code}')}"
-        )
-        return {"status": "died", "error": f"its worker {cause}; out of memory?"}
-    except Exception as error:
-        return {"status": "failed", "error": describe_error(error)}
+def _cause(code: int | None) -> str:
+    """Says how a worker ended."""
+    if code is None or code >= 0:
+        return f"its worker ended with code {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    memory = "; out of memory?" if -code == signal.SIGKILL else ""
+    return f"its worker was killed by {names.get(-code, f'signal {-code}')}{memory}"
+
+
+# ---------------------------------------------------------------------------------- in the worker
 
 
 @dataclass
-class Worker:
+class State:
     """The state of a worker process."""
 
-    stopping: Any = None  # the event that tells it to save and end
-    slot: Lock | None = None  # locks the number of its share of the machine
+    stop: Path = Path()  # the file that tells it to save and end, once it is there
     busy: bool = False
 
 
-_worker = Worker()
+_state = State()
 
 
-def _run_in_worker(overrides: list[str]) -> dict[str, Any]:
-    from transformer_norms.sweep.launching import run_job  # imports torch
-
-    _worker.busy = True
-    try:
-        return {"status": "preempted"} if _worker.stopping.is_set() else run_job(overrides)
-    finally:
-        _worker.busy = False
-
-
-def _prepare_worker(slots: str, workers: int, gpus: Sequence[str], stopping: Any) -> None:
-    """Gives a new worker its share of the machine, before it imports torch."""
-    _worker.stopping = stopping
+def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], stop: Path) -> None:
+    """Runs the jobs that come through the pipe, until the driver closes it."""
     guard_streams()
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
     os.setpgrp()
     processes.watch_command(speaks=False)
     processes.let_through()
-    number = _take_slot(Path(slots), workers)
+    # Its share of the machine, before it imports torch.
     _take_cores(number, workers)
     _take_gpu(number, gpus)
+    _state.stop = stop
     threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            function, job = pipe.recv()
+            pipe.send(function(job))
 
 
-def _take_slot(slots: Path, workers: int) -> int:
-    """Takes the lowest number that no living worker has: the lock dies with its worker."""
-    while True:
-        for number in range(workers):
-            slot = slots / str(number)
-            slot.touch()
-            if (lock := take_lock(slot)) is not None:
-                _worker.slot = lock
-                return number
-        time.sleep(_LOOK_EVERY)  # the worker that this one replaces has not quite ended
+def _run_in_worker(overrides: list[str]) -> Answer:
+    from transformer_norms.sweep.launching import run_job  # imports torch
+
+    _state.busy = True
+    try:
+        return {"status": "preempted"} if _state.stop.exists() else run_job(overrides)
+    finally:
+        _state.busy = False
 
 
 def _take_cores(number: int, workers: int) -> None:
@@ -196,12 +241,12 @@ def _take_gpu(number: int, gpus: Sequence[str]) -> None:
 
 def _leave_when_told(parent: int) -> None:
     """Lets the run save and ends the worker, once the driver says so or has ended itself."""
-    while not _worker.stopping.is_set() and os.getppid() == parent:
+    while not _state.stop.exists() and os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
-    if _worker.busy and not _was_asked():
+    if _state.busy and not _was_asked():
         os.kill(os.getpid(), signal.SIGTERM)
     end = time.monotonic() + _PATIENCE
-    while os.getppid() == parent or (_worker.busy and time.monotonic() < end):
+    while os.getppid() == parent or (_state.busy and time.monotonic() < end):
         time.sleep(_LOOK_EVERY)
     os._exit(1)
 
