@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
+from omegaconf import OmegaConf
 
 from transformer_norms import cli
 from transformer_norms.config import compose as config
 from transformer_norms.config.compose import compose
+from transformer_norms.config.hydra_settings import check_hydra_settings
 from transformer_norms.config.saved import to_yaml
+from transformer_norms.config.tree import flat
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.sweep.drive import plan_sweep
 
@@ -98,9 +103,9 @@ SHAPES = [
     ("study=${oc.env:HOME}", "study=${oc.env:HOME}", "not allowed"),
     ("seed=null", "seed=null", "none"),
     ("study=???", "study=???", "none"),
-    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x", "sweeps"),
+    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x", "type study=NAME"),
     ("hydra/launcher=joblib", "hydra/launcher=joblib", "sweeps"),
-    ("hydra.searchpath=[file:///tmp]", "hydra.searchpath=[file:///tmp]", "sweeps"),
+    ("hydra.searchpath=[file:///tmp]", "hydra.searchpath=[file:///tmp]", "type plugins=FOLDER"),
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
     ("seed=1,2", "seed=1,2", "-m"),
     ("seed=range(3)", "seed=range(3)", "-m"),
@@ -251,7 +256,8 @@ SWEEPS = [
     ("sweep=quick effect=0.1", "effect=0.1", "--effect"),
     ("sweep=quick seeds=0,1", "seeds=0,1", "seed=0,1,2"),
     ("norm=rmsnorm,dyt norm.eps=1e-5,1e-6", "norm.eps=1e-05", "in dyt eps=1e-05"),
-    ("hydra.nothing=1", "hydra.nothing=1", "Could not override"),
+    ("hydra.nothing=1", "hydra.nothing=1", "is not taken; type hydra/launcher=NAME"),
+    ("hydra.launcher.nothing=1", "hydra.launcher.nothing=1", "Could not override"),
 ]
 
 
@@ -434,7 +440,32 @@ COMMANDS = [
     ["-m", "seed=0,1", "hydra/launcher=nowhere"],
     ["-m", "seed=0,1", "launcher=pool", "launcher.workers=0"],
     ["-m", "seed=0,1", "hydra/sweeper=nowhere"],
+    ["-m", "seed=0,1", "hydra.sweep.dir=/tmp/elsewhere"],
+    ["-m", "seed=0,1", "hydra/sweeper=basic", "+hydra.sweep.dir=/tmp/elsewhere"],
+    ["-m", "seed=0,1", "hydra/job_logging=default"],
+    ["sweep=quick", "--config-dir", "here"],
 ]
+
+
+def hydras_settings() -> list[str]:
+    """Each key of Hydra's own config and each of its groups, as they are typed."""
+    tree = OmegaConf.to_container(OmegaConf.structured(HydraConf))
+    groups = [f"hydra/{next(iter(group))}=1" for group in tree.pop("defaults")]
+    return [*groups, *(f"hydra.{key}=1" for key in flat(tree))]
+
+
+@pytest.mark.goal("X4")
+def test_hydras_settings_and_flags_are_refused_besides_those_of_a_launcher_and_a_sweeper():
+    """All that Hydra has, so one that a later Hydra adds has to be decided upon."""
+    taken = ["hydra/launcher=1", "hydra/sweeper=1"]
+    check_hydra_settings([*taken, "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=9"])
+    flags = [flag for action in get_args_parser()._actions for flag in action.option_strings]
+    theirs = sorted(set(flags) - set(cli.make_parser().flags))
+    for text in [*hydras_settings(), "hydra={run:1}", "hydra.launcher._target_=abort", *theirs]:
+        if text not in taken:
+            line = refused(check_hydra_settings, [text])
+            assert line.startswith(f"{text}: Hydra's "), line
+            assert "is not taken; " in line, line
 
 
 def tree(folder: Path) -> str:

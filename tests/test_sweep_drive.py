@@ -43,21 +43,31 @@ SHORT += [
 ]
 
 PLUGIN = """
-import torch
+import os, signal, sys
 from torch import nn
 from transformer_norms.norms import NORMS
 
 @NORMS("bad")
 class Bad(nn.Module):
-    '''x, until it is told to be worse'''
+    '''x, until the fifth call; then it ends its run in the way that `factor` says'''
     def __init__(self, width: int, *, factor: float) -> None:
         super().__init__()
         self.factor, self.calls = factor, 0
     def forward(self, x):
         self.calls += self.training
-        if self.calls > 4 and self.factor == 0:
+        if self.calls <= 4:
+            return x
+        if self.factor == 0:
             raise RuntimeError("no more")
-        return x * (float("nan") if self.calls > 4 and self.factor < 0 else 1.0)
+        if self.factor == 2:
+            sys.exit(7)
+        if self.factor == 3:
+            raise KeyboardInterrupt
+        if self.factor == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.factor == 5:
+            os._exit(0)
+        return x * (float("nan") if self.factor < 0 else 1.0)
 """
 
 
@@ -165,22 +175,37 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
     assert "study=NAME" in err
 
 
-def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained):
+@pytest.mark.goal("S2")
+def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, measured):
+    """Whatever ends a job: an error, a loss that is no number, sys.exit, its own KeyboardInterrupt.
+    No signal came, so the sweep was not asked to stop."""
     write_bad_norm()
+    ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 2, 3)]
     named = write_sweep(
-        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
-        "together: [{norm: bad, norm.factor: 0.0}, {norm: bad, norm.factor: -1.0}]\n"
+        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\n"
+        f"together: [{', '.join(ends)}, {ends[-1].replace('1e-3', '2e-3')}]\n"
     )
     answer, code, err = sweep(capsys, *named)
     assert {**answer, "report": ""} == {
-        "study": "mine", "runs": 4, "finished": 2, "diverged": 1, "failed": 1, "missing": 0,
+        "study": "mine", "runs": 6, "finished": 1, "diverged": 1, "failed": 4, "missing": 0,
         "report": "",
     }  # fmt: skip
     assert code == 1
-    assert "RuntimeError: no more" in err
-    assert err.splitlines()[-1] == "failed: bad factor=0.0 s0: RuntimeError: no more"
+    assert err.count("Traceback (most recent call last)") == 4 - 1  # once for each cause
+    causes = {
+        "bad factor=0 lr=0.001 s0": "RuntimeError: no more",
+        "bad factor=2 lr=0.001 s0": "SystemExit: 7",
+        "2 runs (bad factor=3 lr=0.001 s0, bad factor=3 lr=0.002 s0)": "KeyboardInterrupt",
+    }
+    for line, (names, cause) in zip(err.splitlines()[-3:], causes.items(), strict=True):
+        start, _, place = line.rpartition(" ")
+        assert start == f"failed: {names}: {cause}; its traceback is in"
+        summary = json.loads(Path(place).read_text())
+        assert summary["status"] == "failed"
+        assert "Traceback" in summary["error"]
     sweep(capsys, *named)
-    assert sorted(trained.values()) == [1, 1, 1, 2]
+    assert sorted(trained.values()) == [1, 1, 2, 2, 2, 2]
+    measured("the other runs end beside four that fail and one that diverges")
 
 
 def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written(
@@ -369,17 +394,21 @@ def test_a_run_whose_process_was_killed_is_taken_over(capsys, monkeypatch, train
     assert len(sleeps) == (2 if host == "here" else 5)
 
 
-def test_a_launcher_that_breaks_down_is_told_and_costs_its_own_jobs_only(capsys):
+@pytest.mark.goal("S2")
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(capsys, error):
+    """A launcher of Hydra's gets all jobs at once, and a process that dies may break it for all."""
+
     class Breaks(BasicLauncher):
         def launch(self, job_overrides, initial_job_idx):
-            if "norm=layernorm" in job_overrides[0]:
-                raise OSError("the queue is gone")
+            if any("norm=layernorm" in overrides for overrides in job_overrides):
+                raise error("the queue is gone")
             return super().launch(job_overrides, initial_job_idx)
 
-    Breaks.__name__ = "BasicLauncher"
-    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=Breaks())
+    launcher = Breaks()
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
     assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
-    assert "the queue is gone" in err
+    assert err.splitlines()[-1] == f"failed: layernorm s0: {error.__name__}: the queue is gone"
 
 
 def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):

@@ -2,10 +2,9 @@
 
 import os
 import signal
-from collections import Counter
-from pathlib import Path
 
 import pytest
+from cheap_jobs import run_cheap_job, tries
 
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
@@ -23,20 +22,6 @@ echo $1 $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $ignored "$words" >> ca
 """
 
 
-def run_cheap_job(overrides):
-    """Stands for a job: `fine` ends, `once` kills its worker once, `always` every time, and `leaves`
-    ends its process without a word, with a code that says all is well."""
-    name = overrides[0]
-    tried = Path(f"{name}-{os.getpid()}")
-    tried.touch()
-    attempts = len(list(Path().glob(f"{name}-*")))
-    if name == "leaves":
-        os._exit(0)
-    if name == "always" or (name == "once" and attempts == 1):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"status": "finished", "threads": overrides[-1]}
-
-
 @pytest.mark.goal("S2")
 def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -49,7 +34,7 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     assert answers[0]["error"] == "its worker was killed by SIGKILL; out of memory?"
     assert answers[2]["error"] == "its worker ended with code 0"
     assert answers[3]["threads"] == "trainer.threads=3"  # typed, so no share is given
-    assert Counter(path.name.split("-")[0] for path in tmp_path.iterdir()) == {
+    assert tries(tmp_path) == {
         "always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1,
     }  # fmt: skip
 

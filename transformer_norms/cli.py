@@ -23,6 +23,7 @@ from transformer_norms.commands.terminal import (
     run_command,
     version_text,
 )
+from transformer_norms.config.hydra_settings import check_hydra_settings
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES, folder_of_configs, options
 from transformer_norms.text_tables import COLUMNS
@@ -115,6 +116,7 @@ def _run(arguments: Sequence[str]) -> int:
         make_parser(_plugins_folder(arguments)).print_help()
         return 0
     parser = make_parser()
+    check_hydra_settings(arguments)
     if any(argument.startswith("-") for argument in arguments):
         from transformer_norms.config.overrides import check_flags
 

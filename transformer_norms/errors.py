@@ -40,6 +40,10 @@ class LostRank(RuntimeError):
     exit_code = 1
 
 
-def describe_error(error: Exception) -> str:
+# What ends a run from inside: an error, or what a plugin raised to end the process.
+ENDS = (Exception, SystemExit, KeyboardInterrupt)
+
+
+def describe_error(error: BaseException) -> str:
     """The error's kind and message in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

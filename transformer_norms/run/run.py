@@ -18,7 +18,7 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
-from transformer_norms.errors import ConfigError, LostRank, StorageError, describe_error
+from transformer_norms.errors import ENDS, ConfigError, LostRank, StorageError, describe_error
 from transformer_norms.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
@@ -196,7 +196,7 @@ class Run:
                 return self._train(tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
-        except Exception as error:
+        except ENDS as error:
             if self.ranks.writes:
                 # Of a rank that is gone, the run itself may be as good as before.
                 status: Status = "preempted" if isinstance(error, LostRank) else "failed"

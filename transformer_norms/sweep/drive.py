@@ -150,11 +150,15 @@ class Sweep:
         self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
             busy = []
-            for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
-                if self.stopped:
-                    break
+            batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
+            while batches and not self.stopped:
+                batch = batches.pop(0)
                 answers = launch(self.launcher, batch, self.request.name, self.board.say)
                 for job, answer in zip(batch, answers, strict=True):
+                    lost = answer["status"] == "lost" and not self.stopping.asked
+                    if lost and len(batch) > 1:
+                        batches.append([job])  # alone it breaks the launcher for no other
+                        continue
                     self._note(job, answer)
                     if answer["status"] == "busy":
                         busy.append(job)
@@ -167,12 +171,12 @@ class Sweep:
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.asked:
             self.stopped = True
-        if answer["status"] == "failed":
+        if answer["status"] == "failed" or (answer["status"] == "lost" and not self.stopping.asked):
             self.failed[job.folder] = answer["error"]
             self.board.tell(job, "failed", answer["error"])
-            if job.folder.is_dir():
-                record_failure(job.folder, answer["error"])
             traceback = answer.get("traceback", "")
+            if job.folder.is_dir():
+                record_failure(job.folder, traceback or answer["error"])
             if traceback not in self.tracebacks:  # ten seeds fail with one error
                 self.tracebacks.add(traceback)
                 for line in traceback.splitlines():

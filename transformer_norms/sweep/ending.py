@@ -11,9 +11,11 @@ from pathlib import Path
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.progress import say
 from transformer_norms.report.writing import write_report
-from transformer_norms.run.summary import ENDED, read_summary
+from transformer_norms.run.folder import path_text
+from transformer_norms.run.summary import ENDED, FILE, read_summary
 from transformer_norms.sweep.planning import Job
 
+_LISTED = 8  # runs named in one line
 AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
 
 
@@ -32,9 +34,8 @@ def end_sweep(
     else:
         report, report_code = _write_report(record, say)
         code = code or report_code
-    for error in dict.fromkeys(failed.values()):  # its traceback may have scrolled away
-        names = [str(job) for job in jobs if failed.get(job.folder) == error]
-        say(f"failed: {', '.join(names)}: {error}")
+    for line in _cause_lines(jobs, failed):
+        say(line)
     counts = Counter(_status(job, failed) for job in jobs)
     answer = {
         "study": record.parent.name,
@@ -57,6 +58,32 @@ def end_search(study: Path) -> int:
     answer |= {status: counts[status] for status in (*ENDED, "failed")}
     print(json.dumps(answer | {"report": report}), flush=True)
     return code
+
+
+def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
+    """Returns a line for each cause: the runs that failed of it, what happened, and where the
+    traceback of the first one is."""
+    causes: dict[str, list[Job]] = {}
+    for job in jobs:
+        if _status(job, failed) == "failed":
+            recorded = _error(job).strip().splitlines()[-1:]
+            causes.setdefault(failed.get(job.folder) or "".join(recorded), []).append(job)
+    lines = []
+    for cause, having in causes.items():
+        names = ", ".join(map(str, having[:_LISTED]))
+        if len(having) > 1:
+            more = f" and {len(having) - _LISTED} more" if len(having) > _LISTED else ""
+            names = f"{len(having)} runs ({names}{more})"
+        kept = next((job.folder for job in having if "Traceback" in _error(job)), None)
+        where = f"; its traceback is in {path_text(kept / FILE)}" if kept else ""
+        lines.append(f"failed: {names}: {cause}{where}")
+    return lines
+
+
+def _error(job: Job) -> str:
+    """Returns what the summary of a run says of its failure."""
+    summary = read_summary(job.folder)
+    return (summary.error if summary else None) or ""
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:

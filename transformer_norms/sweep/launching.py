@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import Busy, describe_error
+from transformer_norms.errors import ENDS, Busy, ConfigError, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import read_summary
 from transformer_norms.sweep.planning import Job
+from transformer_norms.training.stopping import Preempted, Stopping
 
-# `status` (finished, diverged, preempted, busy, failed); of a failed job its `error` in one line
-# and, where there is one, its `traceback`.
+# `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
+# that failed or was lost its `error` in one line and, where there is one, its `traceback`.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
 
@@ -32,19 +33,19 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
 
 
 def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None]) -> list[Answer]:
-    """Runs a batch and returns an answer for each job. A launcher that breaks down loses no more
-    than the jobs of its batch. A launcher with pilots leaves them the whole `sweep`."""
+    """Runs a batch and returns an answer for each job. A launcher that breaks down loses the jobs
+    of its batch that have not ended. A launcher with pilots leaves them the whole `sweep`."""
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     if hasattr(launcher, "pilots"):
         return launcher.pilots.run(batch, sweep, say)
     try:
         returned = launcher.launch([for_hydra(job.overrides) for job in batch], initial_job_idx=0)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
-        failure = {"status": "failed", "error": line}
-        return [{"status": "finished"} if job.ended else failure for job in batch]
+        lost = {"status": "lost", "error": line}
+        return [{"status": "finished"} if job.ended else lost for job in batch]
     return [_unpack(one) for one in returned]
 
 
@@ -58,26 +59,30 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
 def _unpack(returned: Any) -> Answer:
     try:
         return dict(returned.return_value)
-    except Exception as error:  # Hydra keeps what a job raised until its value is read
+    except ENDS as error:  # Hydra keeps what a job raised until its value is read
         return {"status": "failed", "error": describe_error(error)}
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
-    """Trains one run and returns its answer. It raises nothing, so the sweep goes on.
+    """Trains one run and returns its answer. It raises nothing, so the sweep goes on: not even the
+    SystemExit or the KeyboardInterrupt of a plugin. Those of a signal never get here.
 
     The run's own lines are dropped: the sweep shows its state beside that of the other runs.
     """
     from transformer_norms.run.run import train
 
     typed = [text.removeprefix("++") for text in overrides]
+    stop = Stopping()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with stop, contextlib.redirect_stderr(io.StringIO()):
             config = compose(typed)
             summary = train(config, weights_only=not config.trainer.keep_optimizer)
             keep_weights_only(Path(summary["folder"]))
     except Busy:
         return {"status": "busy"}
-    except Exception as error:
+    except (Preempted, *ENDS) as error:
+        if stop.asked or isinstance(error, Preempted):
+            return {"status": "preempted"}
         trace = traceback.format_exc()
         return {"status": "failed", "error": describe_error(error), "traceback": trace}
     return {"status": summary["status"]}
@@ -97,8 +102,8 @@ def shorten(override: str) -> str:
 
 def record_failure(folder: Path, error: str) -> None:
     """Marks a run as failed that could not do so itself: its process is gone, or the disk is full.
-    A disk that is still full does not end the sweep."""
-    with contextlib.suppress(Busy, OSError), hold_run(folder):
+    A disk that is still full does not end the sweep, nor does a summary that cannot be read."""
+    with contextlib.suppress(Busy, OSError, ConfigError), hold_run(folder):
         summary = read_summary(folder)
         if summary and not summary.ended and summary.status != "failed":
             replace(summary, status="failed", error=error).write(folder)

@@ -1,0 +1,25 @@
+"""Jobs for the workers of a pool, in a file that imports nothing heavy: each worker imports it."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+
+def run_cheap_job(overrides):
+    """Stands for a job: `fine` ends, `once` kills its worker once, `always` every time. `leaves`
+    ends its process without a word, and with a code that says all is well."""
+    name = overrides[0]
+    tried = Path(f"{name}-{os.getpid()}")
+    tried.touch()
+    attempts = len(list(Path().glob(f"{name}-*")))
+    if name == "leaves":
+        os._exit(0)
+    if name == "always" or (name == "once" and attempts == 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"status": "finished", "threads": overrides[-1]}
+
+
+def tries(folder):
+    """Returns how often each job was begun in a folder."""
+    return Counter(path.name.split("-")[0] for path in folder.iterdir())
