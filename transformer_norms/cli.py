@@ -16,6 +16,7 @@ from textwrap import fill
 from typing import Any
 
 from transformer_norms import processes
+from transformer_norms.commands.hydra_settings import check_hydra_settings
 from transformer_norms.commands.terminal import (
     PROGRAM,
     Parser,
@@ -23,7 +24,6 @@ from transformer_norms.commands.terminal import (
     run_command,
     version_text,
 )
-from transformer_norms.config.hydra_settings import check_hydra_settings
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES, folder_of_configs, options
 from transformer_norms.text_tables import COLUMNS

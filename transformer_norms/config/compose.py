@@ -18,7 +18,6 @@ from yaml import YAMLError
 
 from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.finding import CONFIG, find_config, find_run
-from transformer_norms.config.hydra_settings import check_hydra_settings
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import (
     HORIZONS,
@@ -276,7 +275,6 @@ def check_names(overrides: Iterable[str]) -> None:
 def check_hydra_keys(typed: Iterable[str]) -> None:
     """Raises ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is wrong."""
     typed = list(typed)
-    check_hydra_settings(typed)
     for pair in (pair for pair in parse(typed) if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
         if pair.key == "parallel" and pair.word != "none":

@@ -15,7 +15,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from transformer_norms.config.hydra_settings import check_hydra_settings
 from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
@@ -271,7 +270,6 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
     config = OmegaConf.create(values)
     for pair in typed:
         if pair.key.split(".")[0].split("/")[0] == "hydra":
-            check_hydra_settings([str(pair)])
             raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
         try:
             value = OmegaConf.select(config, pair.key)
