@@ -29,8 +29,8 @@ BUDGETS = {
     ),
     "training": (
         45,
-        "attention divergence examples flops loss memory nonfinite optimizer overfit probes "
-        "replicas schedule trainer training",
+        "attention divergence examples flops kills loss memory nonfinite optimizer overfit "
+        "precision probes replicas resuming schedule trainer training",
     ),
     "data": (28, "checkpoint data files progress tokenizer tokenizers"),
     "sweep": (

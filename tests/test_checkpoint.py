@@ -169,6 +169,7 @@ def test_bytes_that_change_after_verification_do_not_load(folder: Path) -> None:
         read(found, "model")
 
 
+@pytest.mark.goal("N2")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_tensor_that_is_not_finite_is_named_and_nothing_is_written(
     folder: Path, bad: float

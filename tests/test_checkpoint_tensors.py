@@ -77,6 +77,7 @@ def test_every_tensor_begins_at_a_multiple_of_the_size_of_its_item() -> None:
         assert (start % width, end - start) == (0, 3 * width)
 
 
+@pytest.mark.goal("N2")
 @pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.half, torch.double])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: float) -> None:
@@ -87,6 +88,7 @@ def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: f
         list(stream({"gain": tensor}))
 
 
+@pytest.mark.goal("N2")
 def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, RUN, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
     before = sorted(tmp_path.rglob("*"))

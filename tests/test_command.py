@@ -88,10 +88,19 @@ def weights(folder):
     return (newest / "model.safetensors").read_bytes(), newest.name
 
 
-def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(start, run_here):
+@pytest.mark.goal("R1", "R3")
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["trainer.compile=true"], marks=pytest.mark.nightly)]
+)
+def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(
+    more, start, run_here, measured
+):
+    """What checks shapes in this process is not compiled."""
+    run = (lambda *words: ended(start(*words))) if more else run_here
     Path("mine").mkdir()
     Path("mine/pause.py").write_text(PAUSE)
     typed = ["trainer.steps=40", "trainer.log_every=1", "trainer.eval_every=10", "plugins=mine"]
+    typed += more
     stopped = start("study=rough", *typed, PAUSE="8")
     folder = wait_for_step(8, stopped)
     stopped.send_signal(signal.SIGTERM)
@@ -108,14 +117,15 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(s
     killed.kill()
     killed.communicate()
 
-    code, answer, err = run_here("study=rough", *typed)
+    code, answer, err = run("study=rough", *typed)
     assert (code, answer["status"], answer["steps"]) == (0, "finished", 40)
     assert "goes on from step 20" in err
-    code, expected, _ = run_here("study=calm", *typed)
+    code, expected, _ = run("study=calm", *typed)
     assert code == 0
     assert without_times(answer["run"]) == without_times(expected["run"])
     assert weights(answer["run"]) == weights(expected["run"])
     assert not list(Path(answer["run"], "checkpoints").glob(".tmp-*"))
+    measured(f"{' '.join(more) or 'one process'}: SIGTERM at 8 and -9 at 23 bitwise")
 
 
 def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(run_here):

@@ -3,6 +3,8 @@
 import math
 import random
 
+import pytest
+
 from transformer_norms.training.divergence import Divergence
 
 
@@ -22,7 +24,8 @@ def healthy(seed, steps=400):
     return [2 + 4 * math.exp(-step / 60) + noise.gauss(0, 0.15) for step in range(steps)]
 
 
-def test_forty_planted_divergences_are_all_found_where_they_are():
+@pytest.mark.goal("N3")
+def test_forty_planted_divergences_are_all_found_where_they_are(measured):
     for seed in range(10):
         at = 30 + 30 * seed
         curve = healthy(seed)
@@ -34,9 +37,11 @@ def test_forty_planted_divergences_are_all_found_where_they_are():
         blown = [*curve[:at], *[curve[0] + 0.5] * 370]
         assert verdict(blown) == at + 100
         assert verdict(curve, final=min(curve) + 1.01) == "end"
+    measured("50 of 50 planted divergences found at their step")
 
 
-def test_two_hundred_healthy_curves_are_left_alone():
+@pytest.mark.goal("N3")
+def test_two_hundred_healthy_curves_are_left_alone(measured):
     flagged = 0
     for seed in range(200):
         curve = healthy(seed)
@@ -45,6 +50,7 @@ def test_two_hundred_healthy_curves_are_left_alone():
             curve[spikes.randrange(50, 400)] = 12.0
         flagged += verdict(curve, final=curve[-1]) is not None
     assert flagged <= 2
+    measured(f"{flagged} of 200 healthy curves flagged")
 
 
 def test_a_rise_during_the_warmup_or_shorter_than_a_hundred_steps_is_no_divergence():
@@ -52,6 +58,7 @@ def test_a_rise_during_the_warmup_or_shorter_than_a_hundred_steps_is_no_divergen
     assert verdict([6.0, *[7.0] * 119, 5.0], warmup=20) is not None
 
 
+@pytest.mark.goal("N3")
 def test_spikes_are_counted_by_six_deviations_of_the_last_128():
     rule = Divergence(0)
     for step in range(1, 300):

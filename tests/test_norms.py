@@ -238,6 +238,7 @@ def ordered(x):
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
 
+@pytest.mark.goal("N4")
 @every
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once_at_the_end(name, dtype):

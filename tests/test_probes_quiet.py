@@ -19,6 +19,7 @@ QUIET = {
 }
 
 
+@pytest.mark.goal("R5")
 @pytest.mark.parametrize("case", QUIET)
 @pytest.mark.parametrize("every", [1, 3])
 def test_weights_moments_and_losses_are_the_same_bits_measured_or_not(case, every):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rank_workers import ROOT, free_port, on_ranks, torchrun, train_all, train_all_alone
-from test_run_folder import BASE, go, here, rows, same, state  # noqa: F401
+from test_run_folder import BASE, go, here, rows, same, state, stop_at  # noqa: F401
 
 pytestmark = pytest.mark.nightly
 
@@ -100,8 +100,9 @@ def calm(here):  # noqa: F811
     return folder_of("calm")
 
 
+@pytest.mark.goal("R6")
 @pytest.mark.parametrize("counts", [(1, 2, 1), (2, 4), (4, 1)], ids=str)
-def test_a_run_goes_on_with_another_number_of_ranks(counts, calm):
+def test_a_run_goes_on_with_another_number_of_ranks(counts, calm, measured):
     beyond = 0
     for i, count in enumerate(counts):
         job = start(count, "rough")
@@ -114,8 +115,10 @@ def test_a_run_goes_on_with_another_number_of_ranks(counts, calm):
         assert summary["status"] == ("finished" if i == len(counts) - 1 else "preempted"), err
         beyond = summary["step"]
     assert same(calm, folder_of("rough"))
+    measured(f"ranks {' -> '.join(map(str, counts))}: bitwise")
 
 
+@pytest.mark.goal("R3", "P2")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(rank, number, calm):
@@ -143,21 +146,24 @@ def test_a_run_that_is_mirrored_answers_before_its_other_ranks_end(here):  # noq
     assert json.loads(out)["status"] == "preempted", err
 
 
+@pytest.mark.goal("P4")
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(rank, parallel, calm):
+def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(rank, parallel, calm, measured):
     job = start(2, "rough", f"parallel={parallel}")
     wait_for(job, lambda: saved("rough"))
     begun = time.monotonic()
     os.kill(ranks_of(job)[rank], signal.SIGKILL)
     out, err = job.communicate()
-    assert time.monotonic() - begun < 60
+    ended = time.monotonic() - begun
+    assert ended < 60
     assert job.returncode == 1
     summary = json.loads((folder_of("rough") / "summary.json").read_text())
     # Rank 0 may itself be the one that is gone, or be ended before it notices.
     assert summary["status"] in ("running", "preempted"), summary["error"]
     assert start(2, "rough").wait() == 0
     assert parallel == "fsdp" or same(calm, folder_of("rough"))
+    measured(f"rank {rank}, {parallel}: ended after {ended:.0f} s, resumed")
 
 
 def test_two_agents_meet_as_two_machines_do(calm):
@@ -195,3 +201,70 @@ def test_a_rank_with_other_code_or_data_is_refused(here):  # noqa: F811
     assert any("has another" in err and "than rank 0" in err for err in said), said
     assert not (here / "runs").exists()
     assert not (here / "other" / "runs").exists()
+
+
+# ------------------------------------------------------------------------- what is not finite
+
+# At step 13 of rank 1 alone, in one number of what $PLANT says: the loss or a gradient of the first
+# of its two micro-batches, or a weight after the update.
+PLANT = """
+import math, os
+from transformer_norms.training.loss import ModelLoss
+from transformer_norms.training.tensors import local
+from transformer_norms.training.trainer import Trainer
+
+backward, train_step = ModelLoss.backward, Trainer.train_step
+
+def planted_backward(self, batch, parts):
+    total = backward(self, batch, parts)
+    self.calls = getattr(self, "calls", 0) + 1
+    if self.calls == 25 and os.environ["PLANT"] == "loss":
+        total *= math.nan
+    if self.calls == 25 and os.environ["PLANT"] == "gradient":
+        self.model.final.gain.grad[0] = math.nan
+    return total
+
+def planted_train_step(self):
+    reason = train_step(self)
+    if reason is None and self.step == 13 and os.environ["PLANT"] == "update":
+        local(self.parameters[0].detach()).view(-1)[0] = math.inf
+    return reason
+
+if os.environ.get("RANK") == "1" and "PLANT" in os.environ:
+    ModelLoss.backward, Trainer.train_step = planted_backward, planted_train_step
+"""
+DIVERGED = {
+    "loss": "the loss is nan at step 13",
+    "gradient": "the gradient's norm is nan at step 13",
+    "update": "embedding.weight is not finite after the update of step 13",
+}
+
+
+@pytest.mark.goal("N1")
+@pytest.mark.parametrize(
+    ("parallel", "plant"),
+    [("ddp", plant) for plant in DIVERGED] + [("fsdp", "loss"), ("fsdp", "update")],
+)
+def test_what_is_not_finite_on_one_rank_is_a_divergence_of_all(
+    parallel,
+    plant,
+    here,  # noqa: F811
+    stop_at,  # noqa: F811
+    measured,
+):
+    Path("mine").mkdir()
+    Path("mine/plant.py").write_text(PLANT)
+    typed = ["plugins=mine", f"parallel={parallel}", "trainer.steps=24", "trainer.eval_every=10"]
+    typed += ["trainer.checkpoint_every=7"]
+    stop_at(12)
+    calm = go("study=calm", *[text for text in [*MORE, *typed] if "steps=400" not in text])
+    job = torchrun(2, *command("rough", *typed), PLANT=plant)
+    out, err = job.communicate()
+    assert job.returncode == 1, err
+    summary = json.loads((folder_of("rough") / "summary.json").read_text())
+    assert (summary["status"], summary["step"]) == ("diverged", 12), err
+    assert summary["diverged"] == DIVERGED[plant]
+    assert state(folder_of("rough"))[1]["step"] == 12
+    if parallel == "ddp":  # whose sums are those of one process
+        assert same(calm["folder"], folder_of("rough"))
+    measured(f"{plant} on one of two ranks, {parallel}: step 12 kept")

@@ -133,6 +133,7 @@ def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placemen
     assert go("study=c", "data.seed=1")["batch_chain"] != chain
 
 
+@pytest.mark.goal("R2", "R3")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
     calm = go("study=calm", f"optimizer={optimizer}")
@@ -165,6 +166,7 @@ def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice
     assert any("looks ahead" in line for line in said) == (choice == "batchnorm")
 
 
+@pytest.mark.goal("R2")
 def test_a_signal_during_validation_loses_nothing(monkeypatch):
     from transformer_norms.training.trainer import Trainer
 
@@ -187,6 +189,7 @@ def test_a_signal_during_validation_loses_nothing(monkeypatch):
     assert same(calm["folder"], next(Path("runs/rough").glob("*")))
 
 
+@pytest.mark.goal("R2")
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
     monkeypatch, capsys, replicas
@@ -217,6 +220,7 @@ def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
     assert capsys.readouterr().err.count(said) == 2
 
 
+@pytest.mark.goal("R5")
 def test_evaluating_and_logging_every_step_change_no_training_loss():
     often = go("study=often", "trainer.eval_every=1", "trainer.log_every=1")
     seldom = go("study=seldom", "trainer.eval_every=0", "trainer.log_every=1")
@@ -227,6 +231,7 @@ def test_evaluating_and_logging_every_step_change_no_training_loss():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.goal("R5")
 def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
     """At 1 and every fifth: beside the loss at 15 and 20 and in rows of their own at 1, 5."""
     with_probes, without = go("study=a"), go("study=b", "trainer.probe_every=0")
@@ -261,6 +266,7 @@ def test_accumulation_changes_the_gradient_by_rounding_alone():
         assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-12)
 
 
+@pytest.mark.goal("R7")
 def test_a_finished_run_is_found_done_and_no_file_changes(capfd):
     done = go()
     before = tree(done["folder"])
@@ -307,6 +313,7 @@ def test_one_identity_however_it_is_typed_and_watched():
     assert go("seed=1")["identity"] not in hashes
 
 
+@pytest.mark.goal("R8")
 def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
     from transformer_norms.run import identity
 
@@ -348,6 +355,7 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 
 
+@pytest.mark.goal("R8")
 def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any_other():
     first = go()
     more = [f"continue_from={first['folder']}", "trainer.steps=40"]
@@ -395,6 +403,7 @@ def test_what_continuing_does_to_the_rate_is_said_and_a_constant_rate_goes_on():
     assert longer["val_loss"] == go(*constant, "trainer.steps=40")["val_loss"]
 
 
+@pytest.mark.goal("R8")
 def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):
     from transformer_norms.run import identity
 
@@ -444,6 +453,23 @@ def test_a_last_row_that_a_killed_run_wrote_after_its_last_checkpoint_is_measure
     rough = go("study=rough")
     assert (rough["status"], rough["val_loss"]) == ("finished", calm["val_loss"])
     assert rows(rough["folder"]) == rows(calm["folder"])
+
+
+@pytest.mark.goal("R1")
+def test_a_run_that_is_killed_while_its_curve_is_drawn_draws_it_again(monkeypatch):
+    def killed(folder, summary):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_norms.run.run.draw_curve", killed)
+        with pytest.raises(Killed):
+            go()
+    drawn = []
+    monkeypatch.setattr(
+        "transformer_norms.run.run.draw_curve", lambda folder, _: drawn.append(folder)
+    )
+    assert go()["status"] == "finished"
+    assert len(drawn) == 1
 
 
 def damage(folder, which=-1):

@@ -102,6 +102,7 @@ def finish(job):
     assert job.returncode == 0, err
 
 
+@pytest.mark.goal("R6")
 @pytest.mark.parametrize("stages", [(TWO, ONE, FOUR), (ONE, TWO, DDP), (FOUR, TWO)], ids=str)
 def test_a_run_goes_on_with_shards_and_without(stages):
     precise = "trainer.precision=fp64", "optimizer=muon"

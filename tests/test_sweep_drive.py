@@ -175,7 +175,7 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
     assert "study=NAME" in err
 
 
-@pytest.mark.goal("S2")
+@pytest.mark.goal("N1", "S2")
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, measured):
     """Whatever ends a job: an error, a loss that is no number, sys.exit, its own KeyboardInterrupt.
     No signal came, so the sweep was not asked to stop."""

@@ -300,12 +300,13 @@ class Run:
             results |= work(
                 trainer, self.config.model.context, record.summary.device or "", keys.precision
             )
+            # A run that is killed meanwhile has not ended: the same command draws again.
+            if self.ranks.writes:
+                self._draw(record.summary)
         record.summarize(trainer, **results)
         record.progress(trainer)
         if results["status"] == "finished" and not record.summary.trained:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
-        if results["status"] in ENDED and self.ranks.writes:
-            self._draw(record.summary)
         return record.summary
 
     def _fit(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> str:
