@@ -62,6 +62,7 @@ def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
     ]
 
 
+@pytest.mark.goal("D1")
 @pytest.mark.parametrize("failing", range(1, 7))
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
 def test_a_disk_that_refuses_costs_nothing_but_the_new_checkpoint(
@@ -101,6 +102,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.goal("D1")
 def test_on_a_full_disk_the_old_checkpoint_verifies_and_saving_works_once_there_is_space(
     small_disk: Path,
 ) -> None:
@@ -120,6 +122,7 @@ def test_on_a_full_disk_the_old_checkpoint_verifies_and_saving_works_once_there_
     assert load_file(saved)["weight"].sum() == size
 
 
+@pytest.mark.goal("D4")
 def test_metrics_on_a_full_disk_stay_whole_lines(small_disk: Path) -> None:
     metrics = MetricsFile(small_disk / "metrics.jsonl")
     metrics.append({"step": 1})
@@ -135,6 +138,7 @@ def test_metrics_on_a_full_disk_stay_whole_lines(small_disk: Path) -> None:
     assert read_metrics(metrics.path) == [{"step": 1}, {"step": 3}]
 
 
+@pytest.mark.goal("D3")
 def test_preflight_says_what_is_needed_and_leaves_nothing(tmp_path: Path) -> None:
     files.preflight(tmp_path / "not" / "made", 1)
     with pytest.raises(StorageError, match=r"1152921504606846976 bytes needed, \d+ bytes free"):
@@ -142,6 +146,7 @@ def test_preflight_says_what_is_needed_and_leaves_nothing(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.goal("D3")
 def test_preflight_refuses_a_folder_that_takes_no_file() -> None:
     with pytest.raises(StorageError, match="/proc"):
         files.preflight(Path("/proc/self"), 1)
@@ -203,6 +208,7 @@ def test_after_a_rewind_and_the_same_rows_the_file_is_the_same(tmp_path: Path) -
     assert path.read_bytes() == whole
 
 
+@pytest.mark.goal("D4")
 def test_a_torn_last_line_is_left_out_and_gone_when_writing_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2, "loss":')

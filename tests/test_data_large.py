@@ -270,6 +270,7 @@ def test_a_damaged_tokenizer_is_fitted_again(corpus, tmp_path):
     assert ready(corpus, pairs).fingerprint == held_tokens(corpus, pairs).fingerprint
 
 
+@pytest.mark.goal("D2")
 def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         ready(corpus, tell=stop_at("encoding", 2))
@@ -285,6 +286,7 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path
     assert ready(corpus).fingerprint == held_tokens(corpus).fingerprint
 
 
+@pytest.mark.goal("D3")
 def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkeypatch):
     class Huge(Gaps):
         size = 10**18

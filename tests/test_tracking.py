@@ -193,6 +193,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.goal("S6")
 def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path: Path) -> None:
     folder, _ = begin(tmp_path / "study", range(1, 6))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -218,6 +219,7 @@ def is_gone(process: int) -> bool:
         return True
 
 
+@pytest.mark.goal("S6")
 def test_without_wandb_the_trainer_notices_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +238,7 @@ def test_without_wandb_the_trainer_notices_nothing(
     assert not (tmp_path / "study" / "wandb").exists()
 
 
+@pytest.mark.goal("S6")
 def test_a_mirror_that_hangs_is_ended_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
     monkeypatch.setattr(tracking, "_start", lambda mode: hanging)

@@ -82,6 +82,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
     return code, result(run)
 
 
+@pytest.mark.goal("S6")
 @pytest.mark.parametrize(
     "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
 )
@@ -98,6 +99,7 @@ def test_a_wandb_that_fails_changes_nothing_in_training(
         assert f"W&B fails at {at}" in log.read_text()
 
 
+@pytest.mark.goal("S6")
 @pytest.mark.draws
 def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,7 @@ def test_live_late_and_repaired_views_show_the_same(
     assert stand_in.rows() == shown
 
 
+@pytest.mark.goal("S6")
 def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
     run: Path, stand_in: StandIn, metrics: MetricsFile
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_live_view_waits_for_the_curve_of_a_result(
     assert stand_in.rows()[4] == {"view/curve": "Html"}
 
 
+@pytest.mark.goal("S6")
 def test_without_a_network_online_becomes_offline_with_one_line_that_tells_no_secret(
     run: Path, stand_in: StandIn, metrics: MetricsFile,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -35,6 +35,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 def run_process(arguments: "Sequence[str]") -> int:
     """Runs the command for which this process was started. Signals are answered from here on, to
     its end."""
+    processes.hold_stream_numbers()  # before any file is opened
     if arguments and arguments[0] in STOPPED_WITH_75:
         processes.watch_command()
     try:

@@ -52,8 +52,11 @@ def as_storage_error(
         number = int(told[1])
     if number not in _STORAGE:
         return None
-    if path is None:
-        path = Path(os.fsdecode(name) if isinstance(name, (str, bytes)) else "the disk")
+    if path is None and isinstance(name, (str, bytes)):
+        path = Path(os.fsdecode(name))
+    if path is None and number in (errno.EACCES, errno.EPERM, errno.EIO):  # of a socket, say
+        return None
+    path = path or Path("the disk")
     return storage_error(path, _STORAGE[number], needed)
 
 
@@ -91,9 +94,8 @@ def preflight(folder: Path, needed: int, beside: Mapping[Path, int] | None = Non
         reason = _STORAGE.get(error.errno or 0, "not writable")
         raise storage_error(folder, reason, needed) from error
     disk = existing.stat().st_dev
-    needed += sum(
-        more for place, more in (beside or {}).items() if _existing(place).stat().st_dev == disk
-    )
+    on_disk = {place: _existing(place).stat().st_dev for place in beside or {}}
+    needed += sum(more for place, more in (beside or {}).items() if on_disk[place] == disk)
     if shutil.disk_usage(existing).free < needed:
         raise storage_error(folder, _NO_SPACE, needed)
 

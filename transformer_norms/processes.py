@@ -75,6 +75,19 @@ def has_agent(environment: "Mapping[str, str]" = os.environ) -> bool:
     return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
 
 
+# ------------------------------------------------------------------------- streams
+
+
+def hold_stream_numbers() -> None:
+    """Opens what is closed of stdin, stdout and stderr, on nothing. The next file that the process
+    opens would get the number, and with it what others print."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+
+
 # ------------------------------------------------------------------------- signals
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)

@@ -70,7 +70,13 @@ def read_text(path: Path, limit: int = LONGEST) -> str:
 
 def is_there(path: Path) -> bool:
     """Whether the name is taken, also by what is no file: a link that leads nowhere, a pipe."""
-    return os.path.lexists(path)
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:  # as in a folder that may not be read; whoever reads the file says so
+        pass
+    return True
 
 
 def _reason(error: OSError) -> str:

@@ -7,9 +7,12 @@ import io
 import os
 import select
 import sys
+from contextlib import suppress
 from typing import Any
 
-_SPELLING = "transformer_norms.ascii"
+from transformer_norms.processes import hold_stream_numbers
+
+SPELLING = "transformer_norms.ascii"
 # Lines and signs keep their width, so that drawings and tables stay straight.
 _ASCII = dict(zip("│─╭╮╰╯┬┴├┤┼►◄⊕…·×−–—≈‘’′“”µ", "|-+++++++++><+~.x---~'''\"\"u", strict=True))
 _ASCII |= {"±": "+-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "δ": "d", "ᵀ": "^T"}
@@ -24,7 +27,7 @@ def spell(error: UnicodeError) -> tuple[str, int]:
     return "".join(spelled), error.end
 
 
-codecs.register_error(_SPELLING, spell)
+codecs.register_error(SPELLING, spell)
 
 
 class _Descriptor(io.FileIO):
@@ -45,14 +48,9 @@ class _Descriptor(io.FileIO):
 def guard_streams() -> None:
     """Puts streams that raise nothing in the place of stdout and stderr, once a process.
 
-    Streams that somebody else has put there stay. A number below 3 that is closed is opened on
-    nothing: the next file that the process opens would get it, and receive what others print.
+    Streams that somebody else has put there stay.
     """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    hold_stream_numbers()
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__"):
@@ -63,12 +61,13 @@ def _guarded(number: int, name: str, stream: Any) -> io.TextIOWrapper:
     if stream is None:  # it was closed when Python started, and the number may be another file's
         number = os.open(os.devnull, os.O_WRONLY)
     else:
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
     descriptor = _Descriptor(number, "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(descriptor),
         encoding=stream.encoding if stream else "utf-8",
-        errors=_SPELLING,
+        errors=SPELLING,
         line_buffering=name == "stderr" or descriptor.isatty(),
         write_through=getattr(stream, "write_through", False),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
+from transformer_norms.files import storage_error
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
 from transformer_norms.text_tables import COLUMNS, printable
@@ -61,12 +62,12 @@ def run_analysis(
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ConfigError if `folder` can be no folder that this process writes to."""
+    """Raises ConfigError if `folder` can be no folder, StorageError if it may not be written."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise ConfigError(f"{folder}: {nearest} is a file; name a folder")
     if not os.access(nearest, os.W_OK):
-        raise ConfigError(f"{folder}: {nearest} cannot be written to")
+        raise storage_error(folder, f"{nearest} cannot be written to")
 
 
 def paragraph(text: str) -> str:

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command, version_text
+from transformer_norms.commands.terminal import (
+    PROGRAM,
+    Parser,
+    print_line,
+    run_command,
+    version_text,
+)
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
 
@@ -66,10 +72,13 @@ def _run(program: str, commands: Mapping[str, Command], arguments: Sequence[str]
     code is 2: a script that lost its command shall not go on."""
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in ("-h", "--help", "help", ""):
-        print(_help(program, commands), file=sys.stdout if name else sys.stderr)
-        return 0 if name else 2
+        if not name:
+            print(_help(program, commands), file=sys.stderr)
+            return 2
+        print_line(_help(program, commands))
+        return 0
     if name == "--version":
-        print(version_text())
+        print_line(version_text())
         return 0
     if name not in commands:
         raise ConfigError(_no_such_command(program, name, commands))

@@ -5,6 +5,7 @@ completion are answered at once.
 """
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -36,6 +37,7 @@ def run_command(
     `when_stopped`. An unexpected error is raised.
     """
     guard_streams()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells where its own cache lies
     try:
         check_here()
         return body()

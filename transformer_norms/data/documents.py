@@ -2,6 +2,7 @@
 
 import glob
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -197,11 +198,12 @@ class JsonLines(_RowFiles):
 
         names = ", ".join(str(file) for file in self.files)
         files = [str(file.resolve()) for file in self.files]
-        with hide_bars():
+        # Its own cache is in the home, which may not be writable. A stream leaves nothing there.
+        with hide_bars(), tempfile.TemporaryDirectory() as cache:
             try:
                 # Without streaming, `datasets` would first write a second copy of all rows.
                 rows = datasets.load_dataset(
-                    "json", data_files=files, split="train", streaming=True
+                    "json", data_files=files, split="train", streaming=True, cache_dir=cache
                 )
                 check_field(self.field, rows.features, names)
                 yield from read_column(rows, self.field, names)

@@ -31,6 +31,7 @@ from transformer_norms.data.documents import (
 )
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
+from transformer_norms.files import as_storage_error
 from transformer_norms.kinds import Nothing, Positive, Text
 from transformer_norms.progress import Say, Tell, tell_nobody
 
@@ -187,6 +188,8 @@ class Hub:
         except InputError:
             raise
         except (OSError, ValueError, RuntimeError) as error:
+            if refusal := as_storage_error(error):
+                raise refusal from None
             raise InputError(
                 f"data.name={self.name} {what} ({root_cause(error)}); {_INSTEAD}"
             ) from None

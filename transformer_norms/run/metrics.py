@@ -9,6 +9,7 @@ from typing import Any
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.kinds import LARGEST
+from transformer_norms.progress import say
 from transformer_norms.reading import parse_json, read_bytes
 
 LONGEST = 1 << 28  # bytes
@@ -24,6 +25,7 @@ class MetricsFile:
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         _, torn = _split(path.read_bytes())
         if torn:
+            say(f"{path}: a last line that was not written whole is left out")
             self._file.truncate(path.stat().st_size - len(torn))
 
     def append(self, row: Mapping[str, Any]) -> None:

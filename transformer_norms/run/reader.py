@@ -160,9 +160,15 @@ def flat_row(run: SavedRun) -> Row:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Returns the run folders below a folder, and the folder itself if it is one, by name."""
+    """Returns the run folders below a folder, and the folder itself if it is one, by name. One that
+    may not be read is among them: it may be a run."""
     found = []
-    for place, inside, files in os.walk(folder):
+
+    def note(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            found.append(Path(error.filename))
+
+    for place, inside, files in os.walk(folder, onerror=note):
         if "summary.json" in files:
             found.append(Path(place))
             inside.clear()  # a run holds no runs

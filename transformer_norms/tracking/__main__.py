@@ -66,7 +66,7 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
         if not view.update(last=True):
             outcome = "another process is mirroring it"
         elif view.problem:
-            outcome, failed = view.problem, 1
+            outcome, failed = view.problem, max(failed, view.code)
         else:
             step = view.state["step"]
             outcome = "mirrored" if step < 0 else f"mirrored up to step {step}"
@@ -74,7 +74,7 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
                 outcome += "; its upload waits for `sync` online"
             elif view.state["mode"] == "offline":
                 outcome += f", but W&B is not reached: {view.home / 'mirror.log'}"
-                failed = 1
+                failed = max(failed, 1)
         print(f"{view.name}: {outcome}", file=sys.stderr)
     return failed
 
@@ -100,7 +100,8 @@ def save_workspace(project: str) -> int:
     try:  # in a process of its own: without a network W&B tries for minutes, or prompts
         saving = subprocess.run(
             [sys.executable, "-m", "transformer_norms.tracking.workspace", project],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SAVE_SECONDS,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_SAVE_SECONDS,
+            encoding="utf-8", errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return _refuse(f"W&B did not answer within {_SAVE_SECONDS} s; is there a network?")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import wandb
 
 from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.files import write_json
+from transformer_norms.files import as_storage_error, write_json
 from transformer_norms.locks import Lock, take_lock
 from transformer_norms.reading import read_bytes, read_json
 from transformer_norms.run.metrics import LONGEST
@@ -47,7 +47,7 @@ class View(ABC):
         self._record = self.home / f"{self.key}.json"
         self.state: dict[str, Any] = {}
         self.kept = dict(kept)
-        self.problem = ""
+        self.problem, self.code = "", 0  # what failed, and the exit code that says so
         self._run: Any = None
         self._lock: Lock | None = None
         self._hidden: set[str] = set()
@@ -103,7 +103,9 @@ class View(ABC):
                 if done:
                     self._complete(fingerprint)
         except Exception as error:  # the views of other folders go on
-            self.problem, done = self._note(error), True
+            refusal = as_storage_error(error, self.home)
+            self.problem, done = self._note(refusal or error), True
+            self.code = refusal.exit_code if refusal else 1
         if done:
             self._release()
         return done

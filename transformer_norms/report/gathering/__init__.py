@@ -50,7 +50,7 @@ def read_study(
         try:
             sources.add(folder.resolve(), str(folder))
         except OSError as error:
-            raise ConfigError(f"{folder}: {error.strerror}") from None
+            raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
     study = _study_of(sources, home_of(folders), baseline, effect)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])

@@ -1,0 +1,111 @@
+"""What a machine may do to a command: small disks, streams that are gone, rights that are missing.
+
+A `prepare` of warm.Command is called in the process of a command before it begins.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(folder: Path, size: int, **options):
+    """A disk of `size` bytes at `folder`; `nr_inodes=5` limits its files. Skips without root."""
+    folder.mkdir(exist_ok=True)
+    named = ",".join(f"{key}={value}" for key, value in {"size": size, **options}.items())
+    command = ["mount", "-t", "tmpfs", "-o", named, "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def free(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def fill(folder: Path, leave: int = 0) -> Path:
+    """Writes a file that leaves so many bytes of the disk, and returns it."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while (left := free(folder) - leave) > 0 and file.write(bytes(min(left, 1 << 20))):
+            pass
+    return ballast
+
+
+def drop_rights():
+    """Takes from root the right to read and write whatever its mode says."""
+    library = ctypes.CDLL(None, use_errno=True)
+    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if os.geteuid() == 0 and library.capset(header, nothing):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _replace(number, target):
+    stream = (sys.stdout, sys.stderr)[number - 1]
+    stream.flush()
+    os.dup2(target, number)
+    os.close(target)
+
+
+def close_stdout():
+    os.close(1)
+    sys.stdout = sys.__stdout__ = None  # as Python finds it
+
+
+def close_stderr():
+    os.close(2)
+    sys.stderr = sys.__stderr__ = None
+
+
+def fill_stdout():
+    _replace(1, os.open("/dev/full", os.O_WRONLY))
+
+
+def fill_stderr():
+    _replace(2, os.open("/dev/full", os.O_WRONLY))
+
+
+def leave_stdout():
+    """What `| head -0` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    _replace(1, writer)
+
+
+def leave_stderr():
+    reader, writer = os.pipe()
+    os.close(reader)
+    _replace(2, writer)
+
+
+def close_both():
+    close_stdout()
+    close_stderr()
+
+
+def leave_both():
+    leave_stdout()
+    leave_stderr()
+
+
+STATES = {
+    function.__name__: function
+    for function in (
+        leave_both, close_both, fill_stderr, fill_stdout,
+        close_stdout, close_stderr, leave_stdout, leave_stderr,
+    )
+}  # fmt: skip
+
+
+def write_ascii():
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="ascii", errors="strict")
