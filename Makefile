@@ -42,7 +42,8 @@ demo: setup
 	@$(BIN)/python -m transformer_norms.commands.demo
 
 test: setup
-	@$(BIN)/python -m pytest
+	@# Rewritten assertions would show more, and rewriting them takes each worker seconds.
+	@$(BIN)/python -m pytest --assert=plain --showlocals
 
 nightly: setup
 	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/conftest.py"; exit 2; }

@@ -1,5 +1,6 @@
 """Shapes are checked on every call, home and caches are the test's own, areas have CPU budgets."""
 
+import gc
 import os
 from collections import defaultdict
 from contextlib import suppress
@@ -71,6 +72,7 @@ def pytest_configure(config):
     wanted, areas = config.getoption("--nightly"), [*BUDGETS, TRUST]
     if wanted and wanted not in areas:  # said before there are workers, which would hide it
         raise pytest.UsageError(f"--nightly {wanted}: there is no such area; {', '.join(areas)}")
+    gc.disable()  # until all modules are imported, of which nothing becomes garbage
     config.addinivalue_line("markers", "draws: its runs draw their curve.svg, which takes long")
 
 
@@ -110,6 +112,8 @@ def cpu_seconds() -> tuple[float, float]:
 
 def pytest_collection_finish():
     global _read
+    gc.freeze()
+    gc.enable()
     _read = cpu_seconds()
 
 

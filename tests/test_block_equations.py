@@ -276,12 +276,14 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
             assert there & sites == set(plan.sites) | scales
 
 
+@pytest.mark.goal("A1")
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
     """With a third of the norms, each time another; with every norm, nightly."""
     does_not_look_ahead(placement, norms_in_turn(placement, 1))
 
 
+@pytest.mark.goal("A1")
 @pytest.mark.nightly
 @pytest.mark.parametrize("placement", options("placement"))
 def test_with_any_norm_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
@@ -316,6 +318,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.goal("A1")
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_planted_leak_is_caught(name):
     model = model_of()
@@ -324,6 +327,7 @@ def test_a_planted_leak_is_caught(name):
     assert lookahead(model, 11) > 1e-3
 
 
+@pytest.mark.goal("A1")
 @pytest.mark.parametrize("begun", [{"init": "zero_out"}, {"placement": "rezero"}])
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_inside_a_block_that_begins_as_nothing_is_caught(name, begun):

@@ -199,6 +199,23 @@ def _steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
 
 
+@pytest.mark.goal("C5")
+def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(path: Path, **_: object) -> None:
+        for file in path.glob("model*"):
+            file.unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        save(folder, 300, keep=1)
+    left = sorted(folder.glob("step-*"))
+    assert [path.name for path in left] == ["step-00000100", "step-00000300"]
+    assert [checkpoint.verify(path).step for path in left] == [100, 300]
+
+
 def test_a_step_that_verifies_is_not_written_again(folder: Path) -> None:
     before = (folder / "step-00000200" / "manifest.json").stat()
     save(folder, 200)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,11 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_norms.data.batches import Batches, held_out_bytes, windows
+from transformer_norms.training.parallel.micro_batches import MicroBatches
+from transformer_norms.training.parallel.ranks import Ranks
 
 sizes = st.integers(1, 12)
 laws = settings(max_examples=60, deadline=None)
+IN_FULL = pytest.param(2000, marks=pytest.mark.nightly)
 
 
+@pytest.mark.goal("T7")
 @given(
     context=sizes, batch=st.integers(1, 9), extra=st.integers(0, 80), seed=st.integers(0, 2**63 - 1)
 )
@@ -31,6 +37,7 @@ def test_each_window_comes_once_an_epoch_and_windows_do_not_overlap(context, bat
         assert starts == [offset + context * place for place in range(per_epoch)]
 
 
+@pytest.mark.goal("T7")
 @given(context=sizes, batch=sizes, step=st.integers(0, 10**9), seed=st.integers(0, 2**40))
 @laws
 def test_a_batch_is_a_function_of_seed_and_step_alone(context, batch, step, seed):
@@ -48,6 +55,47 @@ def test_the_size_of_a_batch_does_not_change_the_order_of_samples(context, step)
     whole = Batches(tokens, context, 6, 1)(step)
     halves = Batches(tokens, context, 3, 1)
     assert torch.equal(whole, torch.cat([halves(2 * step), halves(2 * step + 1)]))
+
+
+@st.composite
+def courses(draw):
+    """A text, a batch and the ranks that share it, and the steps at which a run was resumed."""
+    context, ranks = draw(st.integers(1, 9)), draw(st.integers(1, 4))
+    tokens = draw(st.integers(2 * context, 90))
+    batch = ranks * draw(st.integers(1, 5))
+    steps = -(-draw(st.integers(1, 3)) * ((tokens - context) // context) // batch)
+    return tokens, context, batch, ranks, steps, draw(st.sets(st.integers(0, steps), max_size=5))
+
+
+def read_by_ranks(batches, ranks, steps):
+    """The first token of each sequence, in the order of the steps and of the ranks."""
+    for step in steps:
+        for rank in range(ranks):
+            share = SimpleNamespace(count=ranks, ranks=Ranks(rank, ranks))
+            for _, part in MicroBatches.own(share, batches(step)):
+                yield from part[:, 0].tolist()
+
+
+@pytest.mark.goal("T7")
+@pytest.mark.parametrize("examples", [60, IN_FULL])
+def test_ranks_and_resumes_read_each_sequence_once_an_epoch(examples, measured):
+    @given(courses())
+    @settings(max_examples=examples, deadline=None)
+    def hold(course):
+        tokens, context, batch, ranks, steps, resumes = course
+        found, begun = [], 0
+        for end in sorted({*resumes, steps}):
+            batches = Batches(np.arange(tokens), context, batch, 5)  # a process of its own
+            found += read_by_ranks(batches, ranks, range(begun, end))
+            begun = end
+        size = batches.windows_per_epoch
+        for epoch in range(len(found) // size):
+            read = sorted(found[epoch * size : (epoch + 1) * size])
+            assert read == list(range(read[0], read[0] + size * context, context))
+        assert found == list(read_by_ranks(batches, 1, range(steps)))
+
+    hold()
+    measured(f"{examples} courses with 1 to 4 ranks and up to 5 resumes")
 
 
 def test_epochs_and_seeds_differ_in_order_and_in_where_the_cutting_begins():
@@ -69,6 +117,7 @@ def test_too_few_tokens_are_refused():
         Batches(np.arange(7), 4, 1, 0)
 
 
+@pytest.mark.goal("T8")
 @given(n=st.integers(0, 90), context=sizes, limit=st.integers(0, 100), batch=sizes)
 @laws
 def test_windows_predict_each_token_once_and_in_order(n, context, limit, batch):

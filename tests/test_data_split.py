@@ -42,14 +42,18 @@ def test_hash_sends_the_lowest_numbers_to_test_and_the_next_to_val():
     assert (split.rule, split.separated) == ("hash", True)
 
 
-def test_no_document_stands_in_two_parts_even_if_it_comes_many_times():
+@pytest.mark.goal("T5")
+def test_no_document_stands_in_two_parts_even_if_it_comes_many_times(measured):
     parts, _ = parts_of(numbered(300) * 3, "hash", 0.1)
     train, val, test = (set(part) for part in parts.values())
     assert min(len(train), len(val), len(test)) > 0
     assert len(train | val | test) == len(train) + len(val) + len(test)
     assert sum(map(len, parts.values())) == 900  # and none is left out
+    shared = len(train & val) + len(train & test) + len(val & test)
+    measured(f"{shared} of {len(train | val | test)} documents shared, {len(val)} in val")
 
 
+@pytest.mark.goal("T8")
 def test_the_order_of_reading_does_not_matter_to_a_hash_split():
     shuffled = numbered(200)
     random.Random(0).shuffle(shuffled)
@@ -121,6 +125,7 @@ def test_running_text_is_cut_only_between_words_wherever_its_documents_end(
             assert (left[-1].isalpha(), right[0], right[1].isalpha()) == (True, " ", True)
 
 
+@pytest.mark.goal("T5")
 def test_near_copies_across_train_and_val_are_counted():
     texts = [f"Number  {n} " for n in range(400)]
     number = {text: content_number(text) for text in texts}

@@ -401,6 +401,7 @@ def same_number(found, expected):
     return found == pytest.approx(expected, rel=1e-7, nan_ok=True)
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_has_its_own_fingerprint_and_no_other(placement):
     stated = [line["placement"] for line in table(MODELS)]

@@ -83,6 +83,7 @@ def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
     assert graphs
 
 
+@pytest.mark.goal("Q5")
 @pytest.mark.parametrize(
     "variant",
     ["norm=layernorm", "norm=rmsnorm", "placement=qk_cap", "trainer.activation_checkpointing=true"],
@@ -127,6 +128,7 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
         assert (found.memory, found.link) == wanted
 
 
+@pytest.mark.goal("Q5")
 @pytest.mark.parametrize("choice", ["mlp=gelu", "mlp=swiglu model.kv_heads=2"])
 def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):
     """The counter is torch's own, on the model itself."""

@@ -40,6 +40,7 @@ def under_xiong():
     return {variant.name: variant for variant in variants}
 
 
+@pytest.mark.goal("Q8")
 @pytest.mark.parametrize(
     ("placement", "expected", "band"),
     [
@@ -61,6 +62,7 @@ def squares(placement):
     return {b: models[:, b - 1, SQUARE].tolist() for b in range(1, DEEPEST + 1)}
 
 
+@pytest.mark.goal("Q8")
 def test_the_stream_of_pre_norm_grows_between_the_papers_bounds_at_every_depth():
     """(1 + l/2) d <= E|x_l|^2 <= (1 + 3l/2) d"""
     for after, found in squares("pre").items():

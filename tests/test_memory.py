@@ -127,6 +127,7 @@ RECOMPUTED = [
 ]
 
 
+@pytest.mark.goal("A4")
 @pytest.mark.parametrize("typed", RECOMPUTED)
 def test_activation_checkpointing_changes_no_digit(typed):
     plain, checkpointed = (

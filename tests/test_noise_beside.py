@@ -28,6 +28,7 @@ def make_study(name, losses, **keys):
     return study
 
 
+@pytest.mark.goal("Q6")
 def test_the_noise_beside_a_study_of_one_comparison_is_its_prior():
     draw = np.random.default_rng(0)
     scatter = {p: dict(enumerate(2 + 0.02 * draw.normal(size=8))) for p in ("pre", "post")}

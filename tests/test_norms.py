@@ -44,7 +44,8 @@ DIVIDED = of_type("rmsnorm", "prmsnorm", "scalenorm", "l2norm")
 BOUNDED = of_type("dyt", "derf")
 
 every = pytest.mark.parametrize("name", NAMES)
-laws = settings(max_examples=30, deadline=None)
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", 30))
+laws = settings(max_examples=EXAMPLES, deadline=None)
 seeds, factors = st.integers(0, 2**32), st.floats(0.1, 10)
 
 
@@ -195,6 +196,7 @@ def test_the_gradients_of_a_norm_are_those_of_its_formula(name, create_graph):
             same(found, torch.autograd.grad(expected, inputs, of), 1e-11)
 
 
+@pytest.mark.goal("A3")
 @every
 def test_first_and_second_derivatives_are_those_of_finite_differences(name):
     width = 4
@@ -294,6 +296,7 @@ def test_compiled_a_norm_is_one_graph_and_the_same_function():
 # Laws
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CENTRED)
 @laws
 @given(seeds, factors, st.floats(-10, 10))
@@ -302,6 +305,7 @@ def test_layernorm_forgets_scale_and_shift(name, seed, factor, shift):
     same(norm(factor * x + shift), norm(x))
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", DIVIDED)
 @laws
 @given(seeds, factors)
@@ -311,6 +315,7 @@ def test_what_divides_by_a_length_forgets_scale_and_not_shift(name, seed, factor
     assert not torch.allclose(norm(x + factor), norm(x), atol=1e-3)
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CENTRED + DIVIDED)
 @laws
 @given(seeds, factors)
@@ -323,6 +328,7 @@ def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(nam
         same(grad.sum(-1), torch.zeros(3, 5).double())
 
 
+@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(seed, factor):
@@ -333,6 +339,7 @@ def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(se
     same(norm(y), y)
 
 
+@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor):
@@ -342,6 +349,7 @@ def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor)
     same(torch.linalg.vector_norm(scale(x), dim=-1), scale.gain.abs().expand(3, 5))
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in of_type("prmsnorm")])
 @laws
 @given(seeds)
@@ -353,6 +361,7 @@ def test_features_in_another_order_come_out_in_that_order(name, seed):
     same(other(x[..., order]), norm(x)[..., order])
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CAUSAL)
 @laws
 @given(seeds)
@@ -361,6 +370,7 @@ def test_a_token_does_not_know_of_another(name, seed):
     same(norm(x)[1, 2], norm(x[1, 2]), 1e-14)
 
 
+@pytest.mark.goal("A3")
 @laws
 @given(seeds)
 def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
@@ -368,6 +378,7 @@ def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
     same(ideal("layernorm_np")(x), ideal("rmsnorm_np")(x - mean(x)))
 
 
+@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
@@ -379,6 +390,7 @@ def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
     same(whole(x), rms(x))
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize(
     ("name", "simple"),
     [
@@ -400,6 +412,7 @@ def test_at_the_start_a_norm_is_a_simpler_one(name, simple, seed, factor):
     same(norm(x), simple(x))
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", BOUNDED)
 @laws
 @given(seeds, factors)
@@ -431,8 +444,9 @@ CHANGES = {
 }
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize(("kept", "change"), CHANGES.values(), ids=CHANGES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=EXAMPLES // 3, deadline=None)
 @given(seeds)
 def test_what_a_layer_may_undergo_before_a_norm_is_the_table_of_ba(kept, change, seed):
     w, x, g = draw(seed, 12, 6), draw(seed + 1, 9, 6), draw(seed + 2, 6)
@@ -444,6 +458,21 @@ def test_what_a_layer_may_undergo_before_a_norm_is_the_table_of_ba(kept, change,
 
 
 # BatchNorm
+
+
+@pytest.mark.nightly
+@pytest.mark.goal("A3")
+def test_every_law_holds_for_200_examples(measured):
+    laws = [name for name, test in globals().items() if hasattr(test, "hypothesis")]
+    command = [sys.executable, *"-m pytest -n 0".split(), *(f"{__file__}::{law}" for law in laws)]
+    environment = {**os.environ, "LAW_EXAMPLES": "600"}  # of which one law takes a third
+    done = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    cases = done.stdout.count(".", 0, done.stdout.index("100%"))
+    assert cases >= 15
+    measured(f"{len(laws)} laws, {cases} cases of 200 to 600 examples each")
 
 
 def test_batchnorm_lets_the_future_in_while_it_trains_and_not_in_evaluation():

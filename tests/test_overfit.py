@@ -21,6 +21,7 @@ EVERY += [("pre", norm) for norm in options("norm") if norm != "rmsnorm"]
 SAMPLE = [("post", "rmsnorm"), ("sandwich", "rmsnorm"), ("ngpt", "rmsnorm"), ("pre", "dyt")]
 
 
+@pytest.mark.goal("A5")
 @pytest.mark.parametrize(
     ("placement", "norm"),
     [pytest.param(*pair, marks=[] if pair in SAMPLE else [pytest.mark.nightly]) for pair in EVERY],

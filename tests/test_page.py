@@ -102,6 +102,7 @@ def test_contrasts_and_what_the_answer_is_about_stand_on_the_page(tmp_path):
     assert "Other differences between the variants of a contrast: post (out in brackets)" in words
 
 
+@pytest.mark.goal("Q1")
 def test_every_run_is_traced_to_config_commit_data_and_batches(tuned):
     study, words, _ = tuned
     runs = runs_of(study)

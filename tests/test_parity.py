@@ -67,11 +67,13 @@ def compare_with(table, ours, build, *args, **config):
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
+@pytest.mark.goal("A2")
 def test_preset_gpt2_is_transformers_gpt2():
     sizes = {"n_embd": 24, "n_layer": 4, "n_head": 4, "n_positions": 20, **NO_DROPOUT}
     compare_with(tables.GPT2, "preset=gpt2", there.transformers_model, "GPT2", **sizes)
 
 
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_pre_rmsnorm_with_rope_and_swiglu_is_transformers_llama(kv_heads):
     compare_with(
@@ -176,6 +178,7 @@ TRANSFORMERS = {
 }
 
 
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize("case", TRANSFORMERS)
 def test_transformers_has_the_same_model(case):
     table, name, config, ours = TRANSFORMERS[case]
@@ -183,6 +186,7 @@ def test_transformers_has_the_same_model(case):
     compare_with(table, f"{ours} {tied}", there.transformers_model, name, **config)
 
 
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize(
     ("placement", "config"),
     [
@@ -247,6 +251,7 @@ X_TABLES = {
 }
 
 
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize("case", X_TRANSFORMERS)
 def test_x_transformers_has_the_same_decoder(case):
     ours, config = X_TRANSFORMERS[case]

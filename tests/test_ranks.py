@@ -104,6 +104,7 @@ def both(ranks, tensors, cases):
     return add_on_ranks(ranks, tensors), train_all(ranks, cases)
 
 
+@pytest.mark.goal("A4")
 def test_two_ranks_add_and_agree_and_train_to_the_bits_of_one():
     generator = torch.Generator().manual_seed(0)
     shapes = [(3,), (4, 4), (1,), (2, 2), ()]
@@ -122,6 +123,7 @@ def test_two_ranks_add_and_agree_and_train_to_the_bits_of_one():
     assert alone[0] != train_all_alone([[*CASES[0], "seed=1"]])[0]
 
 
+@pytest.mark.goal("A4")
 def test_replicas_give_the_bits_of_one_with_as_many_micro_batches():
     typed = ["placement=pre", "trainer.accumulation=4"]
     assert train_some(ALONE, typed, 3, replicas=2) == train_some(ALONE, typed, 3)
@@ -271,6 +273,7 @@ def test_a_sweep_is_not_parallel(capsys, here):  # noqa: F811
     assert "each run of a sweep is one process" in capsys.readouterr().err
 
 
+@pytest.mark.goal("T6", "A4")
 def test_a_run_of_two_ranks_is_the_run_of_one(here):  # noqa: F811
     alone = go("study=alone", "trainer.accumulation=2")
     typed = [*BASE, "study=both", "trainer.accumulation=2", "parallel=ddp"]
@@ -297,7 +300,8 @@ def check_answer(answer, alone, here):  # noqa: F811
     """The rows, the weights and the record of a run of two ranks."""
     assert answer["val_loss"] == alone["val_loss"]
     assert rows(answer["run"]) == rows(alone["folder"])
-    (tensors, _), (wanted, _) = state(answer["run"]), state(alone["folder"])
+    (tensors, saved), (wanted, expected) = state(answer["run"]), state(alone["folder"])
+    assert saved["chain"] == expected["chain"]
     assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
     summary = json.loads((here / answer["run"] / "summary.json").read_text())
     assert (summary["ranks"], summary["parallel"], summary["micro_batches"]) == (2, "ddp", 2)

@@ -31,6 +31,7 @@ def alone():
     return train_all_alone(CASES)
 
 
+@pytest.mark.goal("R3", "A4")
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_weights_and_every_loss_have_the_bits_of_one_process(count, alone):
     for found in on_ranks(count, train_all, CASES):
@@ -100,7 +101,7 @@ def calm(here):  # noqa: F811
     return folder_of("calm")
 
 
-@pytest.mark.goal("R6")
+@pytest.mark.goal("R6", "R3", "T6")
 @pytest.mark.parametrize("counts", [(1, 2, 1), (2, 4), (4, 1)], ids=str)
 def test_a_run_goes_on_with_another_number_of_ranks(counts, calm, measured):
     beyond = 0

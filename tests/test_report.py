@@ -56,6 +56,7 @@ def test_the_tables_numbers_are_those_of_arithmetic_by_hand():
     assert by_name(text(), "pre")["verdict"] == "baseline"
 
 
+@pytest.mark.goal("Q1")
 def test_results_csv_has_every_run_in_full_precision_with_what_it_came_from():
     make_study("study", {"pre": {0: 2.3000000000000007}, "post": {0: 2.4}})
     text()
@@ -84,6 +85,7 @@ def test_the_test_loss_counts_where_every_finished_run_has_one():
     assert by_name(text(), "pre")["validation loss, mean ± sd"] == "2.3100 ± 0.0100"
 
 
+@pytest.mark.goal("Q4")
 def test_a_diverged_run_is_counted_and_no_part_of_a_mean():
     make_study("study", {"pre": PRE, "post": {0: 2.3, 1: None, 2: None}})
     edit(folder("post", 2), initial_loss=5.7)
@@ -97,6 +99,7 @@ def test_a_diverged_run_is_counted_and_no_part_of_a_mean():
     assert "where a run failed, no difference is given" in table
 
 
+@pytest.mark.goal("Q4")
 def test_a_diverged_run_that_somebody_deleted_is_noticed(capsys):
     make_study("study", {"pre": PRE, "post": {0: 2.3, 1: None, 2: 2.31}})
     assert main(["study"]) == 0

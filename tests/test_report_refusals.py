@@ -48,6 +48,7 @@ def two_runs(changed, seeds=(0, 0), placements=("pre", "post"), **summary):
     return make_run("study", one, 2.3), make_run("study", other, 2.4, **summary)
 
 
+@pytest.mark.goal("Q1", "S5")
 @pytest.mark.parametrize("what", OTHER)
 def test_runs_of_another_field_are_not_compared_and_nothing_is_written(what, capsys):
     changed, field, here, there = OTHER[what]
@@ -71,6 +72,7 @@ def test_nor_are_they_averaged_as_seeds_of_one_variant(what):
         text()
 
 
+@pytest.mark.goal("T6", "Q1")
 @pytest.mark.parametrize(
     ("summary", "field"),
     [

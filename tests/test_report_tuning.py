@@ -35,6 +35,7 @@ def here(tmp_path, monkeypatch):
     skip_pictures(monkeypatch)
 
 
+@pytest.mark.goal("Q3")
 def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():
     tuning_study()
     audit = text().partition("## Tuning")[2]
@@ -50,6 +51,7 @@ def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():
     assert by_name(text(), "post")["seeds"] == "3"  # tuning runs make no verdict
 
 
+@pytest.mark.goal("Q3")
 def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
     path = tuning_study()
     record = json.loads(path.read_text())
@@ -171,6 +173,7 @@ def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
     assert by_name(table, "post")["verdict"] == "failed"
 
 
+@pytest.mark.goal("Q3")
 def test_an_edge_is_said_of_the_key_that_is_at_one():
     tuning_study(tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}, "schedule.warmup")])
     audit = text().partition("## Tuning")[2]

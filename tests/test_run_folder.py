@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from transformer_norms import ConfigError, compose, load, runs, train
 from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import options
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
 from transformer_norms.run import machine
@@ -122,15 +123,27 @@ def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypat
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)
 
 
-def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placement():
-    pre, post = go("study=a"), go("study=b", "placement=post", "norm=layernorm")
+PLACEMENTS = pytest.param(options("placement"), marks=pytest.mark.nightly, id="every placement")
+
+
+@pytest.mark.goal("T6")
+@pytest.mark.parametrize("placements", [pytest.param(["post"], id="post"), PLACEMENTS])
+def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placement(
+    placements, stop_at, measured
+):
     text = torch.tensor(list(TEXT[: int(len(TEXT) * 0.9)].encode()))
     batches = Batches(text.numpy(), 16, 4, seed=0)
     chain = ""
     for step in range(24):
         chain = hashlib.sha256(chain.encode() + batches(step).numpy().tobytes()).hexdigest()
-    assert pre["batch_chain"] == post["batch_chain"] == chain
+    for placement in placements:
+        assert go("study=a", f"placement={placement}")["batch_chain"] == chain
+    stop_at(5, 6, 17)
+    typed = "study=b", "trainer.accumulation=4", "norm=layernorm"
+    assert [go(*typed)["status"] for _ in range(3)] == ["preempted"] * 3
+    assert go(*typed)["batch_chain"] == chain
     assert go("study=c", "data.seed=1")["batch_chain"] != chain
+    measured(f"{len(placements)} placements, 4 micro-batches and 3 resumes: one chain")
 
 
 @pytest.mark.goal("R2", "R3")
@@ -147,7 +160,7 @@ def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
 @pytest.mark.parametrize("choice", ["ngpt", "rezero", "residual_dual", "batchnorm", "mixln"])
 def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice, stop_at):
     """Constrained weights, a parameter under two names, two streams, running statistics."""
-    typed = [f"placement={choice}", "model.depth=4"]
+    typed = [f"placement={choice}", f"model.depth={4 if choice == 'mixln' else 2}"]
     if choice == "batchnorm":
         typed = ["norm=batchnorm", "norm.allow_noncausal=true"]
     whole = go("study=whole", *typed)
@@ -259,6 +272,7 @@ def test_a_checkpoint_from_before_there_were_probes_restores():
     assert (trainer.step, trainer.probed) == (24, {})
 
 
+@pytest.mark.goal("A4")
 def test_accumulation_changes_the_gradient_by_rounding_alone():
     alike = ["model.dropout=0", "trainer.precision=fp64", "trainer.probe_every=0"]
     whole, parts = (go(f"study=s{n}", f"trainer.accumulation={n}", *alike) for n in (1, 4))

@@ -34,6 +34,7 @@ def test_the_start_is_that_of_one_process_bit_by_bit(seen):
         assert case["start"] == 0
 
 
+@pytest.mark.goal("A4")
 def test_a_loss_and_every_gradient_are_those_of_one_process(seen):
     for case in seen[0]:
         assert len(case["gradients"]) > 10
@@ -41,6 +42,7 @@ def test_a_loss_and_every_gradient_are_those_of_one_process(seen):
         assert max(case["gradients"].values()) < 1e-12
 
 
+@pytest.mark.goal("A4")
 def test_steps_probes_and_evaluations_are_those_of_one_process(seen):
     for case in seen[1]:
         assert max(case["losses"], case["norm"], case["nats"]) < 1e-12

@@ -75,6 +75,7 @@ def test_the_start_is_that_of_one_process(seen, precision):
         assert case["start"] <= limit, typed
 
 
+@pytest.mark.goal("A4")
 @pytest.mark.parametrize("precision", LIMITS)
 def test_every_loss_and_gradient_is_that_of_one_process(seen, precision):
     limit, beyond = LIMITS[precision], {}

@@ -56,6 +56,7 @@ def test_without_noise_sizes_are_in_its_deviation_and_nothing_is_started(capsys)
     assert [line.split()[0] for line in lines[1:7]] == ["3", "5", "8", "10", "15", "20"]
 
 
+@pytest.mark.goal("Q2", "Q6")
 def test_the_noise_beside_gives_nats_and_time(capsys):
     sd = make_noise()
     lines, _, _ = power(capsys, *SWEEP)

@@ -81,6 +81,7 @@ def streams_of(model):
     return 1 if model.enter(x) is x else len(model.enter(x))
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.parametrize("placement", options("placement"))
 def test_the_gradient_of_every_block_is_that_of_differences(placement):
     """Along random directions; by night along every one."""
@@ -89,6 +90,7 @@ def test_the_gradient_of_every_block_is_that_of_differences(placement):
         assert block_gradient_is_right(placement, i, fast_mode=True)
 
 
+@pytest.mark.goal("A3")
 @pytest.mark.nightly
 @pytest.mark.parametrize("placement", options("placement"))
 def test_the_gradient_of_every_block_is_that_of_differences_in_each_number(placement):
@@ -111,6 +113,7 @@ UNIT_ROWS = ("transformer2017", "fairseq", "b2t", "admin", "deepnorm", "subln")
 # mup's head has a deviation of 1/sqrt(2.5 * 128), and its logits are multiplied by 128/d.
 
 
+@pytest.mark.goal("A5")
 @pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
 @pytest.mark.parametrize("placement", options("placement"))
 def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_it_must(
@@ -190,6 +193,7 @@ COEFFICIENTS = {
 }
 
 
+@pytest.mark.goal("Q5")
 @pytest.mark.parametrize(("norm", "times"), [("rmsnorm", 1), ("layernorm", 2)])
 @pytest.mark.parametrize("placement", GAINS)
 def test_the_number_and_sizes_of_what_is_learned_are_the_closed_form(placement, norm, times):

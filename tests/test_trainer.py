@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options
+from transformer_norms.data.batches import windows
 
 SIZES = ["model=nano", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]
@@ -70,6 +72,20 @@ def test_what_is_not_finite_leaves_every_weight_and_moment_as_it_was():
     assert trainer.step == 3
 
 
+@pytest.mark.goal("T8")
+def test_an_evaluation_is_the_same_each_time_and_in_batches_of_any_size(measured):
+    trainer = trainer_of("norm=layernorm")
+    losses(trainer, 3)
+    tokens = np.random.default_rng(0).integers(0, 31, 64 * 16 + 8)
+    found = [trainer.evaluate(windows(tokens, 16, 10**6, 64)) for _ in range(10)]
+    assert found == found[:1] * 10
+    nats, count = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    assert count == found[0][1] == len(tokens) - 1
+    difference = abs(nats - found[0][0]) / count
+    assert difference <= 1e-6
+    measured(f"10 times one loss, bitwise; batches of 1 and of 64 differ by {difference:.0e} nats")
+
+
 COMPILED = """
 import torch._dynamo.utils as dynamo
 import test_trainer as t
@@ -92,12 +108,14 @@ def compiled_and_eager(*typed):
         yield losses
 
 
+@pytest.mark.goal("A4")
 @pytest.mark.nightly
 def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
     compiled, eager = compiled_and_eager()
     assert compiled == pytest.approx(eager, rel=1e-5)
 
 
+@pytest.mark.goal("A4")
 @pytest.mark.nightly
 @pytest.mark.parametrize("placement", options("placement"))
 def test_compiled_every_placement_is_the_same_function(placement):
