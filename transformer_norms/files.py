@@ -6,13 +6,16 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import StorageError
+from transformer_norms.locks import take_lock
 from transformer_norms.reading import open_file
 
 TEMPORARY = ".tmp-"
@@ -116,20 +119,72 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def draft_of(path: Path) -> Path:
+    """Returns the name under which this process builds `path`, in the same folder."""
+    return path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+
+
+@contextmanager
+def hold_draft(draft: Path, make: Callable[[], object]) -> Iterator[None]:
+    """Makes a draft, which `make` does, and locks it during a `with`. Nothing is left of it then.
+
+    So whoever can lock a draft knows that its writer has ended, and may remove it.
+    """
+    with _made_and_locked(draft, make):
+        try:
+            yield
+        finally:
+            remove(draft)
+
+
+def _made_and_locked(draft: Path, make: Callable[[], object]) -> AbstractContextManager[object]:
+    while True:
+        remove(draft)
+        try:
+            make()
+            lock = take_lock(draft)
+        except (FileExistsError, FileNotFoundError):
+            continue  # another process took it for a leftover before it was locked
+        except StorageError:
+            return nullcontext()  # the disk has no locks: nobody removes anything there
+        if lock is not None:
+            if lock.holds(draft):
+                return lock
+            lock.release()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the drafts whose writers were killed. It leaves what a process is writing, and what
+    it may not remove."""
+    for draft in folder.glob(f"{TEMPORARY}[0-9]*-*"):
+        with suppress(OSError):
+            plain = stat.S_IFMT(draft.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+            lock = take_lock(draft) if plain else nullcontext()
+            if lock is not None:
+                with lock:
+                    remove(draft)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, a link, or a folder and all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
-    """Replaces `path` in one step, durably. The draft lies in `workplace`, on the same disk."""
-    draft = (workplace or path.parent) / f"{TEMPORARY}{os.getpid()}-{path.name}"
-    draft.unlink(missing_ok=True)
-    try:
-        with storage(path, len(data)):
-            with open(draft, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-            fsync_folder(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+    """Replaces `path` in one step, durably. The draft lies in `workplace`, on the same disk, from
+    which leftovers are removed."""
+    draft = draft_of((workplace or path.parent) / path.name)
+    remove_leftovers(draft.parent)
+    with storage(path, len(data)), hold_draft(draft, partial(draft.touch, exist_ok=False)):
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        fsync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -140,12 +195,3 @@ def write_json(path: Path, value: Any) -> None:
 def sha256(path: Path) -> str:
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what killed processes were building. Only the holder of a lock may call it."""
-    for path in folder.glob(f"{TEMPORARY}*"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)

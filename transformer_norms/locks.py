@@ -20,6 +20,13 @@ class Lock:
     def release(self) -> None:
         os.close(self._descriptor)
 
+    def holds(self, path: Path) -> bool:
+        """Whether what was locked is still what stands at `path`."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        except FileNotFoundError:
+            return False
+
     def __enter__(self) -> "Lock":
         return self
 

@@ -8,23 +8,24 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import (
-    TEMPORARY,
+    draft_of,
     fsync_folder,
+    hold_draft,
     make_folder,
+    remove,
     sha256,
     storage,
     write_bytes,
 )
-from transformer_norms.reading import parse_json, read_bytes
+from transformer_norms.reading import is_there, parse_json, read_bytes
 
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 24
@@ -79,28 +80,25 @@ def build_folder(path: Path, needed: int | None = None) -> Iterator[Draft]:
     Raises StorageError, which says how many bytes were `needed`. A folder that was at `path` before
     is replaced.
     """
-    draft = Draft(path.parent / f"{TEMPORARY}{os.getpid()}-{path.name}")
-    with storage(path, needed):
-        make_folder(path.parent)
-        shutil.rmtree(draft.folder, ignore_errors=True)
-        draft.folder.mkdir()
-    try:
+    draft = Draft(draft_of(path))
+    with ExitStack() as holding:
+        with storage(path, needed):
+            make_folder(path.parent)
+            holding.enter_context(hold_draft(draft.folder, draft.folder.mkdir))
         yield draft
         with storage(path, needed):
             fsync_folder(draft.folder)
-            if path.exists():
+            if is_there(path):
                 remove_folder(path)
             os.rename(draft.folder, path)
             fsync_folder(path.parent)
-    finally:
-        shutil.rmtree(draft.folder, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:
     """Renames the folder first, so that a kill leaves a temporary folder and not half of it."""
-    aside = path.parent / f"{TEMPORARY}{os.getpid()}-old-{path.name}"
+    aside = draft_of(path.with_name(f"old-{path.name}"))
     os.rename(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
 
 
 def verify_folder(

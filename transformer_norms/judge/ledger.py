@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import make_folder, write_json
+from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.judge.decision import Decision, Word, decide
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
@@ -147,6 +147,7 @@ def enter_proposal(
     ConfigError if the ledger was begun with another.
     """
     make_folder(path.parent)
+    remove_leftovers(path.parent)
     with wait_for_lock(path.parent):  # the file itself is replaced, so its folder is locked
         ledger = read_ledger(path)
         if first is not None and first != ledger.first:

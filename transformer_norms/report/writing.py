@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage, write_bytes
+from transformer_norms.files import remove_leftovers, storage, write_bytes
 from transformer_norms.progress import Live, Tell, say, track
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import contrast_sentence, sentence
@@ -100,6 +100,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
             raise ConfigError(f"{flag} {folder}: is no folder: {error.strerror}") from None
+        remove_leftovers(folder)
         for name, data in files.items():
             path = folder / name
             if path.is_symlink() or not path.is_file() or path.read_bytes() != data:

@@ -71,6 +71,8 @@ def train(
     for line in plan.remarks:
         say(line)
     folder = {"folder": str(plan.folder)}
+    for place in (plan.folder, plan.folder / "checkpoints"):
+        remove_leftovers(place)
     summary = plan.summary()
     if summary and summary.ended and processes.count() == 1:
         with hold_run(plan.folder):
@@ -142,8 +144,6 @@ class Run:
         Returns its summary, which says where another process has ended the run meanwhile."""
         make_folder(self.folder)
         holding.enter_context(hold_run(self.folder))
-        remove_leftovers(self.folder)
-        remove_leftovers(self._checkpoints)
         before = self.plan.summary()
         if before and before.ended:
             say(f"{path_text(self.folder)} has {before.status} already; nothing to do")

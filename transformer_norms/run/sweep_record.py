@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from transformer_norms.files import make_folder, write_json
+from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.names import AXES, current_names, former_names
 from transformer_norms.reading import is_there, read_json, read_typed
 from transformer_norms.run.folder import attempts
@@ -123,6 +123,7 @@ class SweepRecord:
         """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
         path = path_of(study, self.name)
         value = {"schema": 1, **asdict(self)}
+        remove_leftovers(study)
         if not is_there(path) or read_json(path) != json.loads(json.dumps(value)):
             make_folder(study)
             write_json(path, value)

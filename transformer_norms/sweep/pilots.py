@@ -21,7 +21,7 @@ from typing import Any
 from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.files import make_folder, write_json
+from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.folder import path_text
@@ -81,6 +81,7 @@ class Pilots:
         folder = self.record.parent
         missing = count(sum(not job.ended for job in self.jobs), "run")
         logs = f"their logs are in {path_text(folder)}"
+        remove_leftovers(folder)
         with wait_for_lock(folder):  # one command at a time submits
             if is_there(self.record):
                 before = read_typed(self.record, Submission)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import wandb
 
 from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.files import as_storage_error, write_json
+from transformer_norms.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.locks import Lock, take_lock
 from transformer_norms.reading import read_bytes, read_json
 from transformer_norms.run.metrics import LONGEST
@@ -120,6 +120,7 @@ class View(ABC):
         one has left."""
         if self._lock is None:
             self.home.mkdir(exist_ok=True)
+            remove_leftovers(self.home)
             file = self.home / f"{self.key}.lock"
             file.touch()
             self._lock = take_lock(file)

@@ -1,0 +1,159 @@
+"""What killed writers left goes with the next command, and what is being written stays."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from transformer_norms import compose, train
+from transformer_norms.files import draft_of, hold_draft, remove_leftovers, write_bytes, write_json
+from transformer_norms.judge import ledger
+from transformer_norms.manifest import build_folder
+from transformer_norms.report.writing import write_files
+from transformer_norms.run.sweep_record import SweepRecord
+from transformer_norms.tracking.view import View
+
+TYPED = (
+    "model=nano model.width=8 model.heads=2 model.depth=1 model.context=8 data=stories "
+    "data.documents=300 tokenizer=byte data.val_tokens=200 tracking=none trainer.steps=2 "
+    "trainer.batch_size=2 trainer.threads=1 trainer.probe_every=0 schedule.warmup=1"
+).split()
+
+
+def leave(folder):
+    """A file and a folder, as killed processes leave them, and what only looks like them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".tmp-7-step-00000300").mkdir()
+    (folder / ".tmp-7-step-00000300" / "model.safetensors").write_bytes(b"half")
+    (folder / ".tmp-8-manifest.json").write_text("{")
+    (folder / ".tmp-9-link").symlink_to("/nowhere")
+    (folder / ".tmp-mine").write_text("the user's")
+    return {".tmp-7-step-00000300", ".tmp-8-manifest.json", ".tmp-9-link"}
+
+
+def drafts(folder):
+    return {path.name for path in Path(folder).rglob(".tmp-*")} - {".tmp-mine"}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.goal("C6")
+def test_a_writer_removes_what_killed_ones_left_beside_it_and_leaves_a_living_ones_draft(tmp_path):
+    leave(tmp_path)
+    with build_folder(tmp_path / "step-00000400") as draft:
+        draft.write("a", [b"a"])
+        write_bytes(tmp_path / "summary.json", b"{}")
+        assert drafts(tmp_path) == {draft.folder.name}
+        living = tmp_path / ".tmp-1-b"
+        with hold_draft(living, living.touch):
+            remove_leftovers(tmp_path)
+            assert drafts(tmp_path) == {draft.folder.name, living.name}
+        draft.seal({"files": draft.files})
+    assert not drafts(tmp_path)
+    assert (tmp_path / ".tmp-mine").read_text() == "the user's"
+    assert (tmp_path / "step-00000400" / "a").read_bytes() == b"a"
+
+
+def test_a_draft_that_is_removed_before_it_is_locked_is_made_again(tmp_path):
+    draft, count = tmp_path / ".tmp-1-a", iter(range(9))
+
+    def make():
+        draft.touch(exist_ok=False)
+        if next(count) < 2:  # another process takes it for a leftover
+            draft.unlink()
+
+    with hold_draft(draft, make):
+        assert draft.exists()
+    assert next(count) == 3
+    assert not draft.exists()
+
+
+def record():
+    return SweepRecord(
+        name="a", question="", axes=[], baseline={}, tune={}, tune_seeds=[], seeds=[0], effect=0.1,
+        runs=[], tuned=[],
+    )  # fmt: skip
+
+
+def propose(folder):
+    parties = (ledger.Party(x, "/code", [x], "c" * 16, None, x * 16) for x in "ab")
+    return ledger.enter_proposal(folder / "ledger.json", *parties, 0.1)
+
+
+# A command that has nothing to write, as all it would write is there.
+WRITERS = {
+    "a report": lambda folder: write_files(folder, {"table.md": b"x"}),
+    "a sweep's record": lambda folder: record().write(folder),
+    "a ledger": propose,
+}
+
+
+@pytest.mark.goal("C6")
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_command_that_writes_nothing_new_removes_leftovers(tmp_path, what):
+    WRITERS[what](tmp_path)
+    leave(tmp_path)
+    WRITERS[what](tmp_path)
+    assert not drafts(tmp_path)
+
+
+def test_the_mirrors_leftovers_go_when_a_view_is_claimed(tmp_path):
+    class Blank(View):
+        fields = machine = pictures = dict
+
+        def __init__(self):
+            self.home, self.key, self._lock = tmp_path, "key", None
+            self._record = tmp_path / "key.json"
+            self.state, self.kept = {}, {}
+
+    leave(tmp_path)
+    view = Blank()
+    assert view._claim()
+    view._lock.release()
+    assert not drafts(tmp_path)
+
+
+@pytest.mark.goal("C6", "R7")
+def test_a_finished_run_loses_the_leftovers_and_nothing_else():
+    folder = Path(train(compose(TYPED))["folder"])
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    leave(folder)
+    leave(folder / "checkpoints")
+    for place in (folder, folder / "checkpoints"):
+        (place / ".tmp-mine").unlink()
+    assert train(compose(TYPED))["status"] == "finished"
+    assert not drafts("runs")
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
+
+
+def _killed_while_writing(folder, name):
+    replace = os.replace
+
+    def kill(source, target):
+        if Path(target).name == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    os.replace = kill
+    write_json(Path(folder, name), {"a": 1})
+
+
+@pytest.mark.goal("C6")
+def test_the_lock_of_a_draft_ends_with_its_writer(tmp_path):
+    child = multiprocessing.get_context("fork").Process(
+        target=_killed_while_writing, args=(tmp_path, "summary.json")
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    (left,) = drafts(tmp_path)
+    assert left == draft_of(tmp_path / "summary.json").name.replace(
+        f"-{os.getpid()}-", f"-{child.pid}-"
+    )
+    write_json(tmp_path / "other.json", {})
+    assert not drafts(tmp_path)
