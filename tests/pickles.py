@@ -47,7 +47,9 @@ def payloads(canary: Path) -> dict[str, bytes]:
         "pickle in a pickle": pickle.dumps(Calls(pickle.loads, plain)),
         "gzip": gzip.compress(plain),
         "joblib": _saved(joblib.dump, touch),
-        "numpy objects": _saved(lambda value, file: np.save(file, value), np.array([touch], object)),
+        "numpy objects": _saved(
+            lambda value, file: np.save(file, value), np.array([touch], object)
+        ),
         "torch": _saved(torch.save, {"model": touch}),
         "torch, as it was": _saved(
             partial(torch.save, _use_new_zipfile_serialization=False), {"model": touch}

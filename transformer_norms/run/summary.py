@@ -82,7 +82,7 @@ class Data:
 class Summary:
     """The record of a run. Losses are in nats per token. None: not measured, or not yet."""
 
-    schema: Whole = 1
+    schema: Literal[1] = 1
     status: Status
     step: Whole = 0
     steps: Whole | None = None
