@@ -231,6 +231,7 @@ def test_a_hydra_that_is_running_is_left_as_it_was(default):
 # Saved runs
 
 
+@pytest.mark.goal("K2")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -378,6 +379,7 @@ def test_a_users_own_options_are_checked_like_ours(key, fragments, mine):
     assert [part for part in fragments if part not in str(caught.value)] == []
 
 
+@pytest.mark.goal("X3")
 def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
     config, file = saved(plugins(mine), "norm=mynorm")
     assert composed(file, plugins(mine)) == config
@@ -428,6 +430,7 @@ def leaves(config: dict, above: tuple = ()) -> dict:
     return found
 
 
+@pytest.mark.goal("K2")
 def test_every_key_is_in_the_identity_or_declared_to_be_outside():
     config = plain(composed("final_norm=layernorm"))
     outside = {tuple(key.split(".")) for key in marked(Mark.ASIDE)}
@@ -489,6 +492,7 @@ READ_ELSEWHERE = "choices chosen tracking placement.source placement.brings norm
 READ_ELSEWHERE += ["norm.source", "about", "study"]
 
 
+@pytest.mark.goal("K2")
 def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("transformer_norms.run.identity.run_hash", lambda *_: "0" * 16)

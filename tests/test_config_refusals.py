@@ -65,6 +65,7 @@ NAMES = [
     ("norm.type=layernorm", "norm.type=layernorm", "choose another, norm=NAME"),
     ("placement.learned=a placement.equation=x+f(x)", "placement.learned", "'a'"),
     ("placement.equaton=x+f(norm(x))", "placement.equaton", "an equation is placement.equation="),
+    ("norm._target_=os.system", "norm._target_=os.system", "keys of norm are"),
     ("placement.equation=x+f(nrm(x))", "placement.equation", "'nrm'", "did you mean 'norm'"),
     ("placement.equation={}", "placement.equation", "attention is missing"),
     ("mlp.activation=rel", "mlp.activation", "'rel'", "did you mean 'relu'"),
@@ -294,6 +295,7 @@ def typed(overrides) -> list:
     return pairs
 
 
+@pytest.mark.goal("K1")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case[0])[:60])
 def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way_out(case):
     overrides, *fragments = case
@@ -301,6 +303,7 @@ def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way
     assert [part for part in fragments if part not in line] == [], line
 
 
+@pytest.mark.goal("K1", "X4")
 @pytest.mark.parametrize("study", STUDIES, ids=lambda name: ascii(name)[:40])
 def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
     line = refused(compose, [f"study={study}"])
@@ -308,6 +311,7 @@ def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
     assert "letters" in line
 
 
+@pytest.mark.goal("K1")
 @pytest.mark.parametrize("case", SWEEPS, ids=lambda case: case[0])
 def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
     overrides, *fragments = case
@@ -354,6 +358,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.goal("X3")
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: ascii(case[0])[:40])
 def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_path):
     content, *fragments = case
@@ -383,6 +388,11 @@ EDITS = [
     ("trainer.stesp", 1, "did you mean 'steps'"),
     ("norm.type", ["rmsnorm"], "['rmsnorm']"),
     ("norm.brings", 1, "a group of keys"),
+    ("norm._target_", "os.system", "there are"),
+    ("_target_", "os.system", "there is no key"),
+    ("norm.type", "os.system", "layernorm, "),
+    ("choices.norm", "${oc.env:HOME}", "${"),
+    ("seed", "${eval:1}", "${"),
     ("seed", "one", "'one'"),
     ("seed", True, "bool"),
     ("seed", float("nan"), "nan"),
@@ -403,6 +413,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.goal("K2", "X3")
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit[0]}-{edit[1]}"[:40])
 def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
     key, value, fragment = edit
@@ -489,6 +500,7 @@ def run_process(arguments, home: Path):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.goal("K1")
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(
     arguments, tmp_path, monkeypatch, capsys

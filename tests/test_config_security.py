@@ -74,6 +74,7 @@ def _value(node: ast.keyword) -> object:
     return node.arg != "weights_only"
 
 
+@pytest.mark.goal("X2")
 @pytest.mark.parametrize(
     "source",
     [
@@ -105,6 +106,7 @@ def test_the_search_finds_nothing_in_harmless_code():
     assert violations(harmless + "\nrun(x, shell=False)\nyaml.parse(t, Loader=l)") == []
 
 
+@pytest.mark.goal("X2")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_nothing_in_the_package_runs_what_a_file_or_a_string_holds(file):
     assert violations(file.read_text()) == []

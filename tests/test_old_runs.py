@@ -49,6 +49,7 @@ def _runs(tmp_path, monkeypatch):
             archive.extract(member, filter="data")
 
 
+@pytest.mark.goal("K3")
 def test_an_old_run_loads_bitwise_and_one_line_says_that_it_was_translated(capfd):
     expected = json.loads(Path("runs/expected_logits.json").read_text())
     assert len(expected) == 8
@@ -66,6 +67,7 @@ def test_the_same_command_finds_an_old_finished_run(capfd):
     assert "run by other code" in capfd.readouterr().err
 
 
+@pytest.mark.goal("K3")
 def test_an_old_unfinished_run_is_refused_as_by_other_code_and_runs_anew_beside_it():
     with pytest.raises(ConfigError, match="run by other code"):
         train(compose([*COMMAND, "seed=3"]))
@@ -135,6 +137,7 @@ def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():
     assert run_hash(before, {}) == without
 
 
+@pytest.mark.goal("K3")
 def test_an_old_study_is_reported_and_an_old_run_sampled(capsys):
     written = write_report([Path("runs/mini")])
     assert "layernorm" in written[0].with_name("table.md").read_text()

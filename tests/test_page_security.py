@@ -42,6 +42,7 @@ def pages(tmp_path_factory):
     return made
 
 
+@pytest.mark.goal("X5")
 @pytest.mark.parametrize("javascript", [True, False], ids=["scripts", "no scripts"])
 def test_a_page_holds_no_element_and_no_attribute_that_a_folder_brought(javascript, pages, opened):
     hostile, harmless = (Page(opened(page, javascript=javascript)) for page in pages)
@@ -117,6 +118,7 @@ def source(pages):
     return Source(pages[0].read_text())
 
 
+@pytest.mark.goal("X5")
 def test_one_policy_allows_a_page_nothing_but_itself(source):
     names = [tag for tag, attributes in source.tags]
     metas = [attributes for tag, attributes in source.tags if tag == "meta"]
@@ -137,6 +139,7 @@ def test_one_policy_allows_a_page_nothing_but_itself(source):
     assert not {"script", "style", "link", "body"} & set(names[:place])
 
 
+@pytest.mark.goal("X5")
 def test_a_page_names_no_address_but_those_of_papers(source):
     for tag, attributes in source.tags:
         assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
@@ -148,6 +151,7 @@ def test_a_page_names_no_address_but_those_of_papers(source):
         assert not re.search(r"@import|url\((?!['\"]?(data:|#))|expression\(", text)
 
 
+@pytest.mark.goal("X5")
 def test_a_page_s_own_scripts_reach_for_nothing(source):
     scripts = source.texts("script")
     (bundle,) = (text for _, text in scripts if "plotly.js v" in text[:200])

@@ -28,6 +28,7 @@ def here(tmp_path, monkeypatch):
 EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 
 
+@pytest.mark.goal("X6")
 def test_anybodys_text_is_inert_in_every_file():
     make_study("study", {"pre": PRE, "post": PRE}, question=EVIL)
     edit(folder("post", 0), warnings=[EVIL], device=EVIL, commit="+1")
@@ -43,12 +44,14 @@ def test_anybodys_text_is_inert_in_every_file():
     assert len({line.count(" | ") for line in table.splitlines() if line.startswith("| ")}) == 1
 
 
+@pytest.mark.goal("X6")
 @pytest.mark.parametrize("start", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"])
 def test_a_spreadsheet_takes_no_text_for_a_formula(start):
     assert spreadsheet_cell(start).startswith("'")
     assert spreadsheet_cell(-1.5) == -1.5
 
 
+@pytest.mark.goal("X6")
 def test_markdown_and_latex_specials_are_escaped():
     assert escape_markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
     assert escape_latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
@@ -107,6 +110,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.goal("X7")
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_folder_is_one_line(what, capsys):
     make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})

@@ -96,6 +96,7 @@ def test_of_more_seeds_than_variants_the_seeds_are_the_rows():
 HOSTILE = "50%_a & b # ^ ~ \\input{x} [3] * | <é ï ñ ç ő Å> “q” α Ω ± − → 中 \u202e"
 
 
+@pytest.mark.goal("X6")
 def test_special_characters_are_escaped_and_no_row_begins_with_an_argument():
     escaped = escape_latex(HOSTILE)
     assert escaped.isascii()

@@ -182,6 +182,7 @@ def test_a_byte_tokenizer_of_another_size_is_refused(size, end):
         load_tokenizer(BYTE.save() | {"vocab_size": size, "end": end})
 
 
+@pytest.mark.goal("X1")
 def test_a_pickle_in_place_of_a_tokenizer_is_data_and_never_run(tmp_path):
     class Payload:
         def __reduce__(self):
