@@ -22,7 +22,7 @@ shape_checker.install("transformer_norms")
 # CPU seconds of all workers together, their child processes included. A file's area is the one
 # that names it, or the beginning of its name.
 BUDGETS = {
-    "config": (55, "citations config old_runs other_codebases recipes pickles supply"),
+    "config": (55, "citations config old_runs other_codebases recipes pickles secrets supply"),
     "catalogue": (
         120,
         "block_equations capped catalogue equation fingerprints formula initialization library mlp "

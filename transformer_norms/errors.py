@@ -1,5 +1,12 @@
 """The errors that a user meets as one line, each with the exit code of the command that it ends."""
 
+import os
+import re
+
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+_PASSWORD = re.compile(r"://[^/@\s]*:([^/@\s]+)@")  # of an address, such as that of a proxy
+_SHORTEST = 8  # letters: true, 1 and auto are no secrets, whatever their name is
+
 
 class ConfigError(ValueError):
     """The typed configuration cannot be run.
@@ -46,4 +53,17 @@ ENDS = (Exception, SystemExit, KeyboardInterrupt)
 
 def describe_error(error: BaseException) -> str:
     """The error's kind and message in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    line = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return hide_secrets(line)
+
+
+def hide_secrets(text: str) -> str:
+    """Masks what the environment holds under the name of a key, a token or a password.
+
+    An error of a library may quote it, and a traceback is kept in files that people share.
+    """
+    for name, value in os.environ.items():
+        for secret in [value] if _SECRET.search(name) else _PASSWORD.findall(value):
+            if len(secret) >= _SHORTEST:
+                text = text.replace(secret, "***")
+    return text

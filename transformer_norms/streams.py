@@ -1,5 +1,5 @@
 """stdout and stderr that end no work: where a reader leaves, a disk fills up, or a terminal lacks
-letters.
+letters. They show no secret of the environment.
 """
 
 import codecs
@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from transformer_norms.errors import hide_secrets
 from transformer_norms.processes import hold_stream_numbers
 
 SPELLING = "transformer_norms.ascii"
@@ -28,6 +29,14 @@ def spell(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(SPELLING, spell)
+
+
+class _Lines(io.TextIOWrapper):
+    """Text that is shown without the secrets of the environment, also in a traceback."""
+
+    def write(self, text: str) -> int:
+        super().write(hide_secrets(text))
+        return len(text)
 
 
 class _Descriptor(io.FileIO):
@@ -64,7 +73,7 @@ def _guarded(number: int, name: str, stream: Any) -> io.TextIOWrapper:
         with suppress(OSError):
             stream.flush()
     descriptor = _Descriptor(number, "w", closefd=False)
-    return io.TextIOWrapper(
+    return _Lines(
         io.BufferedWriter(descriptor),
         encoding=stream.encoding if stream else "utf-8",
         errors=SPELLING,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import Busy, ConfigError, hide_secrets
 from transformer_norms.locks import Lock, take_lock
 from transformer_norms.run.identity import differing_names
 from transformer_norms.run.summary import read_summary
@@ -109,5 +109,5 @@ def hold_run(folder: Path) -> Lock:
 
 def this_process() -> dict[str, Any]:
     """Returns what the record of a run says of the process that trains it."""
-    command = shlex.join(sys.argv)
+    command = hide_secrets(shlex.join(sys.argv))
     return {"pid": os.getpid(), "host": socket.gethostname(), "command": command}

@@ -18,7 +18,14 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
-from transformer_norms.errors import ENDS, ConfigError, LostRank, StorageError, describe_error
+from transformer_norms.errors import (
+    ENDS,
+    ConfigError,
+    LostRank,
+    StorageError,
+    describe_error,
+    hide_secrets,
+)
 from transformer_norms.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
@@ -200,7 +207,7 @@ class Run:
             if self.ranks.writes:
                 # Of a rank that is gone, the run itself may be as good as before.
                 status: Status = "preempted" if isinstance(error, LostRank) else "failed"
-                error_text = traceback.format_exc()
+                error_text = hide_secrets(traceback.format_exc())
                 record.summary = replace(record.summary, status=status, error=error_text)
                 record.summary.write(self.folder)
             raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_study
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, hide_secrets
 from transformer_norms.tracking.mirror import resolve_mode
 
 _SAVE_SECONDS = 30
@@ -106,10 +106,8 @@ def save_workspace(project: str) -> int:
     except subprocess.TimeoutExpired:
         return _refuse(f"W&B did not answer within {_SAVE_SECONDS} s; is there a network?")
     if saving.returncode:
-        from transformer_norms.tracking.view import hide_key  # imports wandb
-
         return _refuse(
-            hide_key((saving.stderr.strip().splitlines() or ["no reason was given"])[-1])
+            hide_secrets((saving.stderr.strip().splitlines() or ["no reason was given"])[-1])
         )
     print(saving.stdout.strip())
     return 0

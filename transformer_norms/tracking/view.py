@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import wandb
 
-from transformer_norms.errors import ConfigError, describe_error
+from transformer_norms.errors import ConfigError, describe_error, hide_secrets
 from transformer_norms.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.locks import Lock, take_lock
 from transformer_norms.reading import read_bytes, read_json
@@ -249,12 +249,7 @@ class View(ABC):
 
     def _note(self, error: Exception, text: str = "") -> str:
         """Writes one line to mirror.log and returns it."""
-        line = hide_key(text + describe_error(error))
+        line = hide_secrets(text + describe_error(error))
         with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
             log.write(f"{self.name}: {line}\n")
         return line
-
-
-def hide_key(text: str) -> str:
-    """Masks the API key, which an error of W&B may quote."""
-    return text.replace(os.environ.get("WANDB_API_KEY") or "\0", "***")
