@@ -65,8 +65,8 @@ def repeated(commands):
 @pytest.mark.parametrize(
     ("words", "points"),
     [
-        pytest.param([], 20, marks=pytest.mark.nightly),
-        pytest.param(["-m", "seed=0"], 4, marks=pytest.mark.nightly),
+        pytest.param([], 90, marks=pytest.mark.nightly),
+        pytest.param(["-m", "seed=0"], 10, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(words, points, measured):

@@ -24,6 +24,7 @@ from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
+from transformer_norms.run.summary import Summary
 from transformer_norms.training.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.stopping import Stopping
@@ -470,20 +471,24 @@ def test_a_last_row_that_a_killed_run_wrote_after_its_last_checkpoint_is_measure
 
 
 @pytest.mark.goal("R1")
-def test_a_run_that_is_killed_while_its_curve_is_drawn_draws_it_again(monkeypatch):
-    def killed(folder, summary):
-        raise Killed
+@pytest.mark.parametrize("place", ["run.draw_curve", "summary.Summary.write"])
+def test_a_run_that_is_killed_behind_its_last_checkpoint_writes_what_it_lacks(place, monkeypatch):
+    write = Summary.write
+
+    def killed(summary, folder):
+        if place == "run.draw_curve" or summary.step == 24:
+            raise Killed
+        write(summary, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_norms.run.run.draw_curve", killed)
+        patch.setattr(f"transformer_norms.run.{place}", killed)
         with pytest.raises(Killed):
             go()
     drawn = []
-    monkeypatch.setattr(
-        "transformer_norms.run.run.draw_curve", lambda folder, _: drawn.append(folder)
-    )
-    assert go()["status"] == "finished"
-    assert len(drawn) == 1
+    monkeypatch.setattr("transformer_norms.run.run.draw_curve", lambda *of: drawn.append(of))
+    done = go()
+    assert (done["status"], len(drawn)) == ("finished", 1)
+    assert done["batch_chain"] == state(done["folder"])[1]["chain"]
 
 
 def damage(folder, which=-1):

@@ -74,7 +74,7 @@ class Record(Follower):
 
     def checkpoint(self, trainer: Trainer) -> None:
         self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
-        self.summary = replace(self.summary, batch_chain=trainer.chain, **_measured(trainer))
+        self.summary = replace(self.summary, **_measured(trainer))
         extra = {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain}
         checkpoint.save(
             self.folder / "checkpoints",
@@ -114,6 +114,7 @@ def _measured(trainer: Trainer) -> dict[str, Any]:
         "best_val_loss": _finite(trainer.best),
         "initial_loss": trainer.divergence.initial,
         "spikes": trainer.divergence.spikes,
+        "batch_chain": trainer.chain or None,
         "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
     }
 

@@ -96,11 +96,12 @@ def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """Returns the name of the first tensor that holds NaN or an infinity, or None. Of a sharded
     tensor it reads this rank's shard."""
     shards = {name: local(tensor.detach()) for name, tensor in tensors.items()}
-    # The largest magnitude is NaN if any number is. Unlike a sum of squares, it cannot overflow.
-    largest = {
-        name: torch.linalg.vector_norm(shard, math.inf).double()
+    # The extremes are NaN if any number is. Unlike isfinite, they take no memory, and unlike a sum
+    # they cannot overflow.
+    extremes = {
+        name: torch.stack(shard.aminmax()).double()
         for name, shard in shards.items()
-        if shard.numel() and (shard.is_floating_point() or shard.is_complex())
+        if shard.numel() and shard.is_floating_point()
     }
-    finite = torch.stack(list(largest.values())).isfinite().tolist() if largest else []
-    return next((name for name, good in zip(largest, finite, strict=True) if not good), None)
+    finite = torch.stack(list(extremes.values())).isfinite().all(1).tolist() if extremes else []
+    return next((name for name, good in zip(extremes, finite, strict=True) if not good), None)
