@@ -5,11 +5,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from transformer_norms.kinds import LARGEST
-from transformer_norms.training.tensors import local
+from transformer_norms.training.tensors import is_finite_tensor, local
 
 PATIENCE = 100  # steps above the initial loss, in a row
 MARGIN = 1.0  # nats that the final loss may lie above the best
@@ -95,13 +94,5 @@ def is_finite(number: float) -> bool:
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """Returns the name of the first tensor that holds NaN or an infinity, or None. Of a sharded
     tensor it reads this rank's shard."""
-    shards = {name: local(tensor.detach()) for name, tensor in tensors.items()}
-    # The extremes are NaN if any number is. Unlike isfinite, they take no memory, and unlike a sum
-    # they cannot overflow.
-    extremes = {
-        name: torch.stack(shard.aminmax()).double()
-        for name, shard in shards.items()
-        if shard.numel() and shard.is_floating_point()
-    }
-    finite = torch.stack(list(extremes.values())).isfinite().all(1).tolist() if extremes else []
-    return next((name for name, good in zip(extremes, finite, strict=True) if not good), None)
+    good = (is_finite_tensor(local(tensor.detach())) for tensor in tensors.values())
+    return next((name for name, finite in zip(tensors, good, strict=True) if not finite), None)
