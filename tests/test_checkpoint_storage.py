@@ -4,8 +4,10 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return recorded
 
 
+@pytest.mark.goal("C7")
 def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
     tmp_path: Path, calls: list[tuple[str, str, int]]
 ) -> None:
@@ -60,6 +63,32 @@ def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
         ("rename", "step-00000001", 0),
         ("fsync", "checkpoints", 0),
     ]
+
+
+SAVE = "import sys, pathlib, test_checkpoint_storage as t; t.save(pathlib.Path(sys.argv[1]), 1)"
+
+
+@pytest.mark.nightly
+@pytest.mark.goal("C7")
+def test_the_calls_of_the_system_are_in_that_order(tmp_path: Path, measured: Any) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    folder, log, here = tmp_path / "checkpoints", tmp_path / "calls", Path(__file__).parent
+    command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=write,fsync,fdatasync,/^rename"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here.parent), str(here)))}
+    command += [sys.executable, "-c", SAVE, str(folder)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    found = re.findall(r"(write|fsync|rename)\w*\(.*?(checkpoints\S*?)[>\"]", log.read_text())
+    steps = [(call, Path(path).name.partition("-step")[0]) for call, path in found]
+    synced = [step for step in steps if step[0] != "write"]
+    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert [name for _, name in synced[:4]] == order
+    assert [call for call, _ in synced] == ["fsync"] * 5 + ["rename", "fsync"]
+    assert synced[-1] == ("fsync", "checkpoints")
+    for name in order:  # nothing is written to a file after it was brought to the disk
+        assert ("write", name) not in steps[steps.index(("fsync", name)) :]
+        assert ("write", name) in steps
+    measured("write and fsync of 4 files, fsync, rename, fsync, by strace")
 
 
 @pytest.mark.goal("D1")

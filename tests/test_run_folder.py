@@ -115,6 +115,16 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit():
     assert one["batch_chain"] == other["batch_chain"]
 
 
+@pytest.mark.goal("R4")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(stop_at):
+    one, other = go("study=a", "trainer.device=cuda"), go("study=b", "trainer.device=cuda")
+    assert same(one["folder"], other["folder"])
+    stop_at(5, 13)
+    resumed = [go("study=c", "trainer.device=cuda") for _ in range(3)][-1]
+    assert same(one["folder"], resumed["folder"])
+
+
 def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypatch):
     assert go("study=unknown")["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
