@@ -119,16 +119,22 @@ def test_a_run_goes_on_with_another_number_of_ranks(counts, calm, measured):
     measured(f"ranks {' -> '.join(map(str, counts))}: bitwise")
 
 
+RANKS = [(2, 0), (2, 1), (4, 0), (4, 3)]
+
+
 @pytest.mark.goal("R3", "P2")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(rank, number, calm):
-    job = start(2, "rough")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(("count", "rank"), RANKS)
+def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
+    count, rank, number, calm, measured
+):
+    job = start(count, "rough")
     wait_for(job, lambda: saved("rough"))
     begun = time.monotonic()
     os.kill(ranks_of(job)[rank], number)
     out, err = job.communicate()
-    assert time.monotonic() - begun < 60
+    seconds = time.monotonic() - begun
+    assert seconds < 60
     assert job.returncode == 1
     summary = json.loads((folder_of("rough") / "summary.json").read_text())
     assert summary["status"] == "preempted", err
@@ -136,6 +142,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(rank, numb
     assert json.loads(out)["status"] == "preempted"
     assert start(2, "rough").wait() == 0
     assert same(calm, folder_of("rough"))
+    measured(f"rank {rank} of {count}: all ended after {seconds:.0f} s")
 
 
 def test_a_run_that_is_mirrored_answers_before_its_other_ranks_end(here):  # noqa: F811

@@ -55,6 +55,11 @@ class Command:
         assert self.returncode is not None, "the command has not ended"
         return [Path(self._folder.name, name).read_text() for name in ("out", "err")]
 
+    def printed(self):
+        """Returns what the command has printed on stderr so far."""
+        file = Path(self._folder.name, "err")
+        return file.read_text() if file.exists() else ""
+
     def send_signal(self, number):
         os.kill(self.pid, number)
 

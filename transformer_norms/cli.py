@@ -95,6 +95,7 @@ AXIS=CHOICE, one file of configs/ each:
 
 Exit codes: 0 done, 1 an unexpected error or a failed job of a sweep, 2 wrong config or input, 3 no
 usable checkpoint, 4 storage, 5 diverged, 75 preempted or busy: type the same command again.
+Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save a checkpoint and end with 75. A second one ends at once.
 """
 
 

@@ -95,7 +95,7 @@ AGAIN = 75  # the exit code that says: run the same command again
 # `timeout` and others send a signal to a process and to its group: one wish that comes twice. As
 # torchrun does later, which passes on what its ranks have received.
 ONE_WISH, ONE_WISH_OF_TORCHRUN = 0.1, 10.0  # seconds
-GRACE = 8.0  # seconds for work that has nothing to save to come to its end
+GRACE = 6.0  # seconds for work that has nothing to save to come to its end
 _LOOK_EVERY = 0.1
 _NEVER = float("inf")
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_norms import processes
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import with_runs
 
@@ -18,7 +19,8 @@ _EPILOG = """
 Example:
   transformer-norms data data=fineweb_edu tokenizer=gpt2
 
-Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.
+Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 75 stopped by a
+signal: the same command goes on.
 """
 
 
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(prepare_ahead(overrides), allow_nan=False))
         return 0
 
-    return run_command(body, when_stopped="stopped; the same command goes on")
+    return run_command(body, "stopped; the same command goes on", processes.AGAIN)
 
 
 def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
@@ -59,4 +61,5 @@ def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    processes.watch_command()
     sys.exit(main())

@@ -14,6 +14,7 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import ENDED, FILE, read_summary
 from transformer_norms.sweep.planning import Job
+from transformer_norms.training.stopping import Preempted, Stopping
 
 _LISTED = 8  # runs named in one line
 AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
@@ -32,7 +33,11 @@ def end_sweep(
         report = None
         say("no report yet; the same command goes on with it")
     else:
-        report, report_code = _write_report(record, say)
+        try:
+            with Stopping(say, "the report stops"):
+                report, report_code = _write_report(record, say)
+        except Preempted:
+            report, report_code = None, AGAIN
         code = code or report_code
     for line in _cause_lines(jobs, failed):
         say(line)

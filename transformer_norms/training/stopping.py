@@ -60,7 +60,7 @@ class Stopping:
         what = self._outermost.what
         if self.patient:
             return f"{name}: {what} with a checkpoint; once more ends it at once"
-        return f"{name}: {what} before the first step; the same command goes on"
+        return f"{name}: {what}; the same command goes on"
 
     def say(self, line: str) -> None:
         self._outermost._say(line)
