@@ -33,7 +33,10 @@ BUDGETS = {
         "attention divergence examples flops kills loss memory nonfinite optimizer overfit "
         "precision probes replicas resuming schedule trainer training",
     ),
-    "data": (28, "checkpoint data files progress streams surroundings tokenizer tokenizers"),
+    "data": (
+        28,
+        "checkpoint data files progress small_disks streams surroundings tokenizer tokenizers",
+    ),
     "sweep": (
         190,
         "benchmarks command commands docs extension finding judge rooms run_folder sample "

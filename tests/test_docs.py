@@ -9,8 +9,9 @@ import pytest
 import torch
 from guide import PAGES, ROOT, SMALL, blocks, commands, shrink
 
-from transformer_norms import ConfigError, build_model, catalogue, compose
+from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.config.compose import AXES, options
+from transformer_norms.explain import catalogue
 
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 YOUR_OWN = ROOT / "docs" / "your_own.md"

@@ -4,6 +4,7 @@ import hashlib
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,18 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
     "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
 )
 def test_a_wandb_that_fails_changes_nothing_in_training(
-    at: str, alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: str,
+    alone: tuple[int, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: Callable[[str], None],
 ) -> None:
     (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     code, run = trained(tmp_path / "run", "tracking.mode=offline")
     assert (code, result(run)) == alone
     log = run.parent / "wandb" / "mirror.log"
+    measured(f"W&B fails at {at}: bitwise")
     assert log.is_file() == (at != "import")
     if log.is_file():
         assert f"W&B fails at {at}" in log.read_text()

@@ -85,7 +85,8 @@ def with_runs(words: Iterable[str]) -> list[str]:
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _OF_A_RUN)
+    # Nothing that another user's folder does not let anybody see is a run.
+    return any(os.path.isfile(folder / name) for name in _OF_A_RUN)
 
 
 def runs_in(study: Path) -> list[Path]:
