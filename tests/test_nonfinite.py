@@ -9,9 +9,10 @@ import torch
 from test_run_folder import BASE, go, here, rows, same, stop_at  # noqa: F401
 from test_trainer import SIZES
 
-from transformer_norms import cli, compose
+from transformer_norms import cli, compose, runs
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.report.study import LOSS_KEYS
+from transformer_norms.report.writing import write_report
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.sweep.board import last_loss
@@ -145,9 +146,11 @@ def overflow(monkeypatch, name, step=13):
 @pytest.mark.parametrize(
     ("name", "typed"),
     [
-        ("embedding.weight", []),  # found at the checkpoint of step 14, and again at step 13
-        (f"{WEIGHT}:exp_avg_sq", ["trainer.checkpoint_every=0"]),  # at the end, and from the start
-        pytest.param(WEIGHT, [], marks=pytest.mark.nightly),  # the next loss is NaN
+        # Found at the checkpoint of step 14, and again at step 13.
+        (f"{WEIGHT}:exp_avg_sq", []),
+        pytest.param("embedding.weight", [], marks=pytest.mark.nightly),
+        # The next loss is NaN. There is no checkpoint: from the start.
+        pytest.param(WEIGHT, ["trainer.checkpoint_every=0"], marks=pytest.mark.nightly),
         pytest.param(f"{WEIGHT}:momentum", ["optimizer=muon"], marks=pytest.mark.nightly),
     ],
 )
@@ -221,6 +224,18 @@ def test_an_infinite_validation_loss_is_null_and_stops_nothing(stop_at, monkeypa
     assert len(run.metrics()) == len(rows(whole["folder"]))
     assert draw_curve(run.folder, run.summary).is_file()
     assert LOSS_KEYS.keys() <= last_loss(run.folder / "metrics.jsonl").keys()
+
+
+@pytest.mark.nightly
+def test_a_report_and_a_table_are_made_of_a_run_with_infinite_validation_losses(monkeypatch):
+    with monkeypatch.context() as planted:
+        infinite_validations(planted, BAD)
+        run = go("study=whole", "trainer.eval_every=5", "trainer.log_every=5")
+    page = write_report([Path("runs/whole")])[0].read_text()
+    assert Path(run["folder"]).name in page
+    assert "NaN" not in page.partition("<main")[2].partition("<script")[0]
+    (listed,) = runs("runs")
+    assert [row["val/loss"] for row in listed["metrics"] if row["step"] in BAD] == [None] * 3
 
 
 def test_an_infinite_validation_loss_at_the_end_is_a_divergence(monkeypatch):
