@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from pausing import PAUSE
-from test_sweep_drive import BasicLauncher
+from test_sweep_drive import PLUGIN, BasicLauncher
 from warm import Command
 
 from transformer_norms import cli, compose, train
@@ -42,6 +42,14 @@ fixed: {trainer.steps: 40, trainer.log_every: 1}
 """
 
 CEILING = 600  # seconds, for a machine that is busy with other things
+
+WAIT = """
+import os, time
+from pathlib import Path
+Path(f"ready-{os.getpid()}").touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+"""
 
 COUNTED = """
 import torch
@@ -74,7 +82,9 @@ def here(tmp_path, monkeypatch):
 
 def start(*arguments, **environment):
     """Starts train.py in a process group of its own, as a terminal would."""
-    return Command([*arguments, *SHORT], environment)
+    typed = {text.partition("=")[0] for text in arguments}
+    short = [text for text in SHORT if text.partition("=")[0] not in typed]
+    return Command([*arguments, *short], environment)
 
 
 def wait_for_end(process):
@@ -164,13 +174,16 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     assert results("rough") == results("calm")
 
 
-def test_two_drivers_on_one_study_do_each_job_once(capsys):
+@pytest.mark.goal("S4")
+@pytest.mark.parametrize("jobs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     folder = Path("mine/configs/norm")
     folder.mkdir()
     (folder / "counted.yaml").write_text("type: counted\nnumber: 0\n")
     Path("mine/counted.py").write_text(COUNTED)
     Path("mine/pause.py").write_text(PAUSE)
-    arguments = ["plugins=mine", "norm=counted", "norm.number=0,1"]
+    numbers = [str(number) for number in range(jobs)]
+    arguments = ["plugins=mine", "norm=counted", f"norm.number={','.join(numbers)}"]
     arguments += ["trainer.steps=20", "trainer.threads=1", "trainer.log_every=2"]
     first = start("-m", *arguments, PAUSE="2")
     wait_for(lambda: workers_at_work("main"), first)
@@ -183,10 +196,32 @@ def test_two_drivers_on_one_study_do_each_job_once(capsys):
 
     Second.__name__ = "BasicLauncher"
     for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
-        assert (code, answer["finished"], answer["missing"]) == (0, 2, 0), err
+        assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
     used = Counter(Path("used.txt").read_text().split())
-    assert used == {"0": 20 * 5, "1": 20 * 5}  # five norms in each of 20 steps
-    assert all(len(rows) == 10 for _, rows in results("main").values())
+    assert used == dict.fromkeys(numbers, 20 * 5)  # five norms in each of 20 steps
+    assert [len(rows) for _, rows in results("main").values()] == [10] * jobs
+    measured(f"{jobs} of {jobs} jobs trained once by two drivers")
+
+
+@pytest.mark.goal("S3")
+@pytest.mark.parametrize("runs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
+    """Each command waits for all others before it trains."""
+    Path("mine/wait.py").write_text(WAIT)
+    commands = [
+        start("plugins=mine", f"seed={seed}", "trainer.steps=2", "trainer.threads=1")
+        for seed in range(runs)
+    ]
+    for command in commands:
+        wait_for(lambda command=command: Path(f"ready-{command.pid}").exists(), command)
+    Path("go").touch()
+    folders = set()
+    for command in commands:
+        code, answer, err = wait_for_end(command)
+        assert (code, answer["status"]) == (0, "finished"), err
+        folders.add(answer["run"])
+    assert len(folders) == len(list(Path("runs/main").iterdir())) == runs
+    measured(f"{len(folders)} folders of {runs} runs that began at one moment")
 
 
 def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monkeypatch):
@@ -222,42 +257,106 @@ def test_a_sweeper_that_is_not_ours_runs_our_jobs_and_gets_a_report_with_short_n
     assert {summary["status"] for summary in summaries("other").values()} == {"finished"}
 
 
-def end_through_kills(study, chance):
-    """Starts the sweep over and over, and kills the driver or one of its workers at random moments,
-    until the sweep has ended. Returns the number of kills."""
-    rough = ["sweep=mine", "plugins=mine", "launcher=pool", "trainer.steps=1200", f"study={study}"]
-    kills, driver = 0, start(*rough)
+def ended_runs(study):
+    """The bytes of the summaries of ended runs, and when they were written."""
+    return {
+        name: (file.read_bytes(), file.stat().st_mtime_ns)
+        for name, summary in summaries(study).items()
+        if summary["status"] in ("finished", "diverged")
+        for file in [Path("runs", study, name, "summary.json")]
+    }
+
+
+def end_through_kills(study, most, arguments, chance, longest):
+    """Starts a sweep over and over, and kills its driver at random moments, `most` times at most,
+    and at times one of its workers, until it has ended. Returns the number of kills. What has ended
+    is not touched again."""
+    kills, before = 0, {}
     while True:
-        time.sleep(chance.uniform(0.2, 10.0))
+        driver = start(*arguments, f"study={study}")
+        if kills < most:
+            wait_a_while(driver, chance.uniform(0, longest))
+        else:
+            driver.communicate(timeout=CEILING)
+        now = ended_runs(study)
+        assert {name: now[name] for name in before} == before, "a run that had ended was run again"
+        before = now
         if driver.poll() is not None:
             code, answer, err = wait_for_end(driver)
-            assert code in (0, 1), err  # 1: a job lost both of its workers to us
             if code == 0:
-                assert (answer["finished"], answer["runs"]) == (10, 10)
+                assert answer["finished"] == answer["runs"] == len(now)
                 return kills
-        elif (workers := sorted(workers_at_work(study))) and chance.random() < 0.5:
-            with suppress(ProcessLookupError):
+            assert (code, "killed by SIGKILL" in err) == (1, True), err  # twice, both by us
+        elif (workers := sorted(workers_at_work(study) - {driver.pid})) and chance.random() < 0.5:
+            with suppress(ProcessLookupError):  # and the driver, whose other workers live on
                 os.kill(chance.choice(workers), signal.SIGKILL)
-                kills += 1
-            continue
-        else:
-            driver.kill()
-            driver.communicate()
-            kills += 1
-        driver = start(*rough)
+        driver.kill()
+        driver.communicate()
+        kills += 1
+
+
+def wait_a_while(driver, seconds):
+    end = time.monotonic() + seconds
+    while driver.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+@pytest.mark.goal("S1")
+@pytest.mark.parametrize(
+    ("points", "launcher"),
+    [
+        pytest.param(50, "basic", marks=pytest.mark.nightly),
+        pytest.param(25, "pool", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, launcher, measured):
+    """Two stages, or a quick one. KILLS in the environment says how many kills there are."""
+    points = int(os.environ.get("KILLS", points))
+    quick = points <= 3
+    common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
+    common += ["sweep=small"] if quick else ["sweep=mine", "trainer.steps=60"]
+    common += ["trainer.threads=1", "trainer.log_every=1"]
+    began = time.monotonic()
+    code, answer, err = wait_for_end(start(*common, "study=calm"))
+    assert code == 0, err
+    longest, counts, chance = time.monotonic() - began, [], random.Random(0)
+    while sum(counts) < points:
+        study = f"rough{len(counts)}"
+        left = points - sum(counts)
+        counts.append(end_through_kills(study, left, common, chance, longest))
+        assert results(study) == results("calm")
+        assert len(results(study)) == answer["runs"]
+        assert table(study) == table("calm")
+    measured(f"{sum(counts)} of {points} kills over {len(counts)} sweeps, bitwise ({launcher})")
 
 
 @pytest.mark.nightly
-def test_sweeps_whose_driver_and_workers_are_killed_at_random_end_as_a_calm_one():
-    """KILLS in the environment says how many kills there are."""
-    wanted, chance, counts = int(os.environ.get("KILLS", "50")), random.Random(0), []
-    calm = start("sweep=mine", "plugins=mine", "study=calm", "trainer.threads=1",
-                 "trainer.steps=1200")  # fmt: skip
-    code, _, err = wait_for_end(calm)
-    assert code == 0, err
-    while sum(counts) < wanted:
-        study = f"rough{len(counts)}"
-        counts.append(end_through_kills(study, chance))
-        assert results(study) == results("calm")
-        assert table(study) == table("calm")
-    print(f"{sum(counts)} kills over {len(counts)} sweeps: {counts}")
+@pytest.mark.goal("S2")
+@pytest.mark.parametrize("launcher", ["launcher=pool", "hydra/launcher=joblib"])
+def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
+    """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
+    the kernel where memory is short, and an end without a word."""
+    Path("mine/configs/norm").mkdir()
+    Path("mine/configs/norm/bad.yaml").write_text("type: bad\nfactor: 1.0\n")
+    Path("mine/bad.py").write_text(PLUGIN)
+    ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}
+    dies = {4: "killed by SIGKILL", 5: "ended with code 0"}
+    if "joblib" in launcher:
+        dies = dict.fromkeys(dies, "TerminatedWorkerError")
+    together = ", ".join(f"{{norm: bad, norm.factor: {end}.0}}" for end in (-1, *ends, *dies))
+    rates = [number / 1000 for number in range(1, 15)]
+    Path("mine/configs/sweep/twenty.yaml").write_text(
+        f"question: Which?\nbaseline: {{optimizer.lr: 0.001}}\nvary: {{optimizer.lr: {rates}}}\n"
+        f"together: [{together}]\nseeds: [0]\nfixed: {{trainer.steps: 8}}\n"
+    )
+    code, answer, err = wait_for_end(start("sweep=twenty", "plugins=mine", launcher))
+    assert code == 1, err
+    counts = [answer[key] for key in ("runs", "finished", "diverged", "failed", "missing")]
+    assert counts == [20, 14, 1, 5, 0], err
+    for end, cause in {**ends, **dies}.items():
+        lines = [line for line in err.splitlines() if line.startswith(f"failed: bad factor={end}")]
+        assert len(lines) == 1, err
+        assert cause in lines[0]
+    status = Counter(summary["status"] for summary in summaries("twenty").values())
+    assert status == {"finished": 14, "diverged": 1, "failed": 5}
+    measured(f"14 of 20 jobs finish, 5 fail and 1 diverges, each with its cause ({launcher})")

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from run_folders import skip_pictures
 
 from transformer_norms import cli as command
-from transformer_norms import compose, locks
+from transformer_norms import compose, locks, train
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.locks import take_lock
 from transformer_norms.names import folder_of_configs
@@ -26,7 +27,7 @@ from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.run.sweep_record import read_record
-from transformer_norms.sweep import drive
+from transformer_norms.sweep import drive, launching
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import for_hydra, run_job
 from transformer_norms.training.stopping import Stopping
@@ -155,7 +156,8 @@ def test_a_finished_run_of_a_sweep_keeps_its_weights_and_no_more(capsys):
     assert kept == {"model.safetensors", "state.json", "manifest.json"}
 
 
-def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, trained):
+@pytest.mark.goal("S5")
+def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, trained, measured):
     named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
     sweep(capsys, *named)
     sweep(capsys, *named, "norm=rmsnorm,dyt", "seed=0,1")
@@ -163,8 +165,10 @@ def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, 
     assert set(trained.values()) == {1}
     record = read_record(Path("runs/mine/sweep-mine.json"))
     assert {run.folder for run in record.runs} == set(trained)
+    measured("3 runs that were missing are trained, 2 that had ended are not")
 
 
+@pytest.mark.goal("S5")
 def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, trained):
     named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
     sweep(capsys, *named)
@@ -208,6 +212,14 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, mea
     measured("the other runs end beside four that fail and one that diverges")
 
 
+def test_a_run_that_its_plugin_ends_has_failed(monkeypatch):
+    monkeypatch.setattr("transformer_norms.run.record.Record.progress", lambda *_: sys.exit(7))
+    with pytest.raises(SystemExit):
+        train(compose([*SHORT, "norm=layernorm"]))
+    (summary,) = Path("runs/main").glob("*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "failed"
+
+
 def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written(
     capsys, monkeypatch
 ):
@@ -234,32 +246,6 @@ def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_ag
     assert (answer["runs"], answer["missing"], answer["report"], code) == (2, 2, None, 75)
     assert "the same command goes on" in err
     assert not Path("runs").exists()
-
-
-def test_an_interrupted_run_is_gone_on_with(capsys, trained, monkeypatch):
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(self, trainer):
-        if trainer.step == 3:
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr("transformer_norms.run.record.Record.progress", interrupt)
-        with pytest.raises(Interrupted):
-            sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
-    answer, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", "trainer.checkpoint_every=2")
-    assert (answer["finished"], code) == (2, 0)
-    calm, _, _ = sweep(capsys, "norm=layernorm,rmsnorm", "study=calm")
-    assert losses("main") == losses("calm")
-    assert calm["finished"] == 2
-
-
-def losses(study):
-    return {
-        file.parent.name: json.loads(file.read_text())["val_loss"]
-        for file in Path("runs", study).glob("*/summary.json")
-    }
 
 
 @pytest.fixture
@@ -411,6 +397,22 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     assert err.splitlines()[-1] == f"failed: layernorm s0: {error.__name__}: the queue is gone"
 
 
+def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
+
+    class Dies(BasicLauncher):
+        def launch(self, job_overrides, initial_job_idx):
+            begin_elsewhere(jobs[0])[0].release()
+            answer = {"status": "failed", "error": "its worker was killed by SIGKILL"}
+            return [JobReturn(_return_value=answer, status=JobStatus.COMPLETED)]
+
+    answer, code, err = sweep(capsys, "norm=layernorm", launcher=Dies())
+    assert (answer["failed"], code) == (1, 1)
+    assert err.splitlines()[-1] == "failed: the variant s0: its worker was killed by SIGKILL"
+    summary = json.loads((jobs[0].folder / "summary.json").read_text())
+    assert (summary["status"], summary["error"]) == ("failed", "its worker was killed by SIGKILL")
+
+
 def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):
     launcher = BasicLauncher()
     original = launcher.launch
@@ -522,7 +524,7 @@ def test_equations_are_swept_and_called_by_themselves(capsys):
 
 
 def test_a_sweeps_run_is_continued_if_the_sweep_was_told_to_keep_the_optimizer(capsys):
-    from transformer_norms import ConfigError, train
+    from transformer_norms import ConfigError
 
     sweep(capsys, "norm=layernorm,rmsnorm")
     more = ["continue_from=main/layernorm", "trainer.steps=6"]
@@ -571,10 +573,7 @@ def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_comm
     capsys, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        for module in ("launching", "drive"):
-            patch.setattr(
-                f"transformer_norms.sweep.{module}.keep_weights_only", lambda folder: None
-            )
+        patch.setattr(launching, "keep_weights_only", lambda folder: None)
         sweep(capsys, "norm=layernorm,rmsnorm")
     assert list(Path("runs").rglob("optimizer.safetensors"))
     sweep(capsys, "norm=layernorm,rmsnorm")
@@ -582,8 +581,6 @@ def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_comm
 
 
 def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):
-    from transformer_norms import train
-
     train(compose([*SHORT, "norm=layernorm"]))
     sweep(capsys, "norm=layernorm,rmsnorm")
     kept = list(Path("runs").rglob("optimizer.safetensors"))

@@ -13,6 +13,7 @@ from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import find_run, runs_below
 from transformer_norms.errors import ConfigError
+from transformer_norms.progress import say
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import value_text
@@ -97,8 +98,8 @@ def _readable(folders: Sequence[Path]) -> list[SavedRun]:
     for folder in folders:
         try:
             runs.append(SavedRun(folder))
-        except ConfigError:
-            continue  # it is none of the runs that are compared; `runs` names it
+        except ConfigError as error:  # which might have been one more run that fits
+            say(printable(f"left out: {error}"))
     return runs
 
 

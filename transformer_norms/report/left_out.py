@@ -66,7 +66,7 @@ def left_out_summary(study: Study) -> list[str]:
         lines.append(
             f"left out: {plural(len(beaten), 'result')} at values that are no longer the best"
         )
-    return lines + study.left_out
+    return lines + study.left_out + study.damaged
 
 
 def left_out_notes(study: Study) -> list[str]:
@@ -88,4 +88,4 @@ def left_out_notes(study: Study) -> list[str]:
         names = ", ".join(run.folder.name for run in runs[:_LISTED])
         more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
         notes += [f"{reason}: {names}{more}"] if runs else []
-    return notes + study.left_out
+    return notes + study.left_out + study.damaged

@@ -1,5 +1,6 @@
 """A study: the runs that a sweep planned, or that lie in folders, by variant, and their curves."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.errors import ConfigError
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
@@ -21,8 +23,8 @@ Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A planned run, or a run that no sweep planned; `run` is None if there is no folder.
-    `identity` is the hash of its config, where the run counts."""
+    """A planned run, or a run that no sweep planned; `run` is None if there is no folder, or if it
+    is `damaged`. `identity` is the hash of its config, where the run counts."""
 
     folder: Path
     run: SavedRun | None
@@ -31,10 +33,13 @@ class StudyRun:
     tuned: Values
     seed: int
     identity: str = ""
+    damaged: bool = False
 
     @property
     def status(self) -> str:
-        return self.run.summary.status if self.run else "missing"
+        if self.run is None:
+            return "damaged" if self.damaged else "missing"
+        return self.run.summary.status
 
     @property
     def ended(self) -> bool:
@@ -88,7 +93,8 @@ class Variant:
 class Study:
     """`home`: the folder of its report. `effect`: the smallest difference worth naming, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for beside those with a baseline; `left_out`: why a comparison is not among them.
+    for beside those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
+    line for each file that could not be read.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
     a look: it was planned so, seeds were added to results that had been seen, or planned ones were
@@ -103,6 +109,7 @@ class Study:
     tune: dict[str, list[Any]] = field(default_factory=dict)
     contrasts: list[Contrast] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     looks: int = 1
     order: list[int] = field(default_factory=list)
     open_ended: bool = False
@@ -157,7 +164,7 @@ class Study:
     def goes_on(self) -> bool:
         """Whether something is unfinished that has not failed: only a person tries that again."""
         states = {member.status for member in self.counted if not member.ended}
-        return bool(states - {"failed"}) or (self._waits and not states)
+        return bool(states - {"failed", "damaged"}) or (self._waits and not states)
 
     @property
     def _waits(self) -> bool:
@@ -175,7 +182,23 @@ def finite(value: Any) -> bool:
 _SETTLED = 0.4  # the share of training after which losses are in view
 _ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
 Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl
+RowsOf = dict[Path, Rows]  # by run folder
 LOSS_KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
+
+
+def read_rows(runs: Iterable[SavedRun]) -> tuple[RowsOf, list[str]]:
+    """Returns the rows of metrics.jsonl of each run, and a line for each file that is damaged: the
+    run counts with its loss, and has no curve."""
+    rows: RowsOf = {}
+    lines = []
+    for run in runs:
+        try:
+            rows[run.folder] = run.metrics()
+        except ConfigError as error:
+            rows[run.folder] = []
+            why = str(error).removeprefix(f"{os.getcwd()}{os.sep}")
+            lines.append(f"a run has no curve, as its record is damaged: {why}")
+    return rows, lines
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,10 @@ def summary_lines(findings: Findings) -> list[str]:
     unasked = [findings.study.unasked] if findings.study.unasked else []
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     told = [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
-    notes = [line for note in told for line in wrap(note, _TERMINAL)]
+    damaged = findings.study.damaged  # in one line each, as an error would be
+    notes = [
+        line for note in told for line in ([note] if note in damaged else wrap(note, _TERMINAL))
+    ]
     contrasts = contrast_table(findings)
     shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
     return [*narrow_table(lines), *(wrapped_table(rows_of(shown)) if shown else []), *notes]

@@ -1,6 +1,7 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, all_failures
-from transformer_norms.report.study import Study, StudyRun
+from transformer_norms.report.study import RowsOf, Study, StudyRun, read_rows
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.failure import best_ngram
 from transformer_norms.run.reader import SavedRun
@@ -67,20 +68,19 @@ def write_report(
         study = read_study(places, baseline, effect, contrasts, live)
         if count := sum(member.run is not None and member.run.translated for member in study.runs):
             say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
+        runs = list({member.folder: member.run for member in study.runs if member.run}.values())
+        rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
+        study = replace(study, damaged=[*study.damaged, *damaged])
         results = findings(study, noise_beside(study))
-        files = _report_files(results, refresh if study.unfinished else None, live)
+        files = _report_files(results, rows, refresh if study.unfinished else None, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)
         return folder / "report.html", results
 
 
-def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[str, bytes]:
-    study = findings.study
-    runs = {member.folder: member.run for member in study.runs if member.run}
-    rows = {
-        run.folder: run.metrics()
-        for run in track(tell, "reading curves {:.0f}/{:.0f}", list(runs.values()))
-    }
+def _report_files(
+    findings: Findings, rows: RowsOf, refresh: int | None, tell: Tell
+) -> dict[str, bytes]:
     tell("drawing", 0, 0)
     return {
         "report.html": render_page(findings, rows, refresh),
@@ -88,7 +88,7 @@ def _report_files(findings: Findings, refresh: int | None, tell: Tell) -> dict[s
         **{name: text.encode() for name, text in paper_files(findings).items()},
         "table.md": _table_md(findings).encode(),
         **draw_curves(findings, rows),
-        **draw_rates(study),
+        **draw_rates(findings.study),
     }
 
 

@@ -6,6 +6,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,16 @@ def choose_folder(
     `earlier` are the attempts at the run, oldest first.
 
     Raises ConfigError if the corpus of the run has changed since, or if an unfinished run was begun
-    by other code.
+    by other code. A summary that cannot be read stops the command that trains the run, and not a
+    sweep that has other runs to train.
     """
     if not earlier:
         return study / name, []
-    latest, summary = earlier[-1], read_summary(earlier[-1])
+    latest = earlier[-1]
+    try:
+        summary = read_summary(latest)
+    except ConfigError:
+        return (_next_attempt(earlier) if again else latest), []
     if not summary:  # killed before it had written anything
         return latest, []
     before = summary.data.identity
@@ -100,8 +106,10 @@ def hold_run(folder: Path) -> Lock:
     """
     lock = take_lock(folder)
     if lock is None:
-        summary = read_summary(folder)
-        holder = summary.process if summary else {}
+        holder: Mapping[str, Any] = {}
+        with suppress(ConfigError):
+            summary = read_summary(folder)
+            holder = summary.process if summary else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
         raise Busy(f"{path_text(folder)} is being trained by {who}")
     return lock

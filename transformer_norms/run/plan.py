@@ -86,10 +86,10 @@ class Plan:
         spellings = {readable.replace(f"-{model}-", f"-{name}-", 1) for name in names}
         files = [file for name in spellings for file in study.glob(f"{name}-*{after}/config.yaml")]
         for file in sorted(files):
-            summary = read_summary(file.parent)
-            if summary is None or not is_old(file):
-                continue
-            with suppress(ConfigError):
+            with suppress(ConfigError):  # a damaged run is none that this one goes on with
+                summary = read_summary(file.parent)
+                if summary is None or not is_old(file):
+                    continue
                 config = compose([as_typed("config", str(file)), *self._plugins()])
                 if identity.run_hash(config, summary.data.identity) == self.hash:
                     self.identities.add(summary.identity)

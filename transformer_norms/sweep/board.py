@@ -20,7 +20,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
 from transformer_norms.reading import open_file
 from transformer_norms.run.metrics import parse_row
-from transformer_norms.run.summary import ENDED, read_summary
+from transformer_norms.run.summary import ENDED
 from transformer_norms.sweep.planning import Job, state_of
 
 OVER = (*ENDED, "failed")
@@ -67,8 +67,9 @@ class Row:
             return
         written = file.stat().st_mtime_ns
         if written != self.read:
-            summary = read_summary(self.job.folder)
-            assert summary is not None
+            summary = self.job.summary
+            if summary is None:
+                return
             self.state = state_of(summary)
             self.step, self.steps = summary.step, summary.steps or 0
             self.loss = summary.val_loss

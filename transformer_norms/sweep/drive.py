@@ -15,7 +15,7 @@ from typing import Any
 
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
 from transformer_norms.config.compose import check_hydra_keys
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import ConfigError
 from transformer_norms.files import make_folder
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.report.findings import Findings
@@ -35,13 +35,13 @@ from transformer_norms.sweep.board import Board
 from transformer_norms.sweep.ending import AGAIN, REFUSED, end_sweep
 from transformer_norms.sweep.launching import (
     Answer,
-    keep_weights_only,
     launch,
+    look_at_ended,
     make_batches,
     record_failure,
 )
 from transformer_norms.sweep.looks import SeedPlan, read_findings, take_look
-from transformer_norms.sweep.planning import Job, Jobs, count
+from transformer_norms.sweep.planning import Job, Jobs, count, put_damaged_aside
 from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
@@ -112,6 +112,7 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.patient = self.stopping.saves = True
+            put_damaged_aside(self.path, self.board.say)
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)
@@ -163,9 +164,9 @@ class Sweep:
                     if answer["status"] == "busy":
                         busy.append(job)
             waiting = self._wait_for_others(busy)
-        for job in jobs:
-            with suppress(Busy):  # a run may have been killed between its end and this
-                keep_weights_only(job.folder)
+        if not self.stopped:
+            for job in jobs:
+                look_at_ended(job, self.board.say)
         self.board.look()
 
     def _note(self, job: Job, answer: Answer) -> None:

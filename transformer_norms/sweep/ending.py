@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from transformer_norms.errors import Busy, ConfigError
@@ -57,12 +58,19 @@ def end_search(study: Path) -> int:
     """Reports the runs of a study that another sweeper of Hydra has made, such as Optuna's. Prints
     one line of JSON on stdout and returns the exit code."""
     report, code = _write_report(study, say)
-    summaries = [read_summary(file.parent) for file in study.glob("*/summary.json")]
-    counts = Counter[str](summary.status for summary in summaries if summary)
+    counts = Counter(_status_in(file.parent) for file in study.glob("*/summary.json"))
     answer = {"study": study.name, "runs": counts.total()}
     answer |= {status: counts[status] for status in (*ENDED, "failed")}
     print(json.dumps(answer | {"report": report}), flush=True)
     return code
+
+
+def _status_in(folder: Path) -> str:
+    """Returns the status of a run; failed if its summary cannot be read, which the report says."""
+    with suppress(ConfigError):
+        summary = read_summary(folder)
+        return summary.status if summary else "missing"
+    return "failed"
 
 
 def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
@@ -87,12 +95,12 @@ def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
 
 def _error(job: Job) -> str:
     """Returns what the summary of a run says of its failure."""
-    summary = read_summary(job.folder)
+    summary = job.summary
     return (summary.error if summary else None) or ""
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:
-    summary = read_summary(job.folder)
+    summary = job.summary
     status = summary.status if summary else "missing"
     if status in ENDED:
         return status
@@ -108,10 +116,11 @@ def _write_report(study: Path, say: Callable[[str], None]) -> tuple[str | None, 
         path, findings = write_report([study])
         for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}"]:
             say(line)
+        lacks_runs = any(run.damaged for run in findings.study.runs)
     except ConfigError as error:
         say(f"no report: {error}")
         return None, REFUSED
     except Exception:  # the runs are there, and the report can be made again
         print(traceback.format_exc(), file=sys.stderr)
         return None, 1
-    return os.path.relpath(path), 0
+    return os.path.relpath(path), int(lacks_runs)

@@ -3,17 +3,21 @@
 import contextlib
 import io
 import re
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms import processes
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import ENDS, Busy, ConfigError, describe_error
+from transformer_norms.errors import ENDS, Busy, ConfigError, NoUsableCheckpoint, describe_error
+from transformer_norms.manifest import DamagedError
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.summary import mend_summary, read_summary
 from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Preempted, Stopping
 
@@ -21,6 +25,8 @@ from transformer_norms.training.stopping import Preempted, Stopping
 # that failed or was lost its `error` in one line and, where there is one, its `traceback`.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
+# In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
+_stopped = threading.Event()
 
 
 def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
@@ -71,8 +77,10 @@ def run_job(overrides: Sequence[str]) -> Answer:
     """
     from transformer_norms.run.run import train
 
+    if _stopped.is_set():
+        return {"status": "preempted"}
     typed = [text.removeprefix("++") for text in overrides]
-    stop = Stopping()
+    in_driver, stop = processes.work_of(signal.SIGTERM) is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
             config = compose(typed)
@@ -85,6 +93,9 @@ def run_job(overrides: Sequence[str]) -> Answer:
             return {"status": "preempted"}
         trace = traceback.format_exc()
         return {"status": "failed", "error": describe_error(error), "traceback": trace}
+    finally:
+        if stop.asked and not in_driver:
+            _stopped.set()
     return {"status": summary["status"]}
 
 
@@ -118,3 +129,21 @@ def keep_weights_only(folder: Path) -> None:
     with hold_run(folder):
         for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):
             checkpoint.drop(file.parent, "optimizer")
+
+
+def look_at_ended(job: Job, say: Callable[[str], None]) -> None:
+    """Deletes what a run could not delete that was killed at its end, and mends its summary. Says
+    which of its checkpoints does not verify: what the run has measured stands."""
+    summary = job.summary
+    if summary is None or not summary.ended:
+        return
+    try:
+        with hold_run(job.folder):
+            mend_summary(job.folder)
+        keep_weights_only(job.folder)
+        folder = job.folder / "checkpoints"
+        checkpoint.newest(folder, summary.identity, lambda line: say(f"{job}: {line}"))
+    except Busy:
+        pass
+    except (ConfigError, DamagedError, NoUsableCheckpoint) as error:
+        say(f"{job}: its result stands, its weights are damaged: {error}")

@@ -25,7 +25,6 @@ from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.folder import path_text
-from transformer_norms.run.summary import read_summary
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.ending import AGAIN
 from transformer_norms.sweep.launching import Answer
@@ -249,7 +248,7 @@ def _record_of(study: Path, name: str) -> Path:
 def _answer(job: Job, folder: Path) -> Answer:
     if job.ended:
         return {"status": "finished"}
-    summary = read_summary(job.folder)
+    summary = job.summary
     error = (summary.error or "").strip().splitlines()[-1:] if summary else []
     logs = f"the pilots ended without it; their logs are in {path_text(folder)}"
     return {"status": "failed", "error": error[0] if error else logs}

@@ -6,7 +6,8 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
+from transformer_norms.reading import is_there
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.sweep.grid import MOST_RUNS
@@ -33,13 +35,21 @@ class Job:
     tracking: str
 
     @property
+    def summary(self) -> Summary | None:
+        """What the run's folder says of it. None if there is nothing, or nothing that can be read:
+        whoever trains the run rebuilds its summary, or says why it cannot."""
+        with suppress(ConfigError):
+            return read_summary(self.folder)
+        return None
+
+    @property
     def ended(self) -> bool:
-        summary = read_summary(self.folder)
+        summary = self.summary
         return summary is not None and summary.ended
 
     @property
     def state(self) -> str:
-        summary = read_summary(self.folder)
+        summary = self.summary
         return state_of(summary) if summary else "waiting"
 
     def __str__(self) -> str:
@@ -202,7 +212,7 @@ class Jobs:
     def _changed_job(self, first: Sequence[Job]) -> Job | None:
         """A job that this sweep planned before as another run, since other settings changed."""
         path = path_of(self.study, self.request.name)
-        if not (self.request.named and path.is_file()):
+        if not (self.request.named and is_there(path)):
             return None
         before: dict[str, set[str]] = {}
         for run in read_record(path).runs:
@@ -211,6 +221,23 @@ class Jobs:
             if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
                 return job
         return None
+
+
+def put_damaged_aside(record: Path, say: Callable[[str], None]) -> None:
+    """Renames the record of a sweep that cannot be read, and says so. Nothing is deleted."""
+    try:
+        if is_there(record):
+            read_record(record)
+    except ConfigError as error:
+        number = 1
+        while is_there(aside := record.with_name(f"damaged-{number}-{record.name}")):
+            number += 1
+        with suppress(FileNotFoundError):  # another command was first
+            os.rename(record, aside)
+        say(
+            f"{error}; it is {aside.name} now, and another record is begun. It plans the runs of "
+            "this command; type earlier, wider ones again if their runs are to count"
+        )
 
 
 def state_of(summary: Summary) -> str:

@@ -3,6 +3,10 @@
 This is `launcher=pool`. A worker that dies, at whatever moment and with whatever code, costs one
 attempt of the one job that it was given. A fresh worker takes its place, and the job goes on from
 its checkpoint.
+
+Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
+job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
+its workers share a lock, which one that is killed may hold.
 """
 
 import multiprocessing

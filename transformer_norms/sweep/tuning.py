@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from transformer_norms.run.failure import Horizon, bigram_horizons, failure
-from transformer_norms.run.summary import Summary, read_summary
+from transformer_norms.run.summary import Summary
 from transformer_norms.run.sweep_record import Tuned, Values
 from transformer_norms.sweep.grid import Tuning, distinct, product
 from transformer_norms.sweep.planning import Job
@@ -95,14 +95,14 @@ class Tuner:
         enough for all runs to be held against it."""
         points: dict[str, list[Summary]] = {}
         for job in jobs:
-            summary = read_summary(job.folder)
+            summary = job.summary
             if self.baseline.items() <= job.run.variant.items() and summary and summary.ended:
                 place = json.dumps([job.run.variant, job.run.tuned], sort_keys=True)
                 points.setdefault(place, []).append(summary)
         return list(points.values())
 
     def _attempt(self, point: Values, jobs: Sequence[Job], bigrams: Collection[Horizon]) -> Attempt:
-        summaries = {job.run.seed: read_summary(job.folder) for job in jobs}
+        summaries = {job.run.seed: job.summary for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
         losses = trained_losses(ended, bigrams)
         return Attempt(point, losses, len(ended) - len(losses))

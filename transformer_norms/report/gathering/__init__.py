@@ -55,7 +55,8 @@ def read_study(
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
-    return _with_contrasts(study, sources, contrasts)
+    study = _with_contrasts(study, sources, contrasts)
+    return replace(study, damaged=sources.damage_lines())
 
 
 def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float | None) -> Study:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transformer_norms.errors import ConfigError
 from transformer_norms.report.gathering.grouping import group_by_variant
 from transformer_norms.report.gathering.sources import Sources
 from transformer_norms.report.study import Stage, StudyRun
@@ -63,16 +62,24 @@ def _planned_run(
     folder = planned.newest(study)
     run = sources.read_run(folder)
     if run and run.summary.identity != planned.identity:
-        raise ConfigError(
+        sources.damaged[folder] = (
             f"{folder}: its identity is {run.summary.identity}, and the sweep planned "
             f"{planned.identity} there"
         )
+        run = None
     stage: Stage = planned.stage
     best = [choice.best for choice in record.tuned if choice.variant == planned.variant]
     if stage == "result" and planned.tuned and best and planned.tuned not in best:
         stage = "superseded"
     return StudyRun(
-        folder, run, stage, planned.variant, planned.tuned, planned.seed, planned.identity
+        folder,
+        run,
+        stage,
+        planned.variant,
+        planned.tuned,
+        planned.seed,
+        planned.identity,
+        damaged=folder in sources.damaged,
     )
 
 

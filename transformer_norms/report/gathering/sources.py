@@ -1,28 +1,33 @@
 """Reads what lies in the folders that a report is of: runs, and the records of sweeps."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
+from transformer_norms.reading import is_there
 from transformer_norms.report.gathering.grouping import values_on
 from transformer_norms.report.study import StudyRun
 from transformer_norms.run.identity import digest
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import SweepRecord, read_record
 
+_LISTED = 8  # damaged runs
 _LONGEST = 100  # characters of the name of a report's folder
 
 
 @dataclass
 class Sources:
     """The runs and the sweeps in the named folders. `typed` are the folders of runs that no sweep
-    has to plan: they were named themselves, or lie in a folder without the record of a sweep."""
+    has to plan: they were named themselves, or lie in a folder without the record of a sweep.
+    `damaged` says of each run and record that cannot be read why."""
 
     tell: Tell
     records: dict[Path, SweepRecord] = field(default_factory=dict)
     runs: dict[Path, SavedRun] = field(default_factory=dict)
+    damaged: dict[Path, str] = field(default_factory=dict)
     typed: list[Path] = field(default_factory=list)
     expected: int = 0  # runs, as far as is known
 
@@ -30,33 +35,54 @@ class Sources:
         """Reads what a folder or file holds. `typed` is its name on the command line."""
         if _is_record(path) and not path.is_dir():
             records, places = [path], []
-        elif (path / "summary.json").exists():
+        elif is_there(path / "summary.json"):
             records, places = [], [path]
         elif path.is_dir():
             records = sorted(filter(_is_record, path.iterdir()))
             places = sorted(inside for inside in path.iterdir() if inside.is_dir())
         else:
             raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
-        for file in records:
-            self.records[file] = read_record(file)
+        records = [file for file in records if self._read_record(file)]
         self.expected += len(places) or sum(len(self.records[file].runs) for file in records)
         runs = [self.read_run(place) for place in places]
         if not any(runs) and not records:
+            if why := next(
+                (self.damaged[one] for one in (path, *places) if one in self.damaged), ""
+            ):
+                raise ConfigError(why)
             studies = [place.name for place in places if any(place.glob("*/summary.json"))]
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
             raise ConfigError(f"{typed}: there is no run in it{hint}")
         self.typed += [] if records else [run.folder for run in runs if run]
 
     def read_run(self, folder: Path) -> SavedRun | None:
-        """The run in `folder`, read once; None if no run has begun there."""
-        if folder not in self.runs:
-            if folder.is_symlink():
-                raise ConfigError(f"{folder}: is a link; name the folder that it leads to")
-            if not (folder / "summary.json").exists():
-                return None
-            self.runs[folder] = SavedRun(folder)
+        """The run in `folder`, read once; None if no run has begun there, or if it is damaged."""
+        if folder not in self.runs and folder not in self.damaged:
+            try:
+                if folder.is_symlink():
+                    raise ConfigError(f"{folder}: is a link; name the folder that it leads to")
+                if not is_there(folder / "summary.json"):
+                    return None
+                self.runs[folder] = _read_whole(folder)
+            except ConfigError as error:
+                self.damaged[folder] = str(error)
             self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
-        return self.runs[folder]
+        return self.runs.get(folder)
+
+    def _read_record(self, file: Path) -> bool:
+        try:
+            self.records[file] = read_record(file)
+        except ConfigError as error:
+            self.damaged[file] = str(error)
+        return file in self.records
+
+    def damage_lines(self) -> list[str]:
+        """Returns a line for each damaged run and record, the first of many."""
+        here = f"{os.getcwd()}{os.sep}"
+        causes = (why.removeprefix(here) for why in self.damaged.values())
+        lines = [f"left out, as it is damaged: {why}" for why in causes]
+        more = len(lines) - _LISTED
+        return [*lines[:_LISTED], f"left out: {more} more that are damaged"] if more > 0 else lines
 
     def left_out(self, axes: Sequence[str], members: Sequence[StudyRun]) -> list[StudyRun]:
         """The runs that are no members, with their values on the axes."""
@@ -74,6 +100,15 @@ class Sources:
             for run in self.runs.values()
             if run.folder not in counted
         ]
+
+
+def _read_whole(folder: Path) -> SavedRun:
+    """Returns the run, after a look at all that a report asks of it."""
+    run = SavedRun(folder)
+    if run.finished:
+        run.final_loss("val_loss")
+    run.settings  # noqa: B018  raises ConfigError where keys are missing
+    return run
 
 
 def _is_record(path: Path) -> bool:

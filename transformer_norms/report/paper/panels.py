@@ -22,7 +22,7 @@ from transformer_norms.report.paper.differences_panel import draw_difference_row
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.lines_panel import against_panels, probe_panels
 from transformer_norms.report.rates import draw_rate_lines, rate_lines
-from transformer_norms.report.study import LOSS_KEYS, Rows
+from transformer_norms.report.study import LOSS_KEYS, Rows, read_rows
 from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import file_name, printable
 
@@ -46,7 +46,7 @@ def write_figures(
 ) -> list[str]:
     """Writes each panel of the report into `folder`, in each format. Returns the paths of all
     files. A file that would not change is not touched."""
-    rows = {run.folder: run.metrics() for run in findings.study.results}
+    rows, _ = read_rows(findings.study.results)
     with drawn_with(TEXT, sheet.settings()):
         every = [*panels(findings, rows)]
         files: dict[str, bytes] = {}
