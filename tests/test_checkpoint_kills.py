@@ -1,0 +1,276 @@
+"""Kills, damage and NaN in any order: a run never loses its last good checkpoint, the disk never
+holds more than one checkpoint too many, and what is published is on the disk before its name."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from safetensors.torch import load_file
+
+from transformer_norms.files import remove_leftovers
+from transformer_norms.manifest import DamagedError
+from transformer_norms.run import checkpoint
+from transformer_norms.run.tensor_stream import NonFiniteError
+
+RUN = "0123456789abcdef"
+# What Python does to a disk; the kill comes just before it.
+EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "fcntl.flock")
+
+
+def tensors(step):
+    draw = torch.Generator().manual_seed(step)
+    return {
+        "model": {"weight": torch.randn(32, 32, generator=draw)},
+        "optimizer": {"average": torch.randn(32, 64, generator=draw)},
+    }
+
+
+def save(folder, step, keep):
+    checkpoint.save(folder, RUN, step, tensors(step), {"step": step}, {}, keep)
+
+
+def newest(folder):
+    """What a run would go on from, with the numbers that were saved, or None."""
+    lines = []
+    try:
+        saved = checkpoint.newest(folder, RUN, lines.append)
+    except checkpoint.NoUsableCheckpoint:
+        return None
+    if saved is not None:
+        for name, group in tensors(saved.step).items():
+            loaded = load_file(saved.path / f"{name}.safetensors")
+            assert all(torch.equal(loaded[key], tensor) for key, tensor in group.items())
+    return saved
+
+
+def _die_at(event, act, *given):
+    """Calls `act` in this process, which dies just before the event of that number."""
+    left = iter(range(event))
+
+    def hook(name, arguments):
+        if name in EVENTS and str(arguments[0]).startswith("/") and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    act(*given)
+    os._exit(0)
+
+
+def killed_at(event, act, *given):
+    """Whether the process was killed, and did not come to its end before."""
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=_die_at, args=(event, act, *given))
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch, request):
+    """A kill loses nothing that was written; only a machine without power would."""
+    if "strace" not in request.node.name:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+# ------------------------------------------------------------------------------- retention
+
+
+class Retention(RuleBasedStateMachine):
+    """The last checkpoint that verifies and is finite stays, whatever happens to the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.home = tempfile.TemporaryDirectory()
+        self.folder = Path(self.home.name, "checkpoints")
+
+    def teardown(self):
+        self.home.cleanup()
+
+    def next_step(self):
+        saved = newest(self.folder)
+        return 1 if saved is None else saved.step + 1
+
+    def usable(self):
+        saved = newest(self.folder)
+        return 0 if saved is None else saved.step
+
+    @rule(keep=st.integers(1, 3))
+    def save(self, keep):
+        step = self.next_step()
+        save(self.folder, step, keep)
+        assert self.usable() == step
+
+    @rule(keep=st.integers(1, 3), bad=st.sampled_from([float("nan"), float("inf")]))
+    def save_what_is_not_finite(self, keep, bad):
+        before, step = self.usable(), self.next_step()
+        content = tensors(step)
+        content["optimizer"]["average"][3] = bad
+        with pytest.raises(NonFiniteError):
+            checkpoint.save(self.folder, RUN, step, content, {"step": step}, {}, keep)
+        assert self.usable() == before
+
+    @rule(keep=st.integers(1, 3), event=st.integers(0, 30))
+    def kill(self, keep, event):
+        before, step = self.usable(), self.next_step()
+        killed_at(event, save, self.folder, step, keep)
+        assert self.usable() in (before, step)
+
+    @precondition(lambda self: list(self.folder.glob("step-*")))
+    @rule(data=st.data())
+    def corrupt(self, data):
+        paths = sorted(self.folder.glob("step-*"))
+        path = data.draw(st.sampled_from(paths))
+        before = self.usable()
+        file = data.draw(st.sampled_from(sorted(path.iterdir())))
+        content = bytearray(file.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        file.write_bytes(content)
+        with pytest.raises(DamagedError):
+            checkpoint.verify(path)
+        if path.name != f"step-{before:08d}":
+            assert self.usable() == before
+
+    @precondition(lambda self: list(self.folder.glob("step-*")))
+    @rule()
+    def purge_leftovers(self):
+        before = self.usable()
+        remove_leftovers(self.folder)
+        assert not list(self.folder.glob(".tmp-*"))
+        assert self.usable() == before
+
+
+@pytest.mark.goal("C5")
+@pytest.mark.parametrize("histories", [10, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_the_last_good_checkpoint_is_never_removed(histories, measured):
+    counted = {"histories": 0}
+
+    class Counted(Retention):
+        def __init__(self):
+            super().__init__()
+            counted["histories"] += 1
+
+    run_state_machine_as_test(
+        Counted,
+        settings=settings(
+            max_examples=histories,
+            stateful_step_count=12,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert counted["histories"] >= histories
+    measured(f"0 violations in {histories} histories")
+
+
+# ------------------------------------------------------------------------------- leftovers
+
+
+def size_of(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def train_on(folder, keep):
+    """Goes on as a run does: leftovers first, then one checkpoint after the other."""
+    remove_leftovers(folder)
+    saved = newest(folder)
+    for step in range(saved.step + 1 if saved else 1, 1 << 30):
+        save(folder, step, keep)
+
+
+@pytest.mark.goal("C6")
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.nightly)])
+def test_after_kills_there_is_one_checkpoint_too_many_at_most(tmp_path, kills, measured):
+    keep, draw = 2, random.Random(0)
+    save(tmp_path / "one", 1, keep)
+    one, folder, last, most = size_of(tmp_path / "one") + 64, tmp_path / "checkpoints", 0, 0.0
+    for _ in range(kills):
+        assert killed_at(draw.randrange(1, 150), train_on, folder, keep)
+        most = max(most, size_of(folder) / one)
+        saved = newest(folder) if folder.is_dir() else None
+        step = saved.step if saved else 0
+        assert step >= last
+        last = step
+    assert most <= keep + 1
+    assert last > kills
+    remove_leftovers(folder)
+    assert len(list(folder.iterdir())) <= keep + 1
+    assert not list(folder.glob(".tmp-*"))
+    measured(f"{most:.2f} checkpoints at most with keep={keep}, {kills} kills, no leftovers")
+
+
+# ------------------------------------------------------------------------------- the order
+
+BUILD = """
+import sys
+from pathlib import Path
+from transformer_norms.manifest import build_folder
+with build_folder(Path(sys.argv[1], "step-00000001")) as draft:
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        draft.write(name, [name.encode()])
+    draft.seal({"schema": 2, "files": draft.files})
+"""
+SAVE = """
+import sys
+from pathlib import Path
+import torch
+from transformer_norms.run import checkpoint
+one = {"weight": torch.ones(9)}
+tensors = {"model": one, "optimizer": one}
+checkpoint.save(Path(sys.argv[1]), "0123456789abcdef", 1, tensors, {}, {}, keep=1)
+"""
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+@pytest.mark.goal("C7")
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+@pytest.mark.parametrize("script", [BUILD, pytest.param(SAVE, marks=pytest.mark.nightly)])
+def test_strace_sees_write_fsync_rename_and_fsync_of_the_folder_in_this_order(
+    tmp_path, script, measured
+):
+    folder, log = tmp_path / "checkpoints", tmp_path / "log"
+    calls = "trace=write,writev,fsync,fdatasync,rename,renameat,renameat2"
+    command = ["strace", "-f", "-y", "-qq", "-e", calls, "-o", str(log), sys.executable, "-c"]
+    done = subprocess.run([*command, script, str(folder)], capture_output=True, text=True)
+    if "ptrace" in done.stderr:
+        pytest.skip("processes may not be traced here")
+    assert done.returncode == 0, done.stderr
+    seen = []
+    for line in log.read_text().splitlines():
+        if str(folder) not in line or "EAGAIN" in line:
+            continue
+        call, rest = re.match(r"\d+ +(\w+)\((.*)", line).groups()
+        assert line.endswith("= 0") or call.startswith("write")
+        names = re.findall(r'[<"]([^<>"]*checkpoints[^<>"]*)[">]', rest)
+        event = (call.rstrip("v"), Path(names[-1]).name)
+        if not seen or seen[-1] != event:
+            seen.append(event)
+    (draft,) = {name for _, name in seen if name.startswith(".tmp-")}
+    assert seen == [
+        *((call, name) for name in FILES for call in ("write", "fsync")),
+        ("fsync", draft),
+        ("rename", "step-00000001"),
+        ("fsync", "checkpoints"),
+    ]
+    assert json.loads((folder / "step-00000001" / "manifest.json").read_text())["schema"] == 2
+    measured("strace: each file written and synced, the manifest last, then its folder, the name")
