@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformer_norms.files import remove_leftovers
 from transformer_norms.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError
+from transformer_norms.training.restoring import Stored
 
 RUN = "0123456789abcdef"
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
@@ -123,21 +125,30 @@ def test_every_flipped_bit_and_zeroed_page_is_seen(
     measured(f"{flips} of {flips} flipped bits and {pages} of {pages} zeroed pages of each file")
 
 
+@pytest.mark.goal("C3")
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_two_steps_do_not_mix(folder: Path, name: str) -> None:
     shutil.copy(folder / "step-00000100" / name, folder / "step-00000200" / name)
     fallback(folder)
 
 
+@pytest.mark.goal("C3")
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / "step-00000200" / name).unlink()
     assert name in fallback(folder)
 
 
+@pytest.mark.goal("C3")
 def test_a_file_that_nobody_wrote_is_named(folder: Path) -> None:
     (folder / "step-00000200" / "model-2.safetensors").write_bytes(b"x")
     assert "model-2.safetensors" in fallback(folder)
+
+
+def test_a_link_to_a_checkpoint_is_none(folder: Path) -> None:
+    (folder / "step-00000200").rename(folder.parent / "step-00000200")
+    (folder / "step-00000200").symlink_to(folder.parent / "step-00000200")
+    assert "step-00000200 is no folder" in fallback(folder)
 
 
 def test_a_link_is_no_file(folder: Path) -> None:
@@ -147,6 +158,7 @@ def test_a_link_is_no_file(folder: Path) -> None:
     assert "plain file" in fallback(folder)
 
 
+@pytest.mark.goal("C3")
 @pytest.mark.parametrize("name", ["step-00000300", "step-300", "step-00000200-copy"])
 def test_a_renamed_step_is_refused(folder: Path, name: str) -> None:
     (folder / "step-00000200").rename(folder / name)
@@ -158,6 +170,7 @@ def test_a_renamed_step_is_refused(folder: Path, name: str) -> None:
         assert found.step == 100
 
 
+@pytest.mark.goal("C4")
 def test_when_all_are_bad_it_says_so_and_deletes_nothing(folder: Path) -> None:
     for path in folder.glob("*/model.safetensors"):
         path.write_bytes(b"")
@@ -273,38 +286,72 @@ def _tensor(shape: list[int], start: int, end: int) -> dict[str, object]:
     return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
 
 
-EMPTY = json.dumps(_tensor([0], 0, 0))
-HOSTILE = {
-    "overlap": (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 4, 12)}), 12),
-    "shape lies": (json.dumps({"a": _tensor([1 << 40], 0, 8)}), 8),
-    "beyond the end": (json.dumps({"a": _tensor([1 << 20], 0, 1 << 22)}), 8),
-    "negative": (json.dumps({"a": _tensor([-1], 0, 4)}), 4),
-    "no header": ("[]", 8),
-    "too many tensors": ("{" + ", ".join(f'"{i}": {EMPTY}' for i in range(150_000)) + "}", 0),
-}
+def _many(count: int) -> str:
+    empty = json.dumps(_tensor([0], 0, 0))
+    return "{" + ", ".join(f'"{i}": {empty}' for i in range(count)) + "}"
 
 
+# Each has a header, the bytes behind it, and the length that it claims if that is another.
+HOSTILE: dict[str, Callable[[], tuple[str, int, int | None]]] = {
+    "a header of 2^60 bytes": lambda: ("{}", 0, 1 << 60),
+    "a header of 2^64 - 1 bytes": lambda: ("{}", 0, (1 << 64) - 1),
+    "a header longer than the file": lambda: ("{}", 0, 9),
+    "overlap": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 4, 12)}), 12, None),
+    "one place for two": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 0, 8)}),
+                                  8, None),
+    "a hole": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 12, 20)}), 20, None),
+    "bytes at the end": lambda: (json.dumps({"a": _tensor([2], 0, 8)}), 12, None),
+    "shape lies": lambda: (json.dumps({"a": _tensor([1 << 40], 0, 8)}), 8, None),
+    "a product beyond 2^64": lambda: (json.dumps({"a": _tensor([1 << 40, 1 << 40], 0, 8)}), 8,
+                                      None),
+    "beyond the end": lambda: (json.dumps({"a": _tensor([1 << 20], 0, 1 << 22)}), 8, None),
+    "negative": lambda: (json.dumps({"a": _tensor([-1], 0, 4)}), 4, None),
+    "no header": lambda: ("[]", 8, None),
+    "deep": lambda: ("[" * 100_000, 8, None),
+    "a hundred thousand tensors": lambda: (_many(100_000), 0, None),
+    "a million tensors": lambda: (_many(1_000_000), 0, None),
+}  # fmt: skip
+MEMORY = 200 * 2**20
+
+
+@pytest.mark.goal("X7")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_file_under_a_valid_seal_is_refused(tmp_path: Path, kind: str) -> None:
-    header, size = HOSTILE[kind]
-    _assert_refused(tmp_path, struct.pack("<Q", len(header)) + header.encode() + bytes(size))
+def test_a_hostile_file_under_a_valid_seal_is_refused(
+    tmp_path: Path, kind: str, measured: Callable[[str], None]
+) -> None:
+    header, size, claimed = HOSTILE[kind]()
+    length = len(header) if claimed is None else claimed
+    path = tmp_path / "step-00000001"
+    _seal(path, struct.pack("<Q", length) + header.encode() + bytes(size))
+    del header
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before, begun = _peak(), time.process_time()
+    with pytest.raises(DamagedError, match="model.safetensors"):
+        checkpoint.check_weights(checkpoint.verify(path), None, {"a": Stored("F32", (2,))})
+    seconds, memory = time.process_time() - begun, _peak() - before
+    assert seconds < 1  # of the processor
+    assert memory < MEMORY
+    measured(f"{len(HOSTILE)} files, each within 1 s of the processor and 200 MB")
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"x", struct.pack("<Q", 1 << 60) + b"{}", struct.pack("<Q", 9)]
-)
-def test_a_header_that_lies_about_its_length_is_refused(tmp_path: Path, data: bytes) -> None:
-    _assert_refused(tmp_path, data)
+def _peak() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _assert_refused(folder: Path, data: bytes) -> None:
-    path = folder / "step-00000001"
+@pytest.mark.parametrize("data", [b"", b"x"])
+def test_a_file_without_a_header_is_refused(tmp_path: Path, data: bytes) -> None:
+    _seal(tmp_path / "step-00000001", data)
+    with pytest.raises(DamagedError, match="model.safetensors"):
+        checkpoint.verify(tmp_path / "step-00000001")
+
+
+def _seal(path: Path, data: bytes) -> None:
     with build_folder(path) as draft:
         draft.write("model.safetensors", [data])
         draft.write("state.json", [b"{}"])
-        draft.seal({"schema": 1, "step": 1, "finite": True, "files": draft.files, "extra": {}})
-    with pytest.raises(DamagedError, match="model.safetensors"):
-        read(checkpoint.verify(path), "model")
+        about = {"schema": 2, "identity": RUN, "step": 1, "finite": True}
+        draft.seal({**about, "files": draft.files, "extra": {}})
 
 
 @pytest.mark.parametrize(
