@@ -73,6 +73,7 @@ benchmark: setup
 	$(BIN)/python benchmarks/growth.py --out $(MEASURED)/growth.json
 	$(BIN)/python benchmarks/sweep.py --steps 20 --out $(MEASURED)/sweep.json data.val_tokens=16384
 	$(BIN)/python benchmarks/watching.py --seconds 15 --out $(MEASURED)/watching.json
+	$(BIN)/python benchmarks/checkpoint.py --sizes 4-128-128-16-512 --seconds 20 --out $(MEASURED)/checkpoint.json
 	$(BIN)/python benchmarks/ranks.py --seconds 20 --out $(MEASURED)/ranks.json
 
 clean:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+import checkpoint
 import norms
 import pytest
 import rounds
@@ -188,6 +189,20 @@ def test_variants_are_timed_beside_the_baseline(tmp_path, capsys):
     assert [line.split()[2].rstrip(":") for line in lines] == names
 
 
+def test_a_checkpoint_is_timed_beside_torch_save_and_a_step(tmp_path, capsys):
+    out = tmp_path / "checkpoint.json"
+    assert checkpoint.main([*QUICK, "--folder", str(tmp_path), "--out", str(out)]) == 0
+    (record,) = json.loads(out.read_text())["sizes"]
+    times, every = record["seconds"], record["every"]
+    one = median(a / b for a, b in zip(times["checkpoint"], times["step"], strict=True))
+    assert record["steps"][1] == pytest.approx(one)
+    assert record["share_of_run"][1] == pytest.approx(one / (every + one))
+    pairs = zip(times["fsync of the checkpoint"], times["checkpoint"], strict=True)
+    assert all(0 < fsync < whole for fsync, whole in pairs)
+    assert list(tmp_path.iterdir()) == [out]
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+
+
 def test_the_table_of_variants_begins_with_the_fastest():
     ratios = [3.0, 0.25, 12.125, 1.0]
     made_up = {
@@ -229,6 +244,7 @@ def test_every_option_is_a_variant_of_one_axis():
         (variants, "--only none norm=rmsnorm", "norm=rmsnorm: is what varies here"),
         (variants, "--only none trainer.clip=-1", "trainer.clip: -1"),
         (variants, "--only none --out nowhere/x.json", "there is no folder nowhere"),
+        (checkpoint, "--rounds 4", "--rounds 4: at least 5 are needed"),
         (watching, "--out .", "--out .: is a folder"),
         (norms, "--rounds 1", "--rounds 1: at least 5"),
         (norms, "--widths 128,0", "numbers above 0"),

@@ -315,7 +315,13 @@ MEMORY = 200 * 2**20
 
 
 @pytest.mark.goal("X7")
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.nightly] if "million" in kind else [])
+        for kind in HOSTILE
+    ],
+)
 def test_a_hostile_file_under_a_valid_seal_is_refused(
     tmp_path: Path, kind: str, measured: Callable[[str], None]
 ) -> None:
