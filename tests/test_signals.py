@@ -18,6 +18,7 @@ from signal_points import POINTS, wait_until_caught
 from warm import Command
 
 from transformer_norms import cli, processes
+from transformer_norms.judge import __main__ as judge
 from transformer_norms.run import checkpoint
 from transformer_norms.training.stopping import Preempted, Stopping
 
@@ -329,6 +330,12 @@ def test_a_signal_before_training_raises_and_one_in_training_asks(number):
         stopping.patient = True
         signal.raise_signal(number)
         assert stopping.asked
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_judge_that_is_stopped_ends_with_75(number, monkeypatch):
+    monkeypatch.setattr(judge, "_judge", lambda typed: signal.raise_signal(number))
+    assert judge.main(["pre", "post"]) == 75
 
 
 def test_a_signal_in_an_import_or_a_destructor_is_heard_and_breaks_neither(tmp_path, monkeypatch):

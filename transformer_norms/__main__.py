@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # A signal ends these with the code 75, which says: the same command goes on. Others have nothing to
 # go on with, and end by the signal as any program does.
-STOPPED_WITH_75 = ("train", "data")
+STOPPED_WITH_75 = ("train", "data", "judge")
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:

@@ -7,14 +7,12 @@ proposals of a ledger.
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from math import inf, nan
 from pathlib import Path
-from typing import Any
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
@@ -31,7 +29,7 @@ from transformer_norms.judge.pairs import train_pair
 from transformer_norms.judge.parties import read_parties
 from transformer_norms.progress import clock, say
 from transformer_norms.run.sweep_record import EFFECT
-from transformer_norms.training.stopping import PREEMPTED
+from transformer_norms.training.stopping import PREEMPTED, Preempted, Stopping
 
 CODES = {"better": 0, "not better": 6, "undecided": 7}
 _EPILOG = """
@@ -105,9 +103,12 @@ def make_parser() -> Parser:
 
 
 def _judge_or_stop(arguments: Sequence[str] | None) -> int:
+    stopping = Stopping(what="the runs stop")
+    stopping.saves = True  # those of its children, which nothing else would stop
     try:
-        return _judge(make_parser().parse_args(arguments))
-    except KeyboardInterrupt:
+        with stopping:
+            return _judge(make_parser().parse_args(arguments))
+    except (KeyboardInterrupt, Preempted):
         say("stopped; the same command goes on")
         return PREEMPTED
 
@@ -192,10 +193,5 @@ def _number(text: str) -> float:
     return number
 
 
-def _stop(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)  # its children are stopped as by Ctrl-C
     sys.exit(main())
