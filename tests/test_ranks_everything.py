@@ -119,19 +119,19 @@ def test_a_run_goes_on_with_another_number_of_ranks(counts, calm, measured):
     measured(f"ranks {' -> '.join(map(str, counts))}: bitwise")
 
 
-RANKS = [(2, 0), (2, 1), (4, 0), (4, 3)]
+TO_ONE = [(2, 1, number) for number in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")]
+TO_ONE += [(2, 0, "SIGTERM"), (4, 0, "SIGUSR1"), (4, 3, "SIGTERM")]
 
 
 @pytest.mark.goal("R3", "P2")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize(("count", "rank"), RANKS)
+@pytest.mark.parametrize(("count", "rank", "name"), TO_ONE)
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
-    count, rank, number, calm, measured
+    count, rank, name, calm, measured
 ):
     job = start(count, "rough")
     wait_for(job, lambda: saved("rough"))
     begun = time.monotonic()
-    os.kill(ranks_of(job)[rank], number)
+    os.kill(ranks_of(job)[rank], signal.Signals[name])
     out, err = job.communicate()
     seconds = time.monotonic() - begun
     assert seconds < 60
@@ -142,7 +142,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
     assert json.loads(out)["status"] == "preempted"
     assert start(2, "rough").wait() == 0
     assert same(calm, folder_of("rough"))
-    measured(f"rank {rank} of {count}: all ended after {seconds:.0f} s")
+    measured(f"{name} to rank {rank} of {count}: all ended after {seconds:.0f} s")
 
 
 def test_a_run_that_is_mirrored_answers_before_its_other_ranks_end(here):  # noqa: F811
