@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -441,6 +442,74 @@ def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path
     assert key in refused(compose, [f"config={file}", key])
 
 
+HOSTILE_NAMES = [
+    *STUDIES, "../x", "../../../../tmp/x", "x/../../y", "./x", "x/.", "//x", "~", "~/x", "$HOME",
+    "`id`", "$(id)", "x;id", "x|id", "x&id", "*", "?", "[a]", "{a,b}", "x\n", "\nx", "x\x00.yaml",
+    "\x1b[2J", "x\u202eyp", "x\u200b", "x:y", "\uff0e\uff0e/x", "\u2025/x", "%2e%2e%2fx", "-",
+    "--help", "x" * 256, "\udc80",
+]  # fmt: skip
+
+
+@pytest.mark.goal("X4")
+@pytest.mark.parametrize("most", [2, pytest.param(99, marks=pytest.mark.nightly)])
+def test_no_hostile_name_writes_anything_anywhere(most, tmp_path, monkeypatch, capsys, measured):
+    """Of a run and of a sweep. The whole of what is above the current folder stays as it is."""
+    here = tmp_path / "above" / "here"
+    here.mkdir(parents=True)
+    (tmp_path / "above" / "x").write_text("somebody's")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    before, tried = tree(tmp_path), HOSTILE_NAMES[:most]
+    for name in tried:
+        for more in [], ["-m", "seed=0,1"]:
+            for spelled in f"study={name}", f"study='{name}'":
+                assert cli.main([*more, spelled, "model=nano", "data=stories"]) == 2, name
+                said = capsys.readouterr()
+                assert said.out == ""
+                assert said.err.count("\n") == 1
+                assert said.err[:-1].isprintable()
+    assert tree(tmp_path) == before
+    assert most == 2 or len(set(tried)) >= 40
+    measured(f"{len(tried)} names, {4 * len(tried)} commands, nothing written")
+
+
+# What refuses one command after another, and says how long it took and whether it needed torch.
+ASKED = """
+import json, sys, time
+from transformer_norms.config.compose import compose
+from transformer_norms.errors import ConfigError
+slowest = 0.0
+for typed in json.load(sys.stdin):
+    began = time.process_time()
+    try:
+        compose(typed)
+        sys.exit(f"{typed} was taken")
+    except ConfigError:
+        slowest = max(slowest, time.process_time() - began)
+print(json.dumps([slowest, "torch" in sys.modules]))
+"""
+
+
+@pytest.mark.goal("K1")
+@pytest.mark.parametrize("most", [3, pytest.param(99, marks=pytest.mark.nightly)])
+def test_unknown_keys_and_names_of_options_are_refused_before_torch_is_imported(most, measured):
+    """What a value may name, a norm for the embedding, is looked up among the built classes."""
+    keys = NAMES[: next(i for i, case in enumerate(NAMES) if case[0].startswith("embed="))]
+    wanted = [typed(overrides) for overrides, *_ in keys[:most]]
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED],
+        input=json.dumps(wanted),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    slowest, torch = json.loads(done.stdout)
+    assert not torch
+    measured(f"{len(wanted)} refused without torch, the slowest in {slowest:.2f} s of CPU")
+
+
 COMMANDS = [
     ["norm=rmsnrom"],
     ["trainer.stesp=10"],
@@ -524,3 +593,18 @@ def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(
     assert err.endswith("\n")
     assert tree(tmp_path) == before
     assert arguments[-1].rpartition(",")[2].partition("=")[0] in err
+
+
+@pytest.mark.goal("K1")
+@pytest.mark.nightly
+def test_malformed_commands_as_processes_of_their_own(tmp_path, measured):
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "here").mkdir()
+    before, slowest = tree(tmp_path), 0.0
+    for arguments in COMMANDS:
+        began = sum(os.times()[2:4])
+        code, out, err = run_process(arguments, tmp_path)
+        slowest = max(slowest, sum(os.times()[2:4]) - began)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert tree(tmp_path) == before
+    measured(f"{len(COMMANDS)} commands, the slowest in {slowest:.1f} s of CPU, nothing written")
