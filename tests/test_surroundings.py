@@ -95,6 +95,7 @@ def test_a_cache_that_cannot_be_written_is_one_line_with_its_path(
             line = the_line(err)
             assert line.startswith((*environment.values(), "~"))
             assert "TRANSFORMER_NORMS_CACHE=FOLDER" in line
+            assert ("is a file" in line) == spoil.__name__.startswith("file_")
 
 
 @pytest.mark.goal("D4")
