@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
+from transformer_norms.reading import is_there
 from transformer_norms.text_tables import printable
 
 RUNS = Path("runs")  # in the current folder
@@ -86,7 +87,7 @@ def with_runs(words: Iterable[str]) -> list[str]:
 
 def is_run(folder: Path) -> bool:
     # Nothing that another user's folder does not let anybody see is a run.
-    return any(os.path.isfile(folder / name) for name in _OF_A_RUN)
+    return any(is_there(folder / name) for name in _OF_A_RUN)
 
 
 def runs_in(study: Path) -> list[Path]:
@@ -104,8 +105,12 @@ def runs_below() -> list[Path]:
 
 
 def _existing(text: str | Path) -> Path | None:
-    path = os.path.expanduser(text)
-    return Path(path) if os.path.exists(path) else None  # False also for what can be no path
+    name = os.path.expanduser(text)
+    if not os.path.lexists(name):  # also what can be no path
+        return None
+    path = Path(name)
+    # A link to a folder that the user has named is followed, and none within that folder.
+    return path.resolve() if path.is_symlink() and path.is_dir() else path
 
 
 def _folders(home: Path) -> list[Path]:

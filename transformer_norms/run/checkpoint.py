@@ -25,7 +25,7 @@ from transformer_norms.manifest import (
     remove_folder,
     verify_folder,
 )
-from transformer_norms.reading import open_file, parse_json
+from transformer_norms.reading import is_there, open_file, parse_json
 from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
 from transformer_norms.training.restoring import Stored, Wanted, check_tensors
 
@@ -209,6 +209,9 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     """Returns the steps and folders, newest first. A name that only resembles that of a checkpoint
     comes last, with step -1."""
     numbered = []
+    if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
+        # To prune behind a link would delete what lies elsewhere.
+        raise NoUsableCheckpoint(f"{folder}: is no folder; a link to one counts as none")
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)
         numbered.append((int(name[1]) if name else -1, path))

@@ -55,6 +55,8 @@ def choose_folder(
     if not earlier:
         return study / name, []
     latest = earlier[-1]
+    if latest.is_symlink():
+        raise ConfigError(f"{path_text(latest)}: is a link; name what it leads to")
     try:
         summary = read_summary(latest)
     except ConfigError:

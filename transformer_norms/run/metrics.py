@@ -10,9 +10,10 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
 from transformer_norms.kinds import LARGEST
 from transformer_norms.progress import say
-from transformer_norms.reading import parse_json, read_bytes
+from transformer_norms.reading import is_there, parse_json, read_bytes
 
-LONGEST = 1 << 28  # bytes
+LONGEST = 1 << 29  # bytes
+_MOST = 1 << 24  # values of all rows: as Python objects they take a hundred bytes each
 
 
 class MetricsFile:
@@ -20,13 +21,17 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with storage(path):
-            # Unbuffered: a kept buffer would be written again after a full disk had refused it.
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        _, torn = _split(path.read_bytes())
+        before = read_bytes(path, LONGEST) if is_there(path) else b""
+        self._open()
+        _, torn = _split(before)
         if torn:
             say(f"{path}: a last line that was not written whole is left out")
-            self._file.truncate(path.stat().st_size - len(torn))
+            self._file.truncate(len(before) - len(torn))
+
+    def _open(self) -> None:
+        with storage(self.path):
+            # Unbuffered: a kept buffer would be written again after a full disk had refused it.
+            self._file = open(self.path, "ab", buffering=0, opener=_open_plain)  # noqa: SIM115
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes null for a number that is not finite, and lists its key under `nonfinite`."""
@@ -54,13 +59,13 @@ class MetricsFile:
 
     def truncate_after(self, step: int) -> None:
         """Keeps the rows whose step is at most `step`, byte for byte."""
-        lines, _ = _split(self.path.read_bytes())
-        earlier = [line for line in lines if parse_json(line, str(self.path))["step"] <= step]
+        lines, _ = _split(read_bytes(self.path, LONGEST))
+        earlier = [line for line in lines if parse_row(line, str(self.path))["step"] <= step]
         if len(earlier) == len(lines):
             return
         write_bytes(self.path, b"".join(earlier))
         self._file.close()
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        self._open()
 
     def close(self) -> None:
         self._file.close()
@@ -71,7 +76,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     Raises ConfigError for any other bad line.
     """
-    lines, _ = _split(read_bytes(path, LONGEST))
+    data = read_bytes(path, LONGEST)
+    if data.count(b",") + data.count(b"\n") > _MOST:
+        raise ConfigError(f"{path}: holds more than {_MOST} values; no file of a run does")
+    lines, _ = _split(data)
     return [parse_row(line, f"{path} line {number}") for number, line in enumerate(lines, 1)]
 
 
@@ -86,6 +94,11 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
     """Returns the complete lines, each with its newline, and what a killed writer left behind."""
     *lines, torn = data.split(b"\n")
     return [line + b"\n" for line in lines], torn
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Opens no link, which may lead out of the run, and waits for no reader of a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _finite(value: Any) -> Any:

@@ -21,6 +21,7 @@ from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.training.schedule import SCHEDULES
 
@@ -143,6 +144,7 @@ class Plan:
             raise ConfigError(
                 f"{typed}: only a finished run can be continued; this one is {status}"
             )
+        read_metrics(folder / "metrics.jsonl")  # refuses damaged ones before anything is written
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
             raise ConfigError(f"{typed}: {_without_optimizer(folder, summary)}")
         file = as_typed("config", str(folder / "config.yaml"))

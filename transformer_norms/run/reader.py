@@ -24,6 +24,7 @@ from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
 
 Row = dict[str, Any]
+_MOST_FOLDERS = 100_000
 # The keys of a config that are read by name, besides its identity.
 _READ = (
     "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
@@ -32,9 +33,11 @@ _READ = (
 
 
 class SavedRun:
-    """The run in a folder. Raises ConfigError if the folder holds no run."""
+    """The run in a folder. Raises ConfigError if the folder holds no run, or is a link to one."""
 
     def __init__(self, folder: Path) -> None:
+        if folder.is_symlink():
+            raise ConfigError(f"{folder}: is a link; name what it leads to")
         summary = read_summary(folder)
         if summary is None:
             raise ConfigError(f"{folder}: is no run folder; summary.json is missing")
@@ -160,18 +163,26 @@ def flat_row(run: SavedRun) -> Row:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Returns the run folders below a folder, and the folder itself if it is one, by name. One that
-    may not be read is among them: it may be a run."""
+    """Returns the run folders below a folder, and the folder itself if it is one, by name.
+
+    One that may not be read is among them: it may be a run. A link to a run is among them, and is
+    refused where it is read: what it leads to may count twice. No link is followed, and a folder
+    that is much larger than a study raises ConfigError.
+    """
     found = []
 
     def note(error: OSError) -> None:
         if isinstance(error, PermissionError):
             found.append(Path(error.filename))
 
-    for place, inside, files in os.walk(folder, onerror=note):
-        if "summary.json" in files:
+    for seen, (place, inside, files) in enumerate(os.walk(folder, onerror=note)):
+        if seen == _MOST_FOLDERS:
+            raise ConfigError(f"{folder}: holds more than {_MOST_FOLDERS} folders; name a study")
+        if "summary.json" in files or "summary.json" in inside:
             found.append(Path(place))
             inside.clear()  # a run holds no runs
+        paths = [Path(place, name) for name in inside]
+        found += [path for path in paths if path.is_symlink() and is_there(path / "summary.json")]
     return sorted(found)
 
 

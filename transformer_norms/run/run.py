@@ -30,13 +30,13 @@ from transformer_norms.files import make_folder, remove_leftovers, write_bytes, 
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
-from transformer_norms.reading import read_bytes
+from transformer_norms.reading import is_there, read_bytes
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import differing_names
-from transformer_norms.run.metrics import LONGEST
+from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, mend_summary, read_summary
@@ -155,6 +155,8 @@ class Run:
         if before and before.ended:
             say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
             return before
+        if is_there(self.folder / "metrics.jsonl"):
+            read_metrics(self.folder / "metrics.jsonl")  # refuses damaged ones before any writing
         summary = self._summary(before, data, parameters)
         self._write_first(tokens, summary)
         return summary

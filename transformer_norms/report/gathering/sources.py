@@ -59,8 +59,6 @@ class Sources:
         """The run in `folder`, read once; None if no run has begun there, or if it is damaged."""
         if folder not in self.runs and folder not in self.damaged:
             try:
-                if folder.is_symlink():
-                    raise ConfigError(f"{folder}: is a link; name the folder that it leads to")
                 if not is_there(folder / "summary.json"):
                     return None
                 self.runs[folder] = _read_whole(folder)
