@@ -116,7 +116,7 @@ def is_old(file: Path) -> bool:
 def resolved_values(content: Any) -> dict[str, Any]:
     """Returns the resolved values of a config.yaml in today's form; `chosen` has its choices."""
     if not (isinstance(content, dict) and isinstance(content.get("resolved"), dict)):
-        raise ConfigError("is no saved run; 'resolved' is missing")
+        raise ConfigError("is no run's config; 'resolved' is missing")
     chosen = dict(content)
     resolved = chosen.pop("resolved")
     return {**resolved, "chosen": chosen}

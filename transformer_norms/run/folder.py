@@ -16,17 +16,39 @@ from transformer_norms.run.identity import differing_names
 from transformer_norms.run.summary import read_summary
 
 
+class Attempts:
+    """The folders of a study by the hash in their names, as they are now. The folder is listed
+    once, however many runs are asked for."""
+
+    def __init__(self, study: Path) -> None:
+        self._by_hash: dict[str, list[Path]] = {}
+        for name in os.listdir(study) if study.is_dir() else ():
+            for digits in _HASH.findall(name):
+                self._by_hash.setdefault(digits, []).append(study / name)
+
+    def of(self, run_hash: str, origin: str = "") -> list[Path]:
+        """Returns the folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin`
+        is what the name of a continued run has behind the hash (-from-HASH)."""
+        end = f"-{run_hash[:8]}{origin}"
+        folders = [
+            folder
+            for folder in self._by_hash.get(run_hash[:8], ())
+            # A continuation is a run of its own, even if its origin's hash looks like this one.
+            if _NUMBER.sub("", folder.name.rpartition(end)[2]) == ""
+            and end in folder.name
+            and ("-from-" in folder.name) == bool(origin)
+        ]
+        folders = [folder for folder in folders if folder.is_dir()]
+        return sorted(folders, key=lambda folder: (attempt_number(folder), folder))
+
+
+_HASH = re.compile("-([0-9a-f]{8})(?=-|$)")
+_NUMBER = re.compile(r"^-\d+$")
+
+
 def attempts(study: Path, run_hash: str, origin: str = "") -> list[Path]:
-    """Returns the folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin` is
-    what the name of a continued run has behind the hash (-from-HASH)."""
-    name = re.compile(rf".*-{run_hash[:8]}{origin}(?:-\d+)?")
-    folders = [
-        folder
-        for folder in study.glob(f"*-{run_hash[:8]}{origin}*")
-        # A continuation is a run of its own, even if its origin's hash looks like this one.
-        if name.fullmatch(folder.name) and ("-from-" in folder.name) == bool(origin)
-    ]
-    return sorted(filter(Path.is_dir, folders), key=lambda folder: (attempt_number(folder), folder))
+    """Returns the folders of one identity in a study, oldest first, as `Attempts.of` does."""
+    return Attempts(study).of(run_hash, origin)
 
 
 def attempt_number(folder: Path) -> int:

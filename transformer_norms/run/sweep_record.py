@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.names import AXES, current_names, former_names
 from transformer_norms.reading import is_there, read_json, read_typed
-from transformer_norms.run.folder import attempts
+from transformer_norms.run.folder import Attempts
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
@@ -45,13 +45,13 @@ class PlannedRun:
         """The purpose of the run in the sweep, without the settings that all runs share."""
         return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
 
-    def attempts(self, study: Path) -> list[Path]:
+    def attempts(self, folders: Attempts) -> list[Path]:
         """The folders of all attempts at this run, oldest first."""
-        return attempts(study, self.identity, self.folder.rpartition(self.identity[:8])[2])
+        return folders.of(self.identity, self.folder.rpartition(self.identity[:8])[2])
 
-    def newest(self, study: Path) -> Path:
+    def newest(self, study: Path, folders: Attempts) -> Path:
         """The folder of the newest attempt; if there is none, the folder that it will have."""
-        return [study / self.folder, *self.attempts(study)][-1]
+        return [study / self.folder, *self.attempts(folders)][-1]
 
 
 @dataclass(frozen=True, config=_STRICT)

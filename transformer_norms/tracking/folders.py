@@ -17,6 +17,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.manifest import MANIFEST, seal_without
 from transformer_norms.reading import is_there, open_file, read_json, read_text
 from transformer_norms.run.failure import failure
+from transformer_norms.run.folder import Attempts
 from transformer_norms.run.identity import digest
 from transformer_norms.run.metrics import parse_row, read_metrics
 from transformer_norms.run.reader import SavedRun
@@ -213,11 +214,12 @@ def _plan_of(run: SavedRun) -> tuple[PlannedRun, SweepRecord] | None:
     """Returns a sweep's plan of the run, and the sweep. A plan of a result goes before another
     sweep's plan of a tuning run."""
     study, identity = run.folder.parent, run.summary.identity
+    folders = Attempts(study)
     plans = [
         (plan, record)
         for record in _records(study)
         for plan in record.runs
-        if plan.identity == identity and run.folder in plan.attempts(study)
+        if plan.identity == identity and run.folder in plan.attempts(folders)
     ]
     return min(plans, key=lambda plan: plan[0].stage != "result", default=None)
 

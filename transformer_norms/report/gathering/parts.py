@@ -9,6 +9,7 @@ from pathlib import Path
 from transformer_norms.report.gathering.grouping import group_by_variant
 from transformer_norms.report.gathering.sources import Sources
 from transformer_norms.report.study import Stage, StudyRun
+from transformer_norms.run.folder import Attempts
 from transformer_norms.run.reader import newest_attempts
 from transformer_norms.run.sweep_record import Look, PlannedRun, SweepRecord, Tuned, Values
 
@@ -45,8 +46,9 @@ def parts_of(sources: Sources) -> list[Part]:
 
 def _sweep(sources: Sources, study: Path, record: SweepRecord) -> Part:
     runs: dict[str, StudyRun] = {}
+    folders = Attempts(study)
     for planned in record.runs:
-        run = _planned_run(sources, study, planned, record)
+        run = _planned_run(sources, study, folders, planned, record)
         # Two variants that come to one run both have it.
         key = json.dumps([str(run.folder), planned.stage, planned.variant])
         runs.setdefault(key, run)
@@ -55,11 +57,11 @@ def _sweep(sources: Sources, study: Path, record: SweepRecord) -> Part:
 
 
 def _planned_run(
-    sources: Sources, study: Path, planned: PlannedRun, record: SweepRecord
+    sources: Sources, study: Path, folders: Attempts, planned: PlannedRun, record: SweepRecord
 ) -> StudyRun:
     """A planned run, whether or not it has begun. A result at values that are no longer the best
     does not count: a wider grid has been tried since."""
-    folder = planned.newest(study)
+    folder = planned.newest(study, folders)
     run = sources.read_run(folder)
     if run and run.summary.identity != planned.identity:
         sources.damaged[folder] = (
