@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from transformer_norms.errors import ConfigError
 from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.names import AXES, current_names, former_names
 from transformer_norms.reading import is_there, read_json, read_typed
 from transformer_norms.run.folder import Attempts
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
+
+MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
 
 Item = TypeVar("Item")
 Values = Annotated[
@@ -109,7 +112,7 @@ class SweepRecord:
     tune_seeds: list[int]
     seeds: list[int]
     effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    runs: list[PlannedRun]
+    runs: Annotated[list[PlannedRun], Field(max_length=MOST_PLANNED)]
     tuned: list[Tuned]
     contrasts: list[str] = field(default_factory=list)
     refine: Annotated[int, Field(ge=0)] = 0
@@ -210,6 +213,8 @@ def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun
     first: dict[tuple[str, str], PlannedRun] = {}
     for run in (*before, *now):
         first.setdefault((run.folder[run.folder.rfind(run.identity[:8]) :], run.place), run)
+    if len(first) > MOST_PLANNED:
+        raise ConfigError(f"more than {MOST_PLANNED} runs in one study; study=NAME begins another")
     return list(first.values())
 
 
