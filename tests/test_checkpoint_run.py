@@ -270,6 +270,20 @@ def test_what_a_run_saves_is_what_it_wants(home, trainer):
     assert resume(trainer) == (NEWEST, [])
 
 
+@pytest.mark.goal("C6")
+def test_a_run_that_was_killed_before_it_pruned_does_so_when_it_goes_on(home, monkeypatch):
+    kept = []
+    restore = Trainer.restore
+
+    def restored(self, *given):
+        kept.extend(sorted(path.name for path in (run_of(0) / "checkpoints").iterdir()))
+        restore(self, *given)
+
+    monkeypatch.setattr(Trainer, "restore", restored)
+    go("trainer.keep=1")
+    assert kept == [NEWEST]
+
+
 def finish_like_the_whole(folder):
     """The weights, moments and rows of an undisturbed run, bit by bit."""
     for name in ("model", "optimizer"):

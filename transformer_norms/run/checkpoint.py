@@ -106,7 +106,7 @@ def save(
         draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "identity": identity, "step": step, "finite": True}
         draft.seal({**about, "files": draft.files, "extra": extra})
-    _prune(folder, step, keep)
+    prune(folder, step, keep)
     return path
 
 
@@ -125,8 +125,9 @@ def follow(tensors: Mapping[str, Tensors]) -> None:
         gather(group)
 
 
-def _prune(folder: Path, saved: int, keep: int) -> None:
-    """Keeps the newest `keep` checkpoints up to the step just saved, which is known to be good.
+def prune(folder: Path, saved: int, keep: int) -> None:
+    """Keeps the newest `keep` checkpoints up to the step `saved`, which is known to be good: it was
+    just written, or a run that was killed before it pruned goes on from it.
 
     Later steps belong to a future that failed to verify. Training passes or replaces them.
     """

@@ -408,6 +408,8 @@ class Run:
             checkpoint.check(saved, wanted)
 
         saved = checkpoint.newest(self._checkpoints, summary.identity, say, check)
+        if saved is not None:
+            checkpoint.prune(self._checkpoints, saved.step, self.config.trainer.keep)
         if saved is None and self.plan.origin is not None:
             origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
             saved = checkpoint.newest(origin, identity, say, check)
