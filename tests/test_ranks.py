@@ -70,6 +70,8 @@ def add_on_ranks(ranks, tensors):
     facts = [
         ranks.any(ranks.rank == 1),
         ranks.any(False),
+        ranks.stop(ranks.rank == 1),
+        ranks.stop(False),
         ranks.gather(ranks.rank * 10),
         ranks.on_first(lambda: f"from {ranks.rank}"),
         ranks.stack(torch.tensor([ranks.rank, 7])).tolist(),
@@ -116,7 +118,7 @@ def test_two_ranks_add_and_agree_and_train_to_the_bits_of_one():
     for (sums, facts, errors), trained in found:
         wanted = (a + b for a, b in zip(*tensors, strict=True))
         assert all(map(torch.equal, sums, wanted))
-        assert facts == [True, False, [0, 10], "from 0", [[0, 7], [1, 7]]]
+        assert facts == [True, False, True, False, [0, 10], "from 0", [[0, 7], [1, 7]]]
         assert [line.partition(":")[0] for line in errors] == ["ValueError", "RuntimeError"]
         assert errors[1].endswith("rank 1 has another weight than rank 0")
         assert trained == alone

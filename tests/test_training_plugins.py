@@ -2,14 +2,12 @@
 Each is compared with its formula, and a run trains with all of them."""
 
 import json
-import os
-import subprocess
-import sys
 from math import log, sqrt
 from pathlib import Path
 
 import pytest
 import torch
+from warm import Command
 
 from transformer_norms import ConfigError, compose, load, train
 from transformer_norms.config.building import build_model, build_trainer
@@ -21,7 +19,6 @@ from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
 
-ROOT = Path(__file__).parents[1]
 WINDOW, VOCABULARY, CONTEXT, HEAD = 3, 31, 16, 16
 PLUGIN = '''
 from dataclasses import dataclass
@@ -487,11 +484,10 @@ def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_
     typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
     typed += ["trainer.batch_size=32", "trainer.steps=40", "trainer.threads=2"]
     typed += ["attention.window=9", "model.context=32", "data.val_tokens=99"]
-    command = [sys.executable, str(ROOT / "train.py"), f"plugins={mine}", *typed]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+    command = Command([f"plugins={mine}", *typed])
+    out, err = command.communicate()
+    assert command.returncode == 0, err
+    last = json.loads(out.splitlines()[-1])
     folder = Path(last["run"])
     summary = json.loads((folder / "summary.json").read_text())
     assert (last["status"], summary["replicas"]) == ("finished", 2)
