@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pausing import PAUSE
+from run_folders import draw_nothing
 from test_sweep_drive import PLUGIN, BasicLauncher
 from warm import Command
 
@@ -80,11 +81,11 @@ def here(tmp_path, monkeypatch):
     (folder / "small.yaml").write_text(SMALL)
 
 
-def start(*arguments, **environment):
+def start(*arguments, prepare=None, **environment):
     """Starts train.py in a process group of its own, as a terminal would."""
     typed = {text.partition("=")[0] for text in arguments}
     short = [text for text in SHORT if text.partition("=")[0] not in typed]
-    return Command([*arguments, *short], environment)
+    return Command([*arguments, *short], environment, prepare=prepare)
 
 
 def wait_for_end(process):
@@ -267,15 +268,19 @@ def ended_runs(study):
     }
 
 
-def end_through_kills(study, most, arguments, chance, longest):
-    """Starts a sweep over and over, and kills its driver at random moments, `most` times at most,
-    and at times one of its workers, until it has ended. Returns the number of kills. What has ended
-    is not touched again."""
+def end_through_kills(study, most, arguments, chance, rows):
+    """Starts a sweep over and over, and kills its driver, `most` times at most, and at times one of
+    its workers, until it has ended: soon after any number of its `rows` of metrics, and so before
+    the first, in a save and in the report too. Returns the number of kills. What has ended is not
+    touched again."""
     kills, before = 0, {}
     while True:
-        driver = start(*arguments, f"study={study}")
+        driver = start(*arguments, f"study={study}", prepare=draw_nothing)
         if kills < most:
-            wait_a_while(driver, chance.uniform(0, longest))
+            at = chance.randint(0, rows)
+            while driver.poll() is None and rows_of(study) < at:
+                time.sleep(0.01)
+            wait_a_while(driver, chance.uniform(0, 1.0))
         else:
             driver.communicate(timeout=CEILING)
         now = ended_runs(study)
@@ -295,6 +300,12 @@ def end_through_kills(study, most, arguments, chance, longest):
         kills += 1
 
 
+def rows_of(study):
+    """How many rows of metrics there are in a study."""
+    files = Path("runs", study).glob("*/metrics.jsonl")
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+
 def wait_a_while(driver, seconds):
     end = time.monotonic() + seconds
     while driver.poll() is None and time.monotonic() < end:
@@ -305,6 +316,7 @@ def wait_a_while(driver, seconds):
 @pytest.mark.parametrize(
     ("points", "launcher"),
     [
+        (3, "basic"),
         pytest.param(50, "basic", marks=pytest.mark.nightly),
         pytest.param(25, "pool", marks=pytest.mark.nightly),
     ],
@@ -314,16 +326,15 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
     points = int(os.environ.get("KILLS", points))
     quick = points <= 3
     common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
-    common += ["sweep=small"] if quick else ["sweep=mine", "trainer.steps=60"]
-    common += ["trainer.threads=1", "trainer.log_every=1"]
-    began = time.monotonic()
-    code, answer, err = wait_for_end(start(*common, "study=calm"))
+    common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
+    common += ["trainer.threads=1", "trainer.log_every=1", "model.depth=1"]
+    code, answer, err = wait_for_end(start(*common, "study=calm", prepare=draw_nothing))
     assert code == 0, err
-    longest, counts, chance = time.monotonic() - began, [], random.Random(0)
+    rows, counts, chance = rows_of("calm"), [], random.Random(0)
     while sum(counts) < points:
         study = f"rough{len(counts)}"
         left = points - sum(counts)
-        counts.append(end_through_kills(study, left, common, chance, longest))
+        counts.append(end_through_kills(study, left, common, chance, rows))
         assert results(study) == results("calm")
         assert len(results(study)) == answer["runs"]
         assert table(study) == table("calm")
