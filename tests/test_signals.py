@@ -295,9 +295,9 @@ from transformer_norms import processes
 processes.watch_command = lambda: (print(*set(sys.modules) - before), os._exit(0))
 """
     ways = [
-        "sys.argv[1:] = ['train']; from transformer_norms.__main__ import main; main()",
-        "sys.argv[1:] = ['train']; runpy.run_module('transformer_norms', None, '__main__')",
-        f"exec(open({str(ROOT / 'train.py')!r}).read())",
+        "sys.argv[1:] = ['train', '-h']; from transformer_norms.__main__ import main; main()",
+        "sys.argv[1:] = ['train', '-h']; runpy.run_module('transformer_norms', None, '__main__')",
+        f"sys.argv[1:] = ['-h']; exec(open({str(ROOT / 'train.py')!r}).read())",
     ]
     for way in ways:
         done = subprocess.run(
