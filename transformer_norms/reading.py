@@ -59,7 +59,7 @@ def read_bytes(path: Path, limit: int = LONGEST) -> bytes:
     """Returns the content of a plain file, as long as it was when it was opened."""
     with open_file(path, limit) as file:
         try:
-            return file.read(os.fstat(file.fileno()).st_size)
+            return file.read(min(os.fstat(file.fileno()).st_size, limit))
         except OSError as error:
             raise ConfigError(f"{path}: {_reason(error)}") from None
 

@@ -41,6 +41,7 @@ from transformer_norms.names import (
     options,
     unknown,
 )
+from transformer_norms.reading import parse_yaml, read_bytes
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 
@@ -233,11 +234,9 @@ def check_plugins(text: str) -> Path | None:
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
         if axis not in (*AXES, "hydra"):
             raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
-        try:
-            keys = isinstance(OmegaConf.load(file), DictConfig)
-        except (OmegaConfBaseException, YAMLError, ValueError) as error:
-            raise ConfigError(f"{where}/{file.name}: {' '.join(str(error).split())}") from None
-        if not keys:
+        # Before Hydra reads it: an alias may expand without end.
+        content = parse_yaml(read_bytes(file.resolve()), f"{where}/{file.name}", values_only=False)
+        if not isinstance(content, dict | None):
             raise ConfigError(f"{where}/{file.name}: a list is not allowed; it should be keys")
         if file.stem in (*options(axis), *RENAMED.get(axis, ())):
             raise ConfigError(f"{where}/{file.name}: {axis}={file.stem} is ours; name it otherwise")
