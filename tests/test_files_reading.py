@@ -231,8 +231,10 @@ def opening_calls(source):
     """The calls by which a module opens or parses a file itself."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if name.rpartition(".")[2] in OPENS and name not in OF_THE_READER:
+        called = node.func if isinstance(node, ast.Call) else None
+        alone = isinstance(called, ast.Name)
+        name = called.id if alone else getattr(called, "attr", "")
+        if name in OPENS and not (alone and name in OF_THE_READER):
             yield f"{node.lineno}: {name}"
 
 

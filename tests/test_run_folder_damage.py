@@ -1,16 +1,29 @@
 """A damaged summary.json beside good checkpoints is read from them, and training mends it."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from test_run_folder import TEXT, go, rows, state
+from test_run_folder import TEXT, go, rows, state, tree
 
 from transformer_norms import ConfigError, load, runs
+from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.manifest import MANIFEST, read_sealed, seal_manifest
 from transformer_norms.run import summary
 from transformer_norms.run.summary import COPY, read_summary
+
+
+def link_elsewhere(file):
+    file.symlink_to(Path("elsewhere").absolute())
+
+
+def damage_row(file):
+    first, _, *rest = Path("elsewhere").read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([first, b'{"step": \n', *rest]))
+
 
 DAMAGE = [b"", b"{", b"[]", b'{"status": "finished"}', b"\xff\xfe", b"[" * 9999, b"9" * 9999]
 
@@ -104,6 +117,39 @@ def test_a_flipped_bit_in_a_copy_is_passed_over_for_an_older_one(run, capsys):
     manifest.write_bytes(data)
     (run / "summary.json").write_bytes(b"")
     assert (read_summary(run).status, read_summary(run).step) == ("running", 21)
+
+
+def put_in_place(file, make):
+    shutil.move(file, "elsewhere")
+    make(file)
+
+
+HOSTILE = {
+    "a pipe for rows": ("metrics.jsonl", os.mkfifo, "metrics.jsonl: is no file, but a pipe"),
+    "rows behind a link": ("metrics.jsonl", link_elsewhere, "metrics.jsonl: is a link"),
+    "a folder for rows": ("metrics.jsonl", Path.mkdir, "metrics.jsonl: is no file, but a folder"),
+    "checkpoints behind a link": ("checkpoints", link_elsewhere, "checkpoints: is no folder"),
+    "a run behind a link": ("", link_elsewhere, "is a link"),
+    "a damaged row": ("metrics.jsonl", damage_row, "metrics.jsonl line 2: not readable as JSON"),
+}
+
+
+@pytest.mark.goal("X1")
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_changed(run, what):
+    shutil.rmtree(run / "checkpoints" / "step-00000024")
+    values = read_summary(run).values() | {"status": "preempted", "step": 21}
+    (run / "summary.json").write_text(json.dumps(values))
+    name, make, said = HOSTILE[what]
+    put_in_place(run / name, make)
+    before = tree("elsewhere")
+    signal.alarm(60)  # what waits for a pipe ends here
+    with pytest.raises((ConfigError, NoUsableCheckpoint)) as caught:
+        go("trainer.keep=1")
+    signal.alarm(0)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert tree("elsewhere") == before
 
 
 def test_what_is_no_file_is_refused_and_not_replaced(run):
