@@ -21,6 +21,7 @@ from peers import peers
 from products import recorded
 from torch.utils.flop_counter import FlopCounterMode
 
+ROOT = Path(__file__).parents[1]
 TINY = "1-32-8-2-17"
 ONE_THREAD = "trainer.threads=1"
 QUICK = ["--sizes", TINY, "--rounds", "5", "--seconds", "0.01", ONE_THREAD]
@@ -187,6 +188,16 @@ def test_variants_are_timed_beside_the_baseline(tmp_path, capsys):
         assert one["ratio"][1] == pytest.approx(median(a / b for a, b in pairs))
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2].rstrip(":") for line in lines] == names
+
+
+@pytest.mark.goal("C2")
+@pytest.mark.xfail(reason="at model=124m the checksums take a fifth of a save", strict=True)
+def test_the_checksums_take_a_twentieth_of_a_save_as_it_was_measured():
+    sizes = json.loads((ROOT / "benchmarks" / "checkpoint.json").read_text())["sizes"]
+    assert len(sizes) == 2
+    for size in sizes:
+        _, share, _ = size["hashing"]  # quartiles
+        assert share <= 0.05, size["size"]
 
 
 def test_a_checkpoint_is_timed_beside_torch_save_and_a_step(tmp_path, capsys):

@@ -303,6 +303,20 @@ def finish_like_the_whole(folder):
     assert rows == expected
 
 
+@pytest.mark.goal("C1")
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+def test_a_run_whose_newest_checkpoint_is_cut_goes_on_from_the_one_before_and_ends(
+    home, name, capfd
+):
+    file = newest_of(0) / name
+    os.truncate(file, file.stat().st_size // 2)
+    assert go()["status"] == "finished"
+    said = capfd.readouterr().err
+    assert [str(file) in line for line in said.splitlines()].count(True) == 1
+    assert "goes on from step 2" in said
+    finish_like_the_whole(run_of(0))
+
+
 @pytest.mark.goal("C3")
 def test_a_checkpoint_of_another_run_is_refused_and_the_one_before_is_used(home, capfd):
     foreign = newest_of(7)

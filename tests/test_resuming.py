@@ -101,6 +101,7 @@ def test_the_command_of_a_finished_run_changes_no_file(here, measured):  # noqa:
     seconds = time.monotonic() - begun
     assert (again.returncode, json.loads(again.stdout)["status"]) == (0, "finished"), again.stderr
     assert tree("runs") == before
+    assert seconds < 6
     measured(f"exit 0 after {seconds:.1f} s, {len(before)} files unchanged")
 
 

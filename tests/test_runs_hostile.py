@@ -66,7 +66,7 @@ def attack(file, what):
 ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
 
 
-@pytest.mark.goal("X1")
+@pytest.mark.goal("X1", "X7")
 @pytest.mark.parametrize("what", ATTACKS)
 @pytest.mark.parametrize("name", READS)
 def test_one_line_names_the_file(run, name, what):

@@ -382,6 +382,7 @@ def test_a_forked_process_has_its_signals_for_itself(capfd):
     assert "SIGTERM" not in capfd.readouterr().out
 
 
+@pytest.mark.goal("P3")
 def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can_answer():
     lines = "import time; time.sleep(600)"
     with processes.withheld():

@@ -115,6 +115,8 @@ def pytest_runtest_logreport(report):
     known["goals"] |= set(about["goals"])
     if report.failed:
         known.setdefault("failed", []).append(report.nodeid.removeprefix("tests/"))
+    elif hasattr(report, "wasxfail"):
+        known.setdefault("unmet", []).append(report.wasxfail)
     elif report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         known.setdefault("skipped", []).append(str(reason).removeprefix("Skipped: "))
@@ -149,7 +151,7 @@ def merge_record() -> None:
     for test, tiers in _seen.items():
         known = {tier: row for tier, row in old.get(test, {}).items() if tier in tiers}
         for tier, row in tiers.items():
-            if any(row.get(key) for key in ("passed", "failed", "skipped")):
+            if any(row.get(key) for key in ("passed", "failed", "unmet", "skipped")):
                 row = {key: value for key, value in row.items() if key != "goals"}
                 known[tier] = {**row, "seconds": round(row["seconds"], 1), **where}
             else:  # only the other tier was asked for
@@ -245,6 +247,8 @@ def state(tiers: dict) -> tuple[str, str, str]:
         return "not met: not run", "", ""
     if failed := [name for tier in tiers.values() for name in tier.get("failed", [])]:
         return f"not met: {len(failed)} failed", "", ""
+    if unmet := {why for tier in tiers.values() for why in tier.get("unmet", [])}:
+        return f"not met: {'; '.join(sorted(unmet))}", "", ""
     if skipped := {why for tier in tiers.values() for why in tier.get("skipped", [])}:
         return f"not measured: {'; '.join(sorted(skipped))}", "", ""
     passed, of = (sum(tier[key] for tier in tiers.values()) for key in ("passed", "of"))
