@@ -15,16 +15,16 @@ from transformer_norms.sweep.question import read_request
 
 PACKAGE = Path(__file__).parents[1] / "transformer_norms"
 LIMIT = 1 << 20
-MEMORY = 200 << 20  # beyond what the process has
+MEMORY = 200 << 20  # bytes beyond those that the process has
 
 
 @pytest.fixture(autouse=True)
-def bounded(tmp_path, monkeypatch):
+def bounded(tmp_path, monkeypatch, request):
     """What hangs or takes all memory ends here, and fails its test."""
     monkeypatch.chdir(tmp_path)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (used + getattr(request, "param", MEMORY), before[1]))
     signal.alarm(60)
     yield
     signal.alarm(0)

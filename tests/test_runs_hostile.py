@@ -93,6 +93,7 @@ def test_commands_name_the_file_and_show_the_other_runs(run, what, capfd):
         assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("bounded", [1 << 30], indirect=True)
 @pytest.mark.parametrize("count", [30_001, pytest.param(100_000, marks=pytest.mark.nightly)])
 def test_a_sweep_record_of_more_runs_than_sweeps_plan_is_answered(count, bounded):  # noqa: F811
     file = make_record("study", [planned(config_of(), {"placement": "pre"})])
