@@ -23,8 +23,8 @@ setup: .venv/installed
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the locked packages into .venv (a minute or two)"
-	@# Only torch is fetched without a hash: its wheel differs by platform. setuptools comes first,
-	@# as a package has no wheel. What torchscale requires, and no test needs, is not installed.
+	@# Only torch is fetched without a hash: its wheel differs by platform. setuptools comes first: it
+	@# builds the one package that has no wheel. --no-deps, since torchscale would bring torchvision.
 	@awk '/^[a-z]/ {on = /^setuptools==/} on' requirements.lock | $(INSTALL) --require-hashes --no-deps -r /dev/stdin
 	@$(INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
 	@$(INSTALL) --no-warn-conflicts -c constraints.txt torch
@@ -42,7 +42,7 @@ demo: setup
 	@$(BIN)/python -m transformer_norms.commands.demo
 
 test: setup
-	@# Rewritten assertions would show more, and rewriting them takes each worker seconds.
+	@# pytest's own assertions would show more, but each worker would rewrite them for seconds.
 	@$(BIN)/python -m pytest --assert=plain --showlocals
 
 nightly: setup
