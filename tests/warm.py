@@ -53,7 +53,8 @@ class Command:
         """Returns what the command printed, once it has ended."""
         self._process.join(timeout)
         assert self.returncode is not None, "the command has not ended"
-        return [Path(self._folder.name, name).read_text() for name in ("out", "err")]
+        files = [Path(self._folder.name, name) for name in ("out", "err")]
+        return [file.read_text() if file.exists() else "" for file in files]  # killed at birth
 
     def printed(self):
         """Returns what the command has printed on stderr so far."""
