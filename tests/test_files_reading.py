@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,22 @@ LIMIT = 1 << 20
 MEMORY = 200 << 20  # bytes beyond those that the process has
 
 
+@contextmanager
+def ends_if_it_hangs():
+    """Raises TimeoutError in what waits for a pipe, after a time that no machine needs."""
+
+    def give_up(*_):
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(autouse=True)
 def bounded(tmp_path, monkeypatch, request):
     """What hangs or takes all memory ends here, and fails its test."""
@@ -25,9 +42,8 @@ def bounded(tmp_path, monkeypatch, request):
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + getattr(request, "param", MEMORY), before[1]))
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
+    with ends_if_it_hangs():
+        yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 

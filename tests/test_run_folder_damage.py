@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
+from test_files_reading import ends_if_it_hangs
 from test_run_folder import TEXT, go, rows, state, tree
 
 from transformer_norms import ConfigError, load, runs
@@ -143,10 +143,8 @@ def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_change
     name, make, said = HOSTILE[what]
     put_in_place(run / name, make)
     before = tree("elsewhere")
-    signal.alarm(60)  # what waits for a pipe ends here
-    with pytest.raises((ConfigError, NoUsableCheckpoint)) as caught:
+    with ends_if_it_hangs(), pytest.raises((ConfigError, NoUsableCheckpoint)) as caught:
         go("trainer.keep=1")
-    signal.alarm(0)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tree("elsewhere") == before
