@@ -139,7 +139,8 @@ HOSTILE = {
 def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_changed(run, what):
     shutil.rmtree(run / "checkpoints" / "step-00000024")
     values = read_summary(run).values() | {"status": "preempted", "step": 21}
-    (run / "summary.json").write_text(json.dumps(values))
+    summary_text = json.dumps(values)
+    (run / "summary.json").write_text(summary_text)
     name, make, said = HOSTILE[what]
     put_in_place(run / name, make)
     before = tree("elsewhere")
@@ -148,6 +149,8 @@ def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_change
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tree("elsewhere") == before
+    if name == "metrics.jsonl":
+        assert (run / "summary.json").read_text() == summary_text  # nothing was written
 
 
 def test_what_is_no_file_is_refused_and_not_replaced(run):

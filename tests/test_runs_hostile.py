@@ -18,6 +18,7 @@ from transformer_norms.commands.runs import main as list_runs
 from transformer_norms.errors import InputError
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.reader import SavedRun, run_folders
 from transformer_norms.run.sweep_record import read_record
 
@@ -114,6 +115,13 @@ def test_a_link_to_a_run_is_named_and_no_link_is_followed(run):
     with pytest.raises(ConfigError, match=f"{inside.name}: is a link"):
         runs("study")
     assert len(runs(Path("study", inside.name))) == 1  # the user has named it
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device behind a link", "a link out of the folder"])
+def test_rows_are_appended_to_a_plain_file_alone(bounded, what):  # noqa: F811
+    NO_FILES[what][0](Path("metrics.jsonl"))
+    with pytest.raises(ConfigError, match="metrics.jsonl: is "):
+        MetricsFile(Path("metrics.jsonl"))
 
 
 def test_pipes_and_sockets_among_runs_are_passed_over(run):
