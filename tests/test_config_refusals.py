@@ -342,6 +342,8 @@ HOSTILE = [
     ("a: &x 1\n", "anchors"),
     ("<<: {seed: 1}\n", "<<"),
     ("study: ${oc.env:HOME}\n", "${"),
+    ("choices: {norm: '${oc.env:HOME}'}\n", "${"),
+    ("seed: ${eval:1}\n", "${"),
     ('study: "\\x24{oc.env:HOME}"\n', "${"),
     ("study: ???\n", "???"),
     ("a: [1, 2\nb: }", "is no YAML"),
@@ -392,8 +394,6 @@ EDITS = [
     ("norm._target_", "os.system", "there are"),
     ("_target_", "os.system", "there is no key"),
     ("norm.type", "os.system", "layernorm, "),
-    ("choices.norm", "${oc.env:HOME}", "${"),
-    ("seed", "${eval:1}", "${"),
     ("seed", "one", "'one'"),
     ("seed", True, "bool"),
     ("seed", float("nan"), "nan"),
@@ -540,7 +540,8 @@ def test_hydras_settings_and_flags_are_refused_besides_those_of_a_launcher_and_a
     check_hydra_settings([*taken, "hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=9"])
     flags = [flag for action in get_args_parser()._actions for flag in action.option_strings]
     theirs = sorted(set(flags) - set(cli.make_parser().flags))
-    for text in [*hydras_settings(), "hydra={run:1}", "hydra.launcher._target_=abort", *theirs]:
+    typed = ["hydra={run:1}", "hydra.launcher._target_=abort", "hydra.launchers.n_jobs=2"]
+    for text in [*hydras_settings(), *typed, *theirs]:
         if text not in taken:
             line = refused(check_hydra_settings, [text])
             assert line.startswith(f"{text}: Hydra's "), line

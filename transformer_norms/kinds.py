@@ -19,6 +19,11 @@ Class = TypeVar("Class", bound=type)
 LARGEST = 1e100  # of a loss: its square is finite. Beyond it, a number counts as not finite
 
 
+def is_finite(number: float) -> bool:
+    """Whether a loss or a norm is a number that can be reckoned with."""
+    return abs(number) <= LARGEST
+
+
 def _integer(value: Any) -> Any:
     """1e6 is the integer 1000000; 1.5 is no integer, and neither is a bool."""
     if isinstance(value, bool):
@@ -43,6 +48,10 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 Integer = Annotated[int, BeforeValidator(_integer), Strict()]
 Number = Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
+
+# Of a record: what was measured, and what was counted.
+Measured = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 Count = Annotated[Integer, Field(ge=0, le=10**12)]
 Positive = Annotated[Integer, Field(ge=1, le=10**12)]

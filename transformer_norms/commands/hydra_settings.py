@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 from transformer_norms.errors import ConfigError
 
-_TAKEN = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper")
+_CHOSEN = ("hydra/launcher", "hydra/sweeper")
+_SET = ("hydra.launcher.", "hydra.sweeper.")
+_OURS = ("_target_", "settings")  # of a launcher and a sweeper, which their files set
 _FOLDER = "runs lie in runs/STUDY, each in a folder of its own; type study=NAME"
 _LINES = "a run's record is the metrics.jsonl in its folder; type 2> FILE to keep the lines"
 _CONFIGS = "type plugins=FOLDER for norms, configs and code of your own"
@@ -63,9 +65,7 @@ def check_hydra_settings(arguments: Iterable[str]) -> None:
 
 def _check_key(text: str, key: str) -> None:
     group, _, name = key.removeprefix("hydra")[1:].partition(".")
-    if key in _TAKEN[:2] or (
-        key.startswith(_TAKEN[2:]) and name not in ("", "_target_", "settings")
-    ):
+    if key in _CHOSEN or (key.startswith(_SET) and name not in ("", *_OURS)):
         return
     keys = "type hydra/launcher=NAME hydra.launcher.KEY=VALUE, or so of hydra/sweeper"
     instead = _INSTEAD.get(f"{group}.{name}") or _INSTEAD.get(group) or keys

@@ -29,9 +29,9 @@ from pydantic.dataclasses import dataclass
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.judge.decision import Decision, Word, decide
+from transformer_norms.kinds import Measured, Whole
 from transformer_norms.locks import wait_for_lock
 from transformer_norms.reading import is_there, read_typed
-from transformer_norms.run.summary import Number, Whole
 from transformer_norms.run.sweep_record import Hash
 
 ALPHA = 0.05  # the probability of any false `better` in the series
@@ -68,7 +68,7 @@ class Pair:
     seed: Whole
     runs: tuple[str, str]  # baseline, candidate
     loss: Literal["test_loss", "val_loss"]
-    losses: tuple[Number | None, Number | None]  # None: diverged
+    losses: tuple[Measured | None, Measured | None]  # None: diverged
     failed: tuple[str | None, str | None] = (None, None)
 
     @property

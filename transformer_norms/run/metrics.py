@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import storage, write_bytes
-from transformer_norms.kinds import LARGEST
+from transformer_norms.kinds import is_finite
 from transformer_norms.progress import say
 from transformer_norms.reading import is_there, parse_json, read_bytes
 
@@ -104,7 +104,7 @@ def _open_plain(path: str, flags: int) -> int:
 def _finite(value: Any) -> Any:
     """Returns `value` with None for each number in it that is not finite."""
     if isinstance(value, float):
-        return value if abs(value) <= LARGEST else None
+        return value if is_finite(value) else None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.kinds import is_finite
 from transformer_norms.run import checkpoint
 from transformer_norms.run.failure import failure
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.summary import COPY, Summary, seal_summary
-from transformer_norms.training.divergence import is_finite
 from transformer_norms.training.trainer import Trainer
 
 BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats

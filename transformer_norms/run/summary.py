@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.files import write_bytes, write_json
-from transformer_norms.kinds import LARGEST
+from transformer_norms.kinds import Measured, Whole
 from transformer_norms.manifest import MANIFEST, DamagedError, read_sealed, seal_manifest
 from transformer_norms.names import current_names
 from transformer_norms.progress import say
@@ -22,8 +22,6 @@ ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed a
 FILE = "summary.json"
 COPY = "summary"  # the key of its copy in the manifest of a checkpoint
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
-Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
 _LIMIT = 1 << 22  # bytes
 # A file of another version of the project may have keys that this one does not know.
@@ -39,20 +37,20 @@ class Data:
     corpus: dict[str, Any] = field(default_factory=dict)
     tokenizer: dict[str, Any] = field(default_factory=dict)
     split: str | None = None
-    val_fraction: Number | None = None
-    test_fraction: Number | None = None  # of the tail split
+    val_fraction: Measured | None = None
+    test_fraction: Measured | None = None  # of the tail split
     separated: bool | None = None  # whether a token ends each document
-    repeated: Number | None = None  # share of the documents that were left out as copies
+    repeated: Measured | None = None  # share of the documents that were left out as copies
     notes: list[str] = field(default_factory=list)
     train: Sizes = field(default_factory=dict)
     val: Sizes = field(default_factory=dict)
     test: Sizes = field(default_factory=dict)
-    uniform: Number | None = None  # the loss where every token is equally likely
-    unigram: Number | None = None  # on validation; of a run that is older than `ngrams`
+    uniform: Measured | None = None  # the loss where every token is equally likely
+    unigram: Measured | None = None  # on validation; of a run that is older than `ngrams`
     # The losses of the n-grams of order 1, 2, ... on val, and on test if there is one.
-    ngrams: dict[str, list[Number]] = field(default_factory=dict)
+    ngrams: dict[str, list[Measured]] = field(default_factory=dict)
     ngram_tokens: Whole | None = None  # how many training tokens they were counted on
-    floor: Number | None = None  # the text's entropy, in nats per byte, where it is known
+    floor: Measured | None = None  # the text's entropy, in nats per byte, where it is known
 
     def ngram_losses(self, part: str = "val") -> list[float]:
         """Returns the losses of the n-grams of order 1, 2, ... on a part, the unigram's alone for a
@@ -87,19 +85,21 @@ class Summary:
     step: Whole = 0
     steps: Whole | None = None
     tokens: Whole | None = None
-    seconds: Number | None = None
-    evaluation_seconds: Number | None = None
-    val_loss: Number | None = None
-    best_val_loss: Number | None = None
-    test_loss: Number | None = None
-    test_bpb: Number | None = None
-    initial_loss: Number | None = None
-    start: tuple[Number | None, Number | None, Number | None] | None = None  # of training/probes.py
+    seconds: Measured | None = None
+    evaluation_seconds: Measured | None = None
+    val_loss: Measured | None = None
+    best_val_loss: Measured | None = None
+    test_loss: Measured | None = None
+    test_bpb: Measured | None = None
+    initial_loss: Measured | None = None
+    start: tuple[Measured | None, Measured | None, Measured | None] | None = (
+        None  # of training/probes.py
+    )
     spikes: Whole | None = None
     parameters: Whole | None = None
-    flops: Number | None = None
-    tokens_per_second: Number | None = None
-    model_flops_utilisation: Number | None = None
+    flops: Measured | None = None
+    tokens_per_second: Measured | None = None
+    model_flops_utilisation: Measured | None = None
     peak_memory: Whole | None = None
     diverged: str | None = None  # why
     trained: bool | None = None  # whether it did not diverge, and is better than the unigram

@@ -258,5 +258,5 @@ def _leave_when_told(parent: int) -> None:
 def _was_asked() -> bool:
     """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
     a second signal would mean "at once"."""
-    handler = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return isinstance(handler, Stopping) and handler.asked
+    work = processes.work_of(signal.SIGTERM)
+    return work is not None and work.asked

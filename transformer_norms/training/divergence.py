@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from transformer_norms.kinds import LARGEST
+from transformer_norms.kinds import is_finite
 from transformer_norms.training.tensors import is_finite_tensor, local
 
 PATIENCE = 100  # steps above the initial loss, in a row
@@ -84,11 +84,6 @@ class Overflowed(Exception):
     def __init__(self, step: int, name: str) -> None:
         super().__init__(f"{name} is not finite after the update of step {step}")
         self.step, self.name = step, name
-
-
-def is_finite(number: float) -> bool:
-    """Whether a loss or a norm is a number that can be reckoned with."""
-    return abs(number) <= LARGEST
 
 
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from safetensors import TensorSpec
 from torch import Tensor, nn
 
-from transformer_norms.kinds import LARGEST
+from transformer_norms.kinds import Measured, Whole
 from transformer_norms.training.divergence import PATIENCE, WINDOW
 from transformer_norms.training.tensors import (
     OpenFile,
@@ -27,9 +27,7 @@ from transformer_norms.training.tensors import (
     stored_tensors,
 )
 
-Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
-Positive = Annotated[Number, Field(ge=0)]
+NotNegative = Annotated[Measured, Field(ge=0)]
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 _NAMED = 80  # characters of a name in a message
 
@@ -41,10 +39,10 @@ _NAMED = 80  # characters of a name in a message
 class DivergenceState:
     """The state of the rule of divergence."""
 
-    initial: Number | None
+    initial: Measured | None
     above: Annotated[int, Field(ge=0, le=PATIENCE)]
     spikes: Whole
-    recent: Annotated[list[Number], Field(max_length=WINDOW)]
+    recent: Annotated[list[Measured], Field(max_length=WINDOW)]
 
 
 @dataclass(frozen=True, config=_CLOSED, kw_only=True)
@@ -54,16 +52,16 @@ class TrainerState:
 
     step: Whole
     tokens: Whole
-    seconds: Positive
-    evaluation_seconds: Positive
-    losses: list[Number]
-    grad_norm: Positive
-    probed: dict[Annotated[str, Field(pattern="^probe/")], Number | None] = field(
+    seconds: NotNegative
+    evaluation_seconds: NotNegative
+    losses: list[Measured]
+    grad_norm: NotNegative
+    probed: dict[Annotated[str, Field(pattern="^probe/")], Measured | None] = field(
         default_factory=dict
     )
     chain: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-    best: Number | None
-    final: Number | None
+    best: Measured | None
+    final: Measured | None
     divergence: DivergenceState
     # Parameters of which an optimizer keeps nothing, as no gradient came to them. A state of an
     # earlier version does not say.

@@ -8,13 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer_norms.kinds import is_finite
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.divergence import (
-    Divergence,
-    Overflowed,
-    find_nonfinite,
-    is_finite,
-)
+from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probes
