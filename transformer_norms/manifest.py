@@ -113,7 +113,7 @@ def verify_folder(
     `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
     what it has hashed. A manifest may be of an earlier schema, if `oldest` names one.
     """
-    try:
+    with name_damage(path):
         if not stat.S_ISDIR(path.lstat().st_mode):
             raise DamagedError(f"{path} is no folder; a link to one counts as none")
         manifest = _read_manifest(path, range(oldest or schema, schema + 1), names)
@@ -125,21 +125,26 @@ def verify_folder(
             _check_size(path / name, described["size"])
         for name, described in files.items():
             check_hash(path / name, described, hash_file)
-    except ConfigError as error:  # of reading a file
+    return manifest
+
+
+@contextmanager
+def name_damage(path: Path) -> Iterator[None]:
+    """Turns what reading raises into a DamagedError, which names the file, during a `with`."""
+    try:
+        yield
+    except ConfigError as error:
         raise DamagedError(str(error)) from None
     except OSError as error:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
-    return manifest
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Returns the folder's manifest after its seal was checked, and nothing else. Raises
     DamagedError."""
     file = path / MANIFEST
-    try:
+    with name_damage(file):
         data = read_bytes(file, _LONGEST_MANIFEST)
-    except ConfigError as error:
-        raise DamagedError(str(error)) from None
     try:
         manifest = parse_json(data, str(file))
         intact = data == seal_manifest(manifest)

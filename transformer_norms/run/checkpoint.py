@@ -21,6 +21,7 @@ from transformer_norms.manifest import (
     build_folder,
     check_hash,
     drop_file,
+    name_damage,
     read_verified,
     remove_folder,
     verify_folder,
@@ -231,14 +232,10 @@ def verify(path: Path) -> Checkpoint:
         raise DamagedError(f"{path / MANIFEST} does not say which run it is of")
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: {MANIFEST} is of step {step}")
-    try:
+    with name_damage(path):
         for name in sorted(files.keys() - {_STATE}):
             _check_header(path / name, files[name]["size"])
         state = _read_state(path / _STATE, files[_STATE])
-    except ConfigError as error:  # of reading a file
-        raise DamagedError(str(error)) from None
-    except OSError as error:
-        raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
     return Checkpoint(path, identity, step, state, extra, files, stamps)
 
 
