@@ -86,7 +86,7 @@ def end_all_of(folder):
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-def hunted(bug, others):
+def hunt(bug, others):
     number, wrong, file, whole, hints = bug
     start = time.monotonic()
     killer = first_failure([test_file(hint) for hint in hints], file, whole)
@@ -120,8 +120,8 @@ def main():
         sys.exit(f"--only: no bug of the list {given.list} has {' or '.join(given.only)}")
     start = time.monotonic()
     with ThreadPoolExecutor(given.jobs) as pool:
-        hunt = pool.map(lambda bug: hunted(bug, LISTS[given.list]), chosen)
-        found, lines = zip(*hunt, strict=True)
+        hunts = pool.map(lambda bug: hunt(bug, LISTS[given.list]), chosen)
+        found, lines = zip(*hunts, strict=True)
     killers = sorted({f"tests/{killer.removesuffix(HANGS)}" for killer in found if killer})
     innocent = first_failure(killers) if killers else None
     killed, minutes = sum(map(bool, found)), (time.monotonic() - start) / 60

@@ -385,7 +385,7 @@ def test_a_forked_process_has_its_signals_for_itself(capfd):
 @pytest.mark.goal("P3")
 def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can_answer():
     lines = "import time; time.sleep(600)"
-    with processes.withheld():
+    with processes.withhold_signals():
         child = subprocess.Popen([sys.executable, "-c", lines])
     blocked = next(
         line for line in Path(f"/proc/{child.pid}/status").read_text().splitlines()

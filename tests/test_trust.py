@@ -12,7 +12,7 @@ PASSED = {"passed": 2, "of": 2, "seconds": 1.5, "date": "2026-01-02", "machine":
 
 
 def test_the_table_is_the_one_that_the_marks_and_the_record_give():
-    assert trust.written_table() == trust.TABLE.read_text(), "python tests/trust.py"
+    assert trust.table_text() == trust.TABLE.read_text(), "python tests/trust.py"
 
 
 def test_every_goal_has_a_row_and_the_same_sentence():

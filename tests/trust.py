@@ -196,7 +196,7 @@ def _goals_in(tree):
 # The table
 
 
-def written_table() -> str:
+def table_text() -> str:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     tests = defaultdict(list)
     for test, named in marks().items():
@@ -262,5 +262,5 @@ def state(tiers: dict) -> tuple[str, str, str]:
 
 
 if __name__ == "__main__":
-    TABLE.write_text(written_table())
-    print(written_table().splitlines()[0], file=sys.stderr)
+    TABLE.write_text(table_text())
+    print(table_text().splitlines()[0], file=sys.stderr)

@@ -191,7 +191,7 @@ def watch_command(speaks: bool = True) -> None:
     """Answers signals from now to the end of this process, which runs a command."""
     global _watch
     _watch = Watch(ends=True, speaks=speaks)
-    for number in handled():
+    for number in handled_signals():
         signal.signal(number, _leave_to_watch)
 
 
@@ -229,7 +229,7 @@ def leave_if_asked() -> None:
         os._exit(AGAIN)
 
 
-def handled() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Returns the signals that stop this process. One that was ignored when the process began stays
     ignored: SIGHUP under nohup, SIGINT in the background of a script."""
     return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
@@ -246,7 +246,7 @@ def _leave_to_watch(*_: object) -> None:
 
 
 @contextmanager
-def withheld() -> "Iterator[None]":
+def withhold_signals() -> "Iterator[None]":
     """Processes that are started during this `with` are born with the signals blocked: Ctrl-C and
     Slurm reach all processes, and these are to outlive the work of their parent. They let through
     (`let_through`) what they can answer, once they can."""
@@ -261,12 +261,12 @@ def start_tracker() -> None:
     """Starts the process that tracks what Python's workers share, which outlives them."""
     from multiprocessing import resource_tracker
 
-    with withheld():
+    with withhold_signals():
         resource_tracker.ensure_running()
 
 
 def let_through(*numbers: signal.Signals) -> None:
-    """Unblocks these signals in a process that was started by `withheld`, or all of them."""
+    """Unblocks these signals, or all, in a process that was started under `withhold_signals`."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers or SIGNALS)
 
 
@@ -275,7 +275,7 @@ def _forget_in_child() -> None:
     global _watch
     if _watch is not None:
         signal.set_wakeup_fd(-1)
-        for number in handled():
+        for number in handled_signals():
             signal.signal(number, signal.SIG_DFL)
         _watch = None
 

@@ -228,7 +228,7 @@ class Workers:
 
             spawn = multiprocessing.get_context("spawn")
             processes.start_tracker()
-            with processes.withheld():
+            with processes.withhold_signals():
                 self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
                 self.pool.active  # noqa: B018  starts processes, and the thread that starts others
         return self

@@ -164,7 +164,7 @@ class Pool:
             worker = None
         if worker is None:
             share = (number, self.workers, self.names, self.stop)
-            with processes.withheld():
+            with processes.withhold_signals():
                 self.living[number] = worker = Worker(share)
         return worker
 

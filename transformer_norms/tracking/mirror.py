@@ -116,7 +116,7 @@ def _start(mode: str) -> subprocess.Popen[bytes]:
     environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
-    with processes.withheld():
+    with processes.withhold_signals():
         process = subprocess.Popen(
             [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
             stdin=subprocess.PIPE,

@@ -39,7 +39,7 @@ class Stopping:
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is threading.main_thread():
-            handled = processes.handled()
+            handled = processes.handled_signals()
             if any(getattr(processes.work_of(number), "asked", False) for number in handled):
                 raise Preempted
             self._watch = processes.watch_work()
