@@ -2,9 +2,10 @@
 
 import copy
 import itertools
+import os
 import shutil
 from dataclasses import FrozenInstanceError, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -406,6 +407,7 @@ def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
         ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
         ("configs/norm/new.yaml", "a: [", "new.yaml"),
         ("configs/norm/new.yaml", "- a", "a list is not allowed"),
+        ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: is more than 65536 values"),
     ],
 )
 def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, tmp_path):
@@ -417,6 +419,23 @@ def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, t
     assert str(caught.value).isprintable()
     assert str(caught.value).startswith(f"plugins={tmp_path}: ")
     assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (os.mkdir, "a folder"),
+        (partial(os.symlink, "/dev/zero"), "a device"),
+    ],
+)
+def test_a_config_of_plugins_that_is_no_file_is_refused_and_never_waited_for(make, kind, tmp_path):
+    path = tmp_path / "configs/sweep/new.yaml"
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises(ConfigError, match=f"is no file, but {kind}") as caught:
+        compose([f"plugins={tmp_path}"])
+    assert "\n" not in str(caught.value)
 
 
 # No key is dead
