@@ -196,9 +196,14 @@ def read_rows(runs: Iterable[SavedRun]) -> tuple[RowsOf, list[str]]:
             rows[run.folder] = run.metrics()
         except ConfigError as error:
             rows[run.folder] = []
-            why = str(error).removeprefix(f"{os.getcwd()}{os.sep}")
-            lines.append(f"a run has no curve, as its record is damaged: {why}")
+            lines.append(f"a run has no curve, as its record is damaged: {below_here(str(error))}")
     return rows, lines
+
+
+def below_here(line: str) -> str:
+    """Returns a line that begins with a path. The path is relative where it lies below the current
+    folder."""
+    return line.removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Reads what lies in the folders that a report is of: runs, and the records of sweeps."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.reading import is_there
 from transformer_norms.report.gathering.grouping import values_on
-from transformer_norms.report.study import StudyRun
+from transformer_norms.report.study import StudyRun, below_here
 from transformer_norms.run.identity import digest
 from transformer_norms.run.reader import SavedRun, newest_attempts
 from transformer_norms.run.sweep_record import SweepRecord, read_record
@@ -76,9 +75,7 @@ class Sources:
 
     def damage_lines(self) -> list[str]:
         """Returns a line for each damaged run and record, the first of many."""
-        here = f"{os.getcwd()}{os.sep}"
-        causes = (why.removeprefix(here) for why in self.damaged.values())
-        lines = [f"left out, as it is damaged: {why}" for why in causes]
+        lines = [f"left out, as it is damaged: {below_here(why)}" for why in self.damaged.values()]
         more = len(lines) - _LISTED
         return [*lines[:_LISTED], f"left out: {more} more that are damaged"] if more > 0 else lines
 
