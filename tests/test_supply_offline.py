@@ -15,6 +15,7 @@ TINY = (
 ).split()
 TRAIN, ELSE = [str(ROOT / "train.py"), *TINY], ["-m", "transformer_norms"]
 POOL = ["-m", "norm=rmsnorm,layernorm", "seed=0,1", "launcher=pool", "launcher.workers=2"]
+TESTS = ("old_runs", "data_split", "tracking_folders", "sample")  # files, of all that there are
 COMMANDS = {
     "a run": [*TRAIN, "tracking=none"],
     "a sample": [*ELSE, "sample", "rmsnorm-pre", "--tokens", "4"],
@@ -27,7 +28,7 @@ COMMANDS = {
     "an explanation": [*ELSE, "explain", "norm=dyt"],
     "tests": ["-m", "pytest", "-n", "0", *(
         str(ROOT / "tests" / f"test_{name}.py")
-        for name in ("old_runs", "data_split", "tracking_folders", "sample")
+        for name in TESTS
     )],
 }  # fmt: skip
 # Only a namespace that has a loopback and nothing else, and a trace of what is asked of it.
@@ -78,4 +79,5 @@ def test_nothing_needs_a_network_and_nothing_asks_for_one(alone, measured):
         if "torch.distributed.run" in arguments:  # whose store looks up the name of 127.0.0.1
             asked = [line for line in asked if "sin_port=htons(53)" not in line]
         assert asked == [], (name, asked[:5])
-    measured(f"{len(COMMANDS)} commands without a network, 0 attempts to connect")
+    commands, files = len(COMMANDS) - 1, len(TESTS)
+    measured(f"{commands} commands and {files} files of tests, 0 attempts to connect")
