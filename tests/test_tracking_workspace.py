@@ -76,11 +76,11 @@ def test_what_keeps_a_workspace_from_being_saved_is_one_line_and_1(
         assert options["stdin"] == subprocess.DEVNULL
         if missing == "network":
             raise subprocess.TimeoutExpired(command, options["timeout"])
-        return subprocess.CompletedProcess(command, 1, "", "long\npermission denied to 5ec2e7\n")
+        return subprocess.CompletedProcess(command, 1, "", "long\npermission denied to 5ec2e75ec2e75ec2e75ec2e7\n")
 
     monkeypatch.setattr(tracking.subprocess, "run", run)
     monkeypatch.setattr(tracking, "find_spec", lambda name: None if missing == "extra" else name)
-    monkeypatch.setenv("WANDB_API_KEY", "5ec2e7")
+    monkeypatch.setenv("WANDB_API_KEY", "5ec2e75ec2e75ec2e75ec2e7")
     monkeypatch.setenv("WANDB_MODE", "offline" if missing == "login" else "online")
     assert tracking.main(["workspace", "entity/project"]) == 1
     told = capsys.readouterr().err
