@@ -155,7 +155,9 @@ def test_a_failure_is_told_once_and_then_tried_again(slurm, capsys):
     run_pilots("0")
     answer, code, err = command(capsys)
     assert (code, answer["finished"], answer["failed"]) == (1, 3, 3)
-    failed = "failed: 3 runs (layernorm s0, layernorm s1, layernorm s2): the pilots ended without it"
+    failed = (
+        "failed: 3 runs (layernorm s0, layernorm s1, layernorm s2): the pilots ended without it"
+    )
     assert failed in err
     assert submissions() == ["job-0"]
     assert command(capsys)[1] == 75

@@ -76,7 +76,9 @@ def test_what_keeps_a_workspace_from_being_saved_is_one_line_and_1(
         assert options["stdin"] == subprocess.DEVNULL
         if missing == "network":
             raise subprocess.TimeoutExpired(command, options["timeout"])
-        return subprocess.CompletedProcess(command, 1, "", "long\npermission denied to 5ec2e75ec2e75ec2e75ec2e7\n")
+        return subprocess.CompletedProcess(
+            command, 1, "", "long\npermission denied to 5ec2e75ec2e75ec2e75ec2e7\n"
+        )
 
     monkeypatch.setattr(tracking.subprocess, "run", run)
     monkeypatch.setattr(tracking, "find_spec", lambda name: None if missing == "extra" else name)
