@@ -438,6 +438,12 @@ def test_a_config_of_plugins_that_is_no_file_is_refused_and_never_waited_for(mak
     assert "\n" not in str(caught.value)
 
 
+def test_plugins_that_are_a_link_in_a_circle_are_no_folder(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(ConfigError, match="circle: there is no such folder"):
+        compose([f"plugins={tmp_path}/circle"])
+
+
 # No key is dead
 
 

@@ -12,9 +12,9 @@ def check(text: str) -> Path | None:
     """Returns the folder that `plugins=TEXT` names."""
     if text == "none":
         return None
-    folder = Path(text).resolve()
-    if not folder.is_dir():
+    if not Path(text).is_dir():  # nor is a link in a circle, which cannot be resolved
         raise ConfigError(f"plugins={text}: there is no such folder")
+    folder = Path(text).resolve()
     if not (folder / "configs").is_dir() and not list(folder.glob("*.py")):
         raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
     return folder
