@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import defaultdict
 from contextlib import suppress
 from multiprocessing import forkserver
@@ -55,6 +56,7 @@ BUDGETS = {
 }
 TRUST = "trust"  # all tests that show a goal, which trust.py chooses
 _FORKED = "forked"
+_DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
 _seconds: dict[str, float] = defaultdict(float)
 _read = (0.0, 0.0)  # the CPU seconds when they were read last
 
@@ -75,6 +77,10 @@ def pytest_configure(config):
     wanted, areas = config.getoption("--nightly"), [*BUDGETS, TRUST]
     if wanted and wanted not in areas:  # said before there are workers, which would hide it
         raise pytest.UsageError(f"--nightly {wanted}: there is no such area; {', '.join(areas)}")
+    # nohup and a shell's & have told us, and would tell what the tests start, to ignore these two.
+    for number, default in _DEFAULT_HANDLERS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
     gc.disable()  # until all modules are imported, of which nothing becomes garbage
     config.addinivalue_line("markers", "draws: its runs draw their curve.svg, which takes long")
 
