@@ -1,6 +1,6 @@
-"""What a checkpoint costs, with its manifest, beside plain torch.save of the same tensors: as a
+"""Times a checkpoint with its manifest beside plain torch.save of the same tensors, and gives its
 share of a step and of a run, at the sizes of model=micro and model=124m. Same process, same disk,
-rounds interleaved; what was measured is written whole.
+rounds interleaved; every measured time is written.
 
     python benchmarks/checkpoint.py [--sizes A,B] [--folder DIR] [--rounds N] [--seconds S]
                                     [--out FILE] [KEY=VALUE...]
@@ -68,7 +68,7 @@ class Saves:
                 digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
 
     def found(self) -> None:
-        """What a run that goes on does before it restores: every byte, name and number checked."""
+        """Checks every byte, name and number, as a run does before it restores them."""
         saved = checkpoint.newest(self.folder / "ours", IDENTITY, print)
         assert saved is not None
         checkpoint.check_weights(saved, None, self.wanted.model)

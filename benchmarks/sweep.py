@@ -19,8 +19,8 @@ from rounds import check_out, write
 
 from transformer_norms.config.compose import check_names
 from transformer_norms.errors import ConfigError
-from transformer_norms.reading import read_json
 from transformer_norms.run import machine
+from transformer_norms.storage.reading import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 SWEEP = "sweep=noise data=stories tokenizer=byte tracking=none".split()

@@ -22,8 +22,8 @@ from rounds import Steps, each_size, interleaved, ratios, steps_a_round
 
 from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.files import write_json
 from transformer_norms.run.metrics import MetricsFile
+from transformer_norms.storage.files import write_json
 from transformer_norms.tracking.mirror import Mirror
 from transformer_norms.training.trainer import Trainer
 

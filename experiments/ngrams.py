@@ -12,7 +12,7 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import CORPORA, TOKENIZERS, prepare
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.progress import say
-from transformer_norms.reading import read_json
+from transformer_norms.storage.reading import read_json
 
 FILE = Path(__file__).parent / "ngrams.json"
 

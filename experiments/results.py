@@ -30,13 +30,13 @@ from transformer_norms.analysis.norm_removal import CONTROL, CURVES, RESULTS, WI
 from transformer_norms.analysis.norm_tuning import Cost, Tuning
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
-from transformer_norms.reading import read_json
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.scope import regime
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
+from transformer_norms.storage.reading import read_json
 from transformer_norms.text_tables import Table, markdown_list, markdown_table, rows_of
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.probes import measure_start

@@ -67,7 +67,7 @@ def payloads(canary: Path) -> dict[str, bytes]:
 
 
 def run_payload(name: str, data: bytes) -> None:
-    """What a careless reader of that format would do."""
+    """Loads the payload as a careless reader of that format does."""
     if name == "gzip":
         pickle.loads(gzip.decompress(data))
     elif name == "joblib":

@@ -1,4 +1,4 @@
-"""What a machine may do to a command: small disks, streams that are gone, rights that are missing.
+"""Makes surroundings for a command: small disks, streams that are gone, rights that are missing.
 
 A `prepare` of warm.Command is called in the process of a command before it begins.
 """
@@ -117,7 +117,7 @@ def fill_stderr():
 
 
 def leave_stdout():
-    """What `| head -0` does."""
+    """Leaves stdout without a reader, as `| head -0` does."""
     reader, writer = os.pipe()
     os.close(reader)
     _replace(1, writer)

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.files import remove_leftovers
-from transformer_norms.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError
+from transformer_norms.storage.files import remove_leftovers
+from transformer_norms.storage.manifest import DamagedError, build_folder, seal_manifest
 from transformer_norms.training.restoring import Stored
 
 RUN = "0123456789abcdef"

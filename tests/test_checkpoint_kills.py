@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 )
 from safetensors.torch import load_file
 
-from transformer_norms.files import remove_leftovers
-from transformer_norms.manifest import DamagedError
 from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError
+from transformer_norms.storage.files import remove_leftovers
+from transformer_norms.storage.manifest import DamagedError
 
 RUN = "0123456789abcdef"
-# What Python does to a disk; the kill comes just before it.
+# Python reports these changes of a disk; the kill comes just before one.
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "fcntl.flock")
 
 
@@ -48,7 +48,7 @@ def save(folder, step, keep):
 
 
 def newest(folder):
-    """What a run would go on from, with the numbers that were saved, or None."""
+    """Returns the checkpoint from which a run would go on, with its numbers, or None."""
     lines = []
     try:
         saved = checkpoint.newest(folder, RUN, lines.append)
@@ -234,7 +234,7 @@ def test_after_kills_there_is_one_checkpoint_too_many_at_most(tmp_path, kills, m
 BUILD = """
 import sys
 from pathlib import Path
-from transformer_norms.manifest import build_folder
+from transformer_norms.storage.manifest import build_folder
 with build_folder(Path(sys.argv[1], "step-00000001")) as draft:
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
         draft.write(name, [name.encode()])

@@ -1,4 +1,4 @@
-"""What killed writers left goes with the next command, and what is being written stays."""
+"""The next command removes the drafts of killed writers, and leaves those of living ones."""
 
 import multiprocessing
 import os
@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from transformer_norms import compose, train
-from transformer_norms.files import draft_of, hold_draft, remove_leftovers, write_bytes, write_json
 from transformer_norms.judge import ledger
-from transformer_norms.manifest import build_folder
 from transformer_norms.report.writing import write_files
 from transformer_norms.run.sweep_record import SweepRecord
+from transformer_norms.storage.files import (
+    draft_of,
+    hold_draft,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+)
+from transformer_norms.storage.manifest import build_folder
 from transformer_norms.tracking.view import View
 
 TYPED = (

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from transformer_norms import compose, load, train
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.manifest import seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.sample import main as sample
+from transformer_norms.storage.manifest import seal_manifest
 from transformer_norms.training.stopping import Stopping
 from transformer_norms.training.trainer import Trainer
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from transformer_norms import files
 from transformer_norms.errors import StorageError
-from transformer_norms.reading import read_json
 from transformer_norms.run import checkpoint
 from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.storage import files
+from transformer_norms.storage.reading import read_json
 
 RUN = "0123456789abcdef"
 

@@ -17,10 +17,10 @@ import torch
 from safetensors import safe_open
 from torch import distributed, nn
 
-from transformer_norms.files import remove_leftovers
-from transformer_norms.manifest import DamagedError
 from transformer_norms.run import checkpoint, tensor_stream
 from transformer_norms.run.tensor_stream import NonFiniteError, stream, stream_size
+from transformer_norms.storage.files import remove_leftovers
+from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 
 RUN = "0123456789abcdef"

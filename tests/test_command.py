@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pausing import PAUSE
-from warm import Command
+from warm import CEILING, starting
 
 from transformer_norms import cli, compose, runs
 from transformer_norms.kinds import plain
@@ -20,9 +20,6 @@ SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=30
 SHORT += ["tracking=none", "trainer.threads=1", "trainer.checkpoint_every=5", "schedule.warmup=3"]
 
 
-CEILING = 600  # seconds, for a machine that is busy with other things
-
-
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -31,19 +28,8 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start():
-    """Starts commands, and kills those that a failing test leaves behind."""
-    started = []
-
-    def start_command(*arguments, **environment):
-        process = Command([*SHORT, *arguments], environment)
-        started.append(process)
-        return process
-
-    yield start_command
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with starting() as start_one:
+        yield lambda *arguments, **environment: start_one([*SHORT, *arguments], environment)
 
 
 def ended(process):
@@ -95,7 +81,7 @@ def weights(folder):
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(
     more, start, run_here, measured
 ):
-    """What checks shapes in this process is not compiled."""
+    """A compiled run has a process of its own: the checker of shapes here cannot be compiled."""
     run = (lambda *words: ended(start(*words))) if more else run_here
     Path("mine").mkdir()
     Path("mine/pause.py").write_text(PAUSE)

@@ -8,8 +8,8 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
 from transformer_norms.explain.__main__ import main as explain
 from transformer_norms.names import option_files
-from transformer_norms.reading import read_yaml
 from transformer_norms.run.identity import run_hash
+from transformer_norms.storage.reading import read_yaml
 from transformer_norms.sweep.question import read_request
 
 QUIET = ["tracking=none", "model=nano"]  # a context of 32 tokens

@@ -453,7 +453,7 @@ HOSTILE_NAMES = [
 @pytest.mark.goal("X4")
 @pytest.mark.parametrize("most", [2, pytest.param(99, marks=pytest.mark.nightly)])
 def test_no_hostile_name_writes_anything_anywhere(most, tmp_path, monkeypatch, capsys, measured):
-    """Of a run and of a sweep. The whole of what is above the current folder stays as it is."""
+    """A run and a sweep leave everything above the current folder as it is."""
     here = tmp_path / "above" / "here"
     here.mkdir(parents=True)
     (tmp_path / "above" / "x").write_text("somebody's")
@@ -473,7 +473,8 @@ def test_no_hostile_name_writes_anything_anywhere(most, tmp_path, monkeypatch, c
     measured(f"{len(tried)} names, {4 * len(tried)} commands, nothing written")
 
 
-# What refuses one command after another, and says how long it took and whether it needed torch.
+# This program gives one command after another, each refused, and prints how long each took and
+# whether it imported torch.
 ASKED = """
 import json, sys, time
 from transformer_norms.config.compose import compose
@@ -493,7 +494,7 @@ print(json.dumps([slowest, "torch" in sys.modules]))
 @pytest.mark.goal("K1")
 @pytest.mark.parametrize("most", [3, pytest.param(99, marks=pytest.mark.nightly)])
 def test_unknown_keys_and_names_of_options_are_refused_before_torch_is_imported(most, measured):
-    """What a value may name, a norm for the embedding, is looked up among the built classes."""
+    """A norm for the embedding is looked up among the classes, which imports torch."""
     keys = NAMES[: next(i for i, case in enumerate(NAMES) if case[0].startswith("embed="))]
     wanted = [typed(overrides) for overrides, *_ in keys[:most]]
     done = subprocess.run(

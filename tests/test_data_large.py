@@ -18,7 +18,7 @@ from pyarrow import parquet
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
 from transformer_norms.data.slices import ReadSlice
 from transformer_norms.errors import StorageError
-from transformer_norms.locks import wait_for_lock
+from transformer_norms.storage.locks import wait_for_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 BYTE = TOKENIZERS["byte"]()

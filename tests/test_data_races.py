@@ -12,7 +12,7 @@ from test_data_store import BYTE, Listed
 
 import transformer_norms
 from transformer_norms.data import prepare
-from transformer_norms.files import sha256
+from transformer_norms.storage.files import sha256
 
 PACKAGE = str(Path(transformer_norms.__file__).parent)
 FORK = multiprocessing.get_context("fork")

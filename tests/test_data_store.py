@@ -11,8 +11,8 @@ import pytest
 from transformer_norms.data import TOKENIZERS, prepare, token_cache
 from transformer_norms.data.token_cache import dtype_for, entry_key, open_entry, pack_ids, read_ids
 from transformer_norms.errors import InputError, StorageError
-from transformer_norms.files import sha256
-from transformer_norms.manifest import DamagedError
+from transformer_norms.storage.files import sha256
+from transformer_norms.storage.manifest import DamagedError
 
 TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
 BYTE = TOKENIZERS["byte"]()

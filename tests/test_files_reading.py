@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from transformer_norms import ConfigError, compose
-from transformer_norms.reading import parse_json, parse_yaml, read_bytes, read_json, read_yaml
+from transformer_norms.storage.reading import (
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_yaml,
+)
 from transformer_norms.sweep.question import read_request
 
 PACKAGE = Path(__file__).parents[1] / "transformer_norms"
@@ -37,7 +43,7 @@ def ends_if_it_hangs():
 
 @pytest.fixture(autouse=True)
 def bounded(tmp_path, monkeypatch, request):
-    """What hangs or takes all memory ends here, and fails its test."""
+    """A read that hangs or takes all memory ends here, and fails its test."""
     monkeypatch.chdir(tmp_path)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -98,7 +104,7 @@ def test_a_name_that_can_be_no_path_is_one_line(name):
 
 
 def test_the_file_is_asked_after_it_was_opened(monkeypatch):
-    """What was a file when it was looked at may be another thing when it is opened."""
+    """A file that was looked at may be another thing once it is opened."""
     Path("file").write_text("{}")
     opened = os.open
 
@@ -226,7 +232,7 @@ def test_a_growing_file_is_read_as_far_as_it_was_asked_for(monkeypatch):
 
 OPENS = {"open", "read_text", "read_bytes", "load", "loads", "safe_load", "fromfile", "memmap"}
 OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
-OF_THE_READER = {"read_text", "read_bytes"}  # by these names alone, imported from reading.py
+OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
     "the package's own files": "analysis/invariances commands/completion config/compose config/old "
@@ -236,12 +242,12 @@ OTHERS = {
     "run/machine processes streams",
     "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated run/sweep_record",
-    "a file to write": "files locks run/metrics tracking/view",
+    "a file to write": "storage/files storage/locks run/metrics tracking/view",
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
-    "run/loading manifest",
+    "run/loading storage/manifest",
     "a run, through load()": "analysis/norm_tuning commands/sampling hf/__main__",
-    "whatever it is": "reading",
+    "whatever it is": "storage/reading",
 }
 
 

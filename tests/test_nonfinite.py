@@ -1,4 +1,4 @@
-"""What is not finite: in a loss, a gradient, an update, a running average or a validation loss."""
+"""NaN and infinity in a loss, a gradient, an update, a running average, a validation loss."""
 
 import json
 import math

@@ -14,9 +14,9 @@ from transformer_norms.__main__ import main
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.judge.ledger import read_ledger
-from transformer_norms.manifest import DamagedError, seal_manifest
 from transformer_norms.run import checkpoint
 from transformer_norms.run.plan import Plan
+from transformer_norms.storage.manifest import DamagedError, seal_manifest
 
 RUN = Path("runs/old/rmsnorm-pre-tiny-stories-s0-0ff36506")
 STUDY = RUN.parent
@@ -55,7 +55,7 @@ def command(*arguments):
 
 
 def open_optimizer():
-    """What a run that goes on reads."""
+    """Opens the optimizer's tensors as a run does that goes on."""
     (folder,) = RUN.glob("checkpoints/*")
     with checkpoint.verify(folder).open("optimizer") as tensors:
         names = sorted(tensors.keys())
@@ -126,8 +126,8 @@ def test_a_pickle_in_the_place_of(place, most, canary, monkeypatch, capfd, measu
 
 
 def refuse(read, capfd) -> list[str]:
-    """What is said of a file that is refused or passed over: one line names it. The command may
-    end with that, or go on without the file."""
+    """Returns the lines about a file that is refused or passed over. One of them names it. The
+    command may end with that, or go on without the file."""
     capfd.readouterr()
     try:
         read()

@@ -19,7 +19,7 @@ from rank_workers import (
     trainer_of,
 )
 from test_run_folder import BASE, go, here, rows, state  # noqa: F401
-from warm import Command
+from warm import CEILING, Command
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
@@ -97,7 +97,6 @@ def check_weights(ranks):
     trainer.micro_batches.check_ranks()
 
 
-CEILING = 600  # seconds, for a machine that is busy with other things
 CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
 CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
 

@@ -121,8 +121,8 @@ optimizer.weight_decay=0.2 optimizer.decay_norms=true optimizer.lr_factor.head=2
 schedule=linear schedule.warmup=5 schedule.final=0.2 trainer.batch_size=8 trainer.accumulation=2
 trainer.clip=2 trainer.precision=bf16 trainer.compile=true trainer.eval_every=5
 """.split()
-# What a machine without a GPU cannot change, what may change, what enters by its content, what
-# follows from other keys, and what has one option.
+# Keys that a machine without a GPU cannot change, that may change, that enter by their content,
+# that follow from other keys, and that have one option.
 NOT_CHANGED = {"trainer.device", "trainer.steps", "data.paths", "norms", "qkv"}
 NOT_CHANGED |= {"attention.type", "loss.type"}
 

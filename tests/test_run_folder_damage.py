@@ -11,9 +11,9 @@ from test_run_folder import TEXT, go, rows, state, tree
 
 from transformer_norms import ConfigError, load, runs
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.manifest import MANIFEST, read_sealed, seal_manifest
 from transformer_norms.run import summary
 from transformer_norms.run.summary import COPY, read_summary
+from transformer_norms.storage.manifest import MANIFEST, read_sealed, seal_manifest
 
 
 def link_elsewhere(file):

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from signal_points import POINTS, wait_until_caught
-from warm import Command
+from warm import CEILING, starting
 
-from transformer_norms import cli, processes
+from transformer_norms import cli, signals
 from transformer_norms.judge import __main__ as judge
 from transformer_norms.run import checkpoint
 from transformer_norms.training.stopping import Preempted, Stopping
@@ -29,7 +29,6 @@ TINY += " model.width=16 model.heads=2 model.depth=1 model.context=16 trainer.ba
 TINY += " trainer.steps=20 trainer.log_every=1 trainer.eval_every=5 trainer.checkpoint_every=5"
 TINY = f"{TINY} trainer.threads=1 trainer.probe_every=0 schedule.warmup=3".split()
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-CEILING = 600  # seconds, for a machine that is busy with other things
 
 
 @pytest.fixture(autouse=True)
@@ -49,19 +48,12 @@ def words(typed):
 
 @pytest.fixture
 def start():
-    """Starts commands, and kills those that a failing test leaves behind."""
-    started = []
+    with starting() as start_one:
 
-    def start_command(*arguments, prepare=None, **environment):
-        process = Command(words(arguments), environment, prepare=prepare)
-        started.append(process)
-        return process
+        def start_command(*arguments, prepare=None, **environment):
+            return start_one(words(arguments), environment, prepare=prepare)
 
-    yield start_command
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        yield start_command
 
 
 @pytest.fixture
@@ -82,7 +74,7 @@ def run_here(capsys, monkeypatch):
 
 
 def result(folder):
-    """What a run has come to: its weights, its optimizer's state, and its rows without times."""
+    """Returns the weights of a run, its optimizer's state, and its rows without times."""
     newest = max(Path(folder, "checkpoints").glob("step-*"))
     tensors = [(newest / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
     rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
@@ -105,7 +97,7 @@ def check_saved(study):
 # ------------------------------------------------------------------------- any point
 
 QUICK = [("tokenize", 1, "SIGHUP"), ("step", 7, "SIGUSR1"), ("write", 9, "SIGTERM")]
-# What is called how often in a run; only a sweep has a report.
+# How often a run calls each of these; only a sweep writes a report.
 OFTEN = {"read": 1, "tokenize": 1, "count": 1, "build": 1, "start": 1, "step": 20, "evaluate": 31}
 OFTEN |= {"save": 8, "write": 55, "end": 6, "draw": 1, "report": 1, "import": 1, "compile": 2}
 
@@ -291,8 +283,8 @@ def test_signals_are_answered_before_anything_is_imported_that_takes_long():
     lines = """
 import os, runpy, sys
 before = set(sys.modules)
-from transformer_norms import processes
-processes.watch_command = lambda: (print(*set(sys.modules) - before), os._exit(0))
+from transformer_norms import signals
+signals.watch_command = lambda: (print(*set(sys.modules) - before), os._exit(0))
 """
     ways = [
         "sys.argv[1:] = ['train', '-h']; from transformer_norms.__main__ import main; main()",
@@ -305,7 +297,7 @@ processes.watch_command = lambda: (print(*set(sys.modules) - before), os._exit(0
             capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         loaded = set(done.stdout.split())
-        assert "transformer_norms.processes" in loaded
+        assert "transformer_norms.signals" in loaded
         slow = {"typing", "threading", "argparse", "subprocess", "pathlib", "hydra", "torch"}
         assert slow & loaded == set()
 
@@ -385,7 +377,7 @@ def test_a_forked_process_has_its_signals_for_itself(capfd):
 @pytest.mark.goal("P3")
 def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can_answer():
     lines = "import time; time.sleep(600)"
-    with processes.withhold_signals():
+    with signals.withhold_signals():
         child = subprocess.Popen([sys.executable, "-c", lines])
     blocked = next(
         line for line in Path(f"/proc/{child.pid}/status").read_text().splitlines()

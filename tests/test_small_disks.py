@@ -14,7 +14,6 @@ from transformer_norms.run import checkpoint, run
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.record import Record
 
-CEILING = 600  # seconds, for a machine that is busy with other things
 NIGHTLY = pytest.mark.nightly
 
 

@@ -1,4 +1,4 @@
-"""What is installed is what the lock names, by its hash; and whose it is, is written down."""
+"""The lock names every installed package by its hash, and a page names their licences."""
 
 import re
 from importlib import metadata

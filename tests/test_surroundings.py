@@ -17,13 +17,12 @@ from surroundings import (
     small_disk,
     the_line,
 )
-from warm import Command
+from warm import CEILING, Command
 
 from transformer_norms.commands.dispatch import ANALYSES, COMMANDS
 from transformer_norms.run.summary import read_summary
 
 COMMAND = "transformer_norms/__main__.py"
-CEILING = 600  # seconds, for a machine that is busy with other things
 NIGHTLY = pytest.mark.nightly
 
 

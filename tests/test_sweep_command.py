@@ -15,7 +15,7 @@ import pytest
 from pausing import PAUSE
 from run_folders import draw_nothing
 from test_sweep_drive import PLUGIN, BasicLauncher
-from warm import Command
+from warm import CEILING, Command
 
 from transformer_norms import cli, compose, train
 from transformer_norms.run.machine import cores
@@ -42,7 +42,6 @@ seeds: [0]
 fixed: {trainer.steps: 40, trainer.log_every: 1}
 """
 
-CEILING = 600  # seconds, for a machine that is busy with other things
 
 WAIT = """
 import os, time

@@ -23,7 +23,7 @@ from test_sweep_looks import (
 from transformer_norms import ConfigError
 from transformer_norms.config.launchers import SlurmSettings
 from transformer_norms.errors import StorageError
-from transformer_norms.locks import take_lock
+from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import pilots
 
 PROGRAMS = {

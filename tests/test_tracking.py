@@ -16,8 +16,8 @@ import pytest
 from guide import ROOT, blocks
 from run_folders import config_of, edit, make_run
 
-from transformer_norms.reading import read_json
 from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.storage.reading import read_json
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 from transformer_norms.tracking.mirror import Mirror, resolve_mode

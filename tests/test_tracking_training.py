@@ -17,7 +17,7 @@ from test_tracking import CEILING, history, offline_records, rows_of
 
 from transformer_norms import cli as command
 from transformer_norms import load
-from transformer_norms.reading import read_json
+from transformer_norms.storage.reading import read_json
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 

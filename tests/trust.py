@@ -145,7 +145,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def merge_record() -> None:
-    """What was run now takes the place of what was recorded of the same test and tier."""
+    """Replaces the records of the tests and tiers that have run now."""
     old = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     where = {"date": f"{date.today()}", "machine": machine()}
     for test, tiers in _seen.items():

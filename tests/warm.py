@@ -7,6 +7,7 @@ import runpy
 import signal
 import sys
 import tempfile
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import transformer_norms.sweep.drive  # noqa: F401
 from transformer_norms.run import run  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
+CEILING = 600  # seconds, for a machine that is busy with other things
 
 
 def forking():
@@ -66,6 +68,22 @@ class Command:
 
     def kill(self):
         self._process.kill()
+
+
+@contextmanager
+def starting():
+    """Gives what starts a Command, and kills those that a failing test leaves behind."""
+    started = []
+
+    def start(*given, **named):
+        started.append(Command(*given, **named))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def _run(arguments, here, environment, folder, program, prepare):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from transformer_norms import processes
+from transformer_norms import processes, signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def run_process(arguments: "Sequence[str]") -> int:
     its end."""
     processes.hold_stream_numbers()  # before any file is opened
     if arguments and arguments[0] in STOPPED_WITH_75:
-        processes.watch_command()
+        signals.watch_command()
     try:
         return main(arguments)
     finally:
-        processes.leave_if_asked()
+        signals.leave_if_asked()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class LostRank(RuntimeError):
     exit_code = 1
 
 
-# What ends a run from inside: an error, or what a plugin raised to end the process.
+# A run ends from inside by an error, or by what a plugin raised to end the process.
 ENDS = (Exception, SystemExit, KeyboardInterrupt)
 
 

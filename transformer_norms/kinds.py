@@ -49,7 +49,7 @@ Text = Annotated[str, Strict()]
 Integer = Annotated[int, BeforeValidator(_integer), Strict()]
 Number = Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
 
-# Of a record: what was measured, and what was counted.
+# The numbers of a record: measured ones and counted ones.
 Measured = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage_error
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
+from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import COLUMNS, printable
 
 # Measures what was typed. Returns the text to print and what the JSON line holds.

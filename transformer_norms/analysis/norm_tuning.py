@@ -22,7 +22,6 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import make_folder, write_bytes, write_json
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.run import checkpoint
@@ -30,6 +29,7 @@ from transformer_norms.run.identity import run_hash
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import read_summary
+from transformer_norms.storage.files import make_folder, write_bytes, write_json
 from transformer_norms.training.divergence import Divergence
 from transformer_norms.training.tensors import stored_tensors
 from transformer_norms.training.trainer import Trainer

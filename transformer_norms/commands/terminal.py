@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from transformer_norms import processes
 from transformer_norms.errors import ConfigError, InputError, StorageError
-from transformer_norms.files import as_storage_error
 from transformer_norms.names import nearest, suggestion
+from transformer_norms.storage.files import as_storage_error
 from transformer_norms.streams import guard_streams, refusal_of
 from transformer_norms.text_tables import COLUMNS
 

@@ -41,7 +41,7 @@ from transformer_norms.names import (
     options,
     unknown,
 )
-from transformer_norms.reading import parse_yaml, read_bytes
+from transformer_norms.storage.reading import parse_yaml, read_bytes
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 

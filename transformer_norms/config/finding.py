@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
-from transformer_norms.reading import is_there
+from transformer_norms.storage.reading import is_there
 from transformer_norms.text_tables import printable
 
 RUNS = Path("runs")  # in the current folder

@@ -17,7 +17,7 @@ from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.progress import say
-from transformer_norms.reading import read_bytes, read_yaml
+from transformer_norms.storage.reading import read_bytes, read_yaml
 
 LONGEST = 1 << 18  # bytes
 # The errors of a reader that expects a run's config and meets other values.

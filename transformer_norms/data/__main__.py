@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_norms import processes
+from transformer_norms import signals
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import with_runs
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(prepare_ahead(overrides), allow_nan=False))
         return 0
 
-    return run_command(body, "stopped; the same command goes on", processes.AGAIN)
+    return run_command(body, "stopped; the same command goes on", signals.AGAIN)
 
 
 def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
@@ -61,5 +61,5 @@ def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    processes.watch_command()
+    signals.watch_command()
     sys.exit(main())

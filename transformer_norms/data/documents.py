@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from transformer_norms.errors import InputError
-from transformer_norms.files import sha256
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
+from transformer_norms.storage.files import sha256
 
 CORPORA = Registry("corpus")
 SLICE = 2**25  # bytes of text that one process encodes at once

@@ -31,9 +31,9 @@ from transformer_norms.data.documents import (
 )
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.files import as_storage_error
 from transformer_norms.kinds import Nothing, Positive, Text
 from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.storage.files import as_storage_error
 
 PATIENCE = 3.0  # seconds for a first answer
 METADATA_SECONDS = 60.0

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from transformer_norms import processes
+from transformer_norms import signals
 from transformer_norms.data.slices import Work
 from transformer_norms.data.split import Placed
 from transformer_norms.data.token_cache import (
@@ -36,7 +36,7 @@ from transformer_norms.data.token_cache import (
 )
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.manifest import DamagedError, build_folder, verify_folder
+from transformer_norms.storage.manifest import DamagedError, build_folder, verify_folder
 from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
@@ -227,8 +227,8 @@ class Workers:
             from pebble import ProcessPool
 
             spawn = multiprocessing.get_context("spawn")
-            processes.start_tracker()
-            with processes.withhold_signals():
+            signals.start_tracker()
+            with signals.withhold_signals():
                 self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
                 self.pool.active  # noqa: B018  starts processes, and the thread that starts others
         return self
@@ -266,7 +266,7 @@ def _result(future: Any) -> Any:
 
 def _prepare_worker() -> None:
     guard_streams()
-    processes.let_through(signal.SIGTERM)  # by which the pool ends it; the others are its parent's
+    signals.let_through(signal.SIGTERM)  # by which the pool ends it; the others are its parent's
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

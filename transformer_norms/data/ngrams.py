@@ -21,8 +21,8 @@ import numpy as np
 
 from transformer_norms.data.token_cache import SCHEMA, Tokens, entry_key, open_or_build
 from transformer_norms.errors import StorageError
-from transformer_norms.manifest import Draft, verify_folder
 from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.storage.manifest import Draft, verify_folder
 
 ORDERS = 5
 MOST_TOKENS = 5 * 10**6  # to be counted in seconds, in less than a gigabyte

@@ -35,9 +35,9 @@ from transformer_norms.data.token_cache import (
 )
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.files import preflight
-from transformer_norms.manifest import DamagedError, Draft
 from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.storage.files import preflight
+from transformer_norms.storage.manifest import DamagedError, Draft
 
 _VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
 

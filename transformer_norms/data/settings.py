@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from transformer_norms.kinds import Mark, OpenShare, Positive, Seed, Share, node
-from transformer_norms.reading import read_json
+from transformer_norms.storage.reading import read_json
 
 # The sizes of published vocabularies. A byte vocabulary has one more where documents are kept
 # apart, which only the data can tell.

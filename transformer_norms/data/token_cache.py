@@ -19,11 +19,23 @@ import numpy as np
 
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError, StorageError
-from transformer_norms.files import TEMPORARY, as_storage_error, make_folder, sha256, storage
-from transformer_norms.locks import take_lock, wait_for_lock
-from transformer_norms.manifest import MANIFEST, DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.progress import Say
-from transformer_norms.reading import read_json
+from transformer_norms.storage.files import (
+    TEMPORARY,
+    as_storage_error,
+    make_folder,
+    sha256,
+    storage,
+)
+from transformer_norms.storage.locks import take_lock, wait_for_lock
+from transformer_norms.storage.manifest import (
+    MANIFEST,
+    DamagedError,
+    Draft,
+    build_folder,
+    verify_folder,
+)
+from transformer_norms.storage.reading import read_json
 
 SCHEMA = 2
 PARTS = ("train", "val", "test")

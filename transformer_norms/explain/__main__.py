@@ -9,7 +9,7 @@ from typing import Any
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage
+from transformer_norms.storage.files import storage
 
 _EPILOG = """
 Examples:

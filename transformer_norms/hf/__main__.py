@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage
+from transformer_norms.storage.files import storage
 
 _EPILOG = """
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs:

@@ -27,12 +27,12 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.judge.decision import Decision, Word, decide
 from transformer_norms.kinds import Measured, Whole
-from transformer_norms.locks import wait_for_lock
-from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.sweep_record import Hash
+from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
+from transformer_norms.storage.locks import wait_for_lock
+from transformer_norms.storage.reading import is_there, read_typed
 
 ALPHA = 0.05  # the probability of any false `better` in the series
 FIRST = 20  # N, unless the first command says another

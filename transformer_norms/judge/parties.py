@@ -20,9 +20,9 @@ from typing import Any
 from transformer_norms.config.finding import find_run
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import sha256
 from transformer_norms.judge.child import Answer, Child
 from transformer_norms.judge.ledger import Party
+from transformer_norms.storage.files import sha256
 
 OWN = Path(__file__).parents[2]  # where the package of this process lies
 _NOT_TYPED = {

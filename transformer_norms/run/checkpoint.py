@@ -14,8 +14,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
-from transformer_norms.files import storage
-from transformer_norms.manifest import (
+from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
+from transformer_norms.storage.files import storage
+from transformer_norms.storage.manifest import (
     MANIFEST,
     DamagedError,
     build_folder,
@@ -26,8 +27,7 @@ from transformer_norms.manifest import (
     remove_folder,
     verify_folder,
 )
-from transformer_norms.reading import is_there, open_file, parse_json
-from transformer_norms.run.tensor_stream import Tensors, gather, stream, stream_size
+from transformer_norms.storage.reading import is_there, open_file, parse_json
 from transformer_norms.training.restoring import Stored, Wanted, check_tensors
 
 SCHEMA, _OLDEST = 2, 1

@@ -4,9 +4,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.files import write_bytes
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary
+from transformer_norms.storage.files import write_bytes
 
 TRAIN, VALIDATION, LINE = "#9db4c8", "#0b4f8a", "#666666"  # dark enough for print in grey
 NAME_HEIGHT = 0.045  # of the axes

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import Busy, ConfigError, hide_secrets
-from transformer_norms.locks import Lock, take_lock
 from transformer_norms.run.identity import differing_names
 from transformer_norms.run.summary import read_summary
+from transformer_norms.storage.locks import Lock, take_lock
 
 
 class Attempts:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import storage, write_bytes
 from transformer_norms.kinds import is_finite
 from transformer_norms.progress import say
-from transformer_norms.reading import is_there, parse_json, read_bytes
+from transformer_norms.storage.files import storage, write_bytes
+from transformer_norms.storage.reading import is_there, parse_json, read_bytes
 
 LONGEST = 1 << 29  # bytes
 _MOST = 1 << 24  # values of all rows: as Python objects they take a hundred bytes each

@@ -16,13 +16,13 @@ from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
-from transformer_norms.files import preflight
 from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary, read_summary
+from transformer_norms.storage.files import preflight
 from transformer_norms.training.schedule import SCHEDULES
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from transformer_norms.config.tree import chosen_value
 from transformer_norms.config.tree import flat as flatten
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import value_at
-from transformer_norms.reading import is_there, read_json, read_yaml
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
+from transformer_norms.storage.reading import is_there, read_json, read_yaml
 
 Row = dict[str, Any]
 _MOST_FOLDERS = 100_000

@@ -26,11 +26,9 @@ from transformer_norms.errors import (
     describe_error,
     hide_secrets,
 )
-from transformer_norms.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
-from transformer_norms.reading import is_there, read_bytes
 from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
@@ -40,6 +38,8 @@ from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, mend_summary, read_summary
+from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
+from transformer_norms.storage.reading import is_there, read_bytes
 from transformer_norms.training.causality import lookahead_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work

@@ -11,12 +11,12 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import write_bytes, write_json
 from transformer_norms.kinds import Measured, Whole
-from transformer_norms.manifest import MANIFEST, DamagedError, read_sealed, seal_manifest
 from transformer_norms.names import current_names
 from transformer_norms.progress import say
-from transformer_norms.reading import is_there, parse_typed, read_bytes
+from transformer_norms.storage.files import write_bytes, write_json
+from transformer_norms.storage.manifest import MANIFEST, DamagedError, read_sealed, seal_manifest
+from transformer_norms.storage.reading import is_there, parse_typed, read_bytes
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import make_folder, remove_leftovers, write_json
 from transformer_norms.names import AXES, current_names, former_names
-from transformer_norms.reading import is_there, read_json, read_typed
 from transformer_norms.run.folder import Attempts
+from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
+from transformer_norms.storage.reading import is_there, read_json, read_typed
 
 EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
-from transformer_norms.reading import open_file
 from transformer_norms.run.metrics import parse_row
 from transformer_norms.run.summary import ENDED
+from transformer_norms.storage.reading import open_file
 from transformer_norms.sweep.planning import Job, state_of
 
 OVER = (*ENDED, "failed")

@@ -16,8 +16,6 @@ from typing import Any
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
 from transformer_norms.config.compose import check_hydra_keys
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import make_folder
-from transformer_norms.locks import wait_for_lock
 from transformer_norms.report.findings import Findings
 from transformer_norms.run.sweep_record import (
     Asked,
@@ -31,6 +29,8 @@ from transformer_norms.run.sweep_record import (
     path_of,
     read_record,
 )
+from transformer_norms.storage.files import make_folder
+from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.sweep.board import Board
 from transformer_norms.sweep.ending import AGAIN, REFUSED, end_sweep
 from transformer_norms.sweep.launching import (

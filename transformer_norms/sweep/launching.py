@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms import processes
+from transformer_norms import signals
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ENDS, Busy, ConfigError, NoUsableCheckpoint, describe_error
-from transformer_norms.manifest import DamagedError
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import mend_summary, read_summary
+from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Preempted, Stopping
 
@@ -80,7 +80,7 @@ def run_job(overrides: Sequence[str]) -> Answer:
     if _stopped.is_set():
         return {"status": "preempted"}
     typed = [text.removeprefix("++") for text in overrides]
-    in_driver, stop = processes.work_of(signal.SIGTERM) is not None, Stopping()
+    in_driver, stop = signals.work_of(signal.SIGTERM) is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
             config = compose(typed)

@@ -21,10 +21,10 @@ from typing import Any
 from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.files import make_folder, remove_leftovers, write_json
-from transformer_norms.locks import wait_for_lock
-from transformer_norms.reading import is_there, read_typed
 from transformer_norms.run.folder import path_text
+from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
+from transformer_norms.storage.locks import wait_for_lock
+from transformer_norms.storage.reading import is_there, read_typed
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.ending import AGAIN
 from transformer_norms.sweep.launching import Answer

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from transformer_norms import processes
+from transformer_norms import signals
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.streams import guard_streams
@@ -143,7 +143,7 @@ class Pool:
         self.folder = None
 
     def _open(self) -> None:
-        processes.start_tracker()
+        signals.start_tracker()
         self.folder = tempfile.TemporaryDirectory(prefix="transformer_norms-")
         # A file, since a worker that is killed may hold the lock that an event has.
         self.stop = Path(self.folder.name, "stop")
@@ -164,7 +164,7 @@ class Pool:
             worker = None
         if worker is None:
             share = (number, self.workers, self.names, self.stop)
-            with processes.withhold_signals():
+            with signals.withhold_signals():
                 self.living[number] = worker = Worker(share)
         return worker
 
@@ -204,8 +204,8 @@ def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], sto
     guard_streams()
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
     os.setpgrp()
-    processes.watch_command(speaks=False)
-    processes.let_through()
+    signals.watch_command(speaks=False)
+    signals.let_through()
     # Its share of the machine, before it imports torch.
     _take_cores(number, workers)
     _take_gpu(number, gpus)
@@ -258,5 +258,5 @@ def _leave_when_told(parent: int) -> None:
 def _was_asked() -> bool:
     """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
     a second signal would mean "at once"."""
-    work = processes.work_of(signal.SIGTERM)
+    work = signals.work_of(signal.SIGTERM)
     return work is not None and work.asked

@@ -17,8 +17,8 @@ from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
-from transformer_norms.reading import read_yaml
 from transformer_norms.run.sweep_record import EFFECT, Values, baseline_of, names_of
+from transformer_norms.storage.reading import read_yaml
 from transformer_norms.sweep.grid import (
     MOST_RUNS,
     Grid,

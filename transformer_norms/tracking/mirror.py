@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from transformer_norms import processes
-from transformer_norms.reading import read_yaml
+from transformer_norms import processes, signals
+from transformer_norms.storage.reading import read_yaml
 
 _EXIT_SECONDS = 5.0
 _LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
@@ -116,7 +116,7 @@ def _start(mode: str) -> subprocess.Popen[bytes]:
     environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
-    with processes.withhold_signals():
+    with signals.withhold_signals():
         process = subprocess.Popen(
             [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
             stdin=subprocess.PIPE,
@@ -139,7 +139,7 @@ def follow_stdin(mode: str) -> None:
         os.nice(10)
     parent, ended = os.getppid(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    processes.let_through(signal.SIGTERM)  # the others are its parent's, and end it with the pipe
+    signals.let_through(signal.SIGTERM)  # the others are its parent's, and end it with the pipe
     kept = take_agent(os.environ)
     views: dict[bytes, View] = {}
     unread = b""

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import wandb
 
 from transformer_norms.errors import ConfigError, describe_error, hide_secrets
-from transformer_norms.files import as_storage_error, remove_leftovers, write_json
-from transformer_norms.locks import Lock, take_lock
-from transformer_norms.reading import read_bytes, read_json
 from transformer_norms.run.metrics import LONGEST
+from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
+from transformer_norms.storage.locks import Lock, take_lock
+from transformer_norms.storage.reading import read_bytes, read_json
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20

@@ -1,4 +1,4 @@
-"""What a trainer can be restored from: the schema of its state, and of its tensors.
+"""The schema of the state and of the tensors from which a trainer can be restored.
 
 A checkpoint whose files verify holds what somebody sealed. So names, shapes, types and ranges are
 compared with what this model and its optimizers want before any number is restored. What does not
@@ -102,7 +102,7 @@ def _short(name: object) -> str:
 
 
 class Stored(NamedTuple):
-    """What a file says of a tensor: its type, as safetensors names it, and its shape."""
+    """The type of a stored tensor, as safetensors names it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -199,7 +199,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 class Wanted(NamedTuple):
-    """What a run can go on from: at most `steps` steps, the tensors of its model, and what its
+    """The most steps that a checkpoint of this run can have, the tensors of its model, and what its
     optimizers keep of each parameter."""
 
     steps: int

@@ -6,10 +6,10 @@ import threading
 from types import FrameType
 from typing import Any
 
-from transformer_norms import processes
+from transformer_norms import signals
 from transformer_norms.progress import Say, say
 
-PREEMPTED = processes.AGAIN
+PREEMPTED = signals.AGAIN
 
 
 class Preempted(BaseException):
@@ -34,15 +34,15 @@ class Stopping:
         self.asked = False
         self.patient = self.saves = False
         self._raised = False
-        self._watch: processes.Watch | None = None
+        self._watch: signals.Watch | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is threading.main_thread():
-            handled = processes.handled_signals()
-            if any(getattr(processes.work_of(number), "asked", False) for number in handled):
+            handled = signals.handled_signals()
+            if any(getattr(signals.work_of(number), "asked", False) for number in handled):
                 raise Preempted
-            self._watch = processes.watch_work()
+            self._watch = signals.watch_work()
             self._before = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
@@ -53,7 +53,7 @@ class Stopping:
             if isinstance(outer, Stopping):  # of the sweep round this run: it was asked as well
                 outer.asked = outer.asked or self.asked
         if self._watch:
-            processes.forget_watch(self._watch)
+            signals.forget_watch(self._watch)
 
     def line(self, name: str) -> str:
         """Returns the line that says that the signal of this name has come."""
@@ -75,7 +75,7 @@ class Stopping:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        processes.note_work(self)
+        signals.note_work(self)
         if not (self.patient or self._raised or _must_not_fail(frame)):
             self._raised = True  # once: a second one would break what the first one unwinds
             raise Preempted(signal.Signals(number).name)

@@ -30,11 +30,11 @@ from transformer_norms.data.tokenizer import (
     refusal,
 )
 from transformer_norms.errors import InputError
-from transformer_norms.files import sha256
 from transformer_norms.kinds import Text
 from transformer_norms.names import unknown
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.reading import parse_json, read_text
+from transformer_norms.storage.files import sha256
+from transformer_norms.storage.reading import parse_json, read_text
 
 # The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
 # byte: no text spells it.

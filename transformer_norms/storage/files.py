@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import StorageError
-from transformer_norms.locks import take_lock
-from transformer_norms.reading import open_file
+from transformer_norms.storage.locks import take_lock
+from transformer_norms.storage.reading import open_file
 
 TEMPORARY = ".tmp-"
 _NO_SPACE = "no space left"

@@ -246,7 +246,7 @@ def _check_events(text: str, values_only: bool) -> None:
         if tag := getattr(event, "tag", None):
             raise ConfigError(f"a config holds no tags, and there is {tag!r}")
         if isinstance(event, yaml.AliasEvent):
-            # Of a collection that is still open, it would be its own part.
+            # An alias of a collection that is still open would make it a part of itself.
             size += sizes.get(anchor or "", _MOST_NODES)
         elif isinstance(event, yaml.ScalarEvent):
             _check_scalar(event, values_only)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.files import (
+from transformer_norms.storage.files import (
     draft_of,
     fsync_folder,
     hold_draft,
@@ -25,7 +25,7 @@ from transformer_norms.files import (
     storage,
     write_bytes,
 )
-from transformer_norms.reading import is_there, parse_json, read_bytes
+from transformer_norms.storage.reading import is_there, parse_json, read_bytes
 
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 24

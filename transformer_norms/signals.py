@@ -1,0 +1,225 @@
+"""The signals that ask a command to stop, answered from its first line on.
+
+Python calls a signal's handler in the main thread, between two of its own operations: late, where
+that thread imports a library, fits a tokenizer, compiles or waits for another rank, and in the
+middle of an import, where an exception would leave half a module and a traceback. So a thread
+answers. It prints a line at once. It ends a process that has nothing to save, which leaves no more
+behind than kill -9 does. Nothing here imports what Python has not loaded or loads at once.
+"""
+
+import _thread
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+from select import select
+
+from transformer_norms.processes import launched, rank
+
+TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
+
+    class Work(Protocol):
+        """The work that a signal stops: it is the `__self__` of the signal's handler."""
+
+        asked: bool  # to stop
+        saves: bool  # whether its process may not end before it has saved
+
+        def line(self, name: str) -> str: ...  # says that the signal of this name has come
+        def say(self, line: str) -> None: ...
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+AGAIN = 75  # the exit code that says: run the same command again
+# `timeout` and others send a signal to a process and to its group: one wish that comes twice. As
+# torchrun does later, which passes on what its ranks have received.
+ONE_WISH, ONE_WISH_OF_TORCHRUN = 0.1, 10.0  # seconds
+GRACE = 6.0  # seconds for work that has nothing to save to come to its end
+_LOOK_EVERY = 0.1
+_NEVER = float("inf")
+
+
+class Watch:
+    """Answers the signals of this process in a thread, until `close`.
+
+    The first signal prints a line. A second one ends the process at once: what is on disk verifies
+    at any time. `ends` says whether the first one does too, where no work handles it, or where the
+    work has nothing to save and does not come to its end: so it is in a command, and not in the
+    process of a notebook. `speaks` is False where another process speaks.
+    """
+
+    def __init__(self, ends: bool, speaks: bool = True) -> None:
+        self.ends, self.speaks = ends, speaks and rank() == 0
+        self.work: Work | None = None  # which handled a signal
+        self.number = 0  # of the first signal
+        self.first, self.idle = _NEVER, _NEVER  # when it came, and since when nothing is to save
+        self._said = _thread.allocate_lock()
+        self._said.acquire()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        _thread.start_new_thread(self._answer, ())  # importing threading would take a while
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.work or self.number)
+
+    def close(self) -> None:
+        """Ends the thread, once it has said what it has to say."""
+        self.wait()
+        signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
+        os.close(self._writer)
+
+    def wait(self) -> None:
+        """Waits until the line about a signal is printed, but not for a reader that is stuck."""
+        if self.asked and self._said.acquire(timeout=1.0):
+            self._said.release()
+
+    def _answer(self) -> None:
+        while True:
+            pause = None if self.first == _NEVER else _LOOK_EVERY
+            if select([self._reader], [], [], pause)[0]:
+                numbers = os.read(self._reader, 4096)
+                if not numbers:  # closed
+                    return os.close(self._reader)
+                for number in numbers:
+                    if number in SIGNALS:
+                        self._hear(number)
+            if self.ends and self.number:
+                self._end_idle(work_of(self.number))
+
+    def _hear(self, number: int) -> None:
+        now = time.monotonic()
+        if self.number:
+            if now - self.first > (ONE_WISH_OF_TORCHRUN if launched() else ONE_WISH):
+                self._leave("stopped at once; the same command goes on from the last checkpoint")
+            return
+        self.first, self.number, work = now, number, self.work or work_of(number)
+        name = signal.Signals(number).name
+        if work is not None:
+            work.asked = True
+            _thread.start_new_thread(self._say, (work.say, work.line(name)))
+        elif self.ends:
+            self._leave(f"{name}: stopped; the same command goes on")
+
+    def _say(self, say: "Callable[[str], None]", line: str) -> None:
+        """In a thread of its own: the terminal may be gone, and a reader may be stuck."""
+        with suppress(OSError, ValueError):
+            say(line)
+        self._said.release()
+
+    def _end_idle(self, work: "Work | None") -> None:
+        """Ends the process where nothing has been there to save for a while."""
+        now = time.monotonic()
+        self.idle = _NEVER if work is not None and work.saves else min(self.idle, now)
+        if now - self.idle > GRACE:
+            self._leave("stopped; the same command goes on")
+
+    def _leave(self, line: str) -> None:
+        if self.speaks:
+            with suppress(OSError, ValueError):
+                if select([], [2], [], 1.0)[1]:  # a pipe that is full would take no end
+                    os.write(2, f"{line}\n".encode())
+        os._exit(AGAIN)
+
+
+_watch: Watch | None = None
+
+
+def watch_command(speaks: bool = True) -> None:
+    """Answers signals from now to the end of this process, which runs a command."""
+    global _watch
+    _watch = Watch(ends=True, speaks=speaks)
+    for number in handled_signals():
+        signal.signal(number, _leave_to_watch)
+
+
+def watch_work() -> Watch | None:
+    """Answers signals until the watch that is returned is closed; returns None where the process
+    does so already."""
+    global _watch
+    if _watch is not None:
+        return None
+    _watch = Watch(ends=False)
+    return _watch
+
+
+def forget_watch(watch: Watch) -> None:
+    global _watch
+    watch.close()
+    _watch = None
+
+
+def note_work(work: "Work") -> None:
+    """Notes that a signal has been handled by this work, which may be gone by the time that the
+    thread hears of it."""
+    if _watch is not None:
+        _watch.work = _watch.work or work
+
+
+def leave_if_asked() -> None:
+    """Ends the process of a command that a signal has stopped. Python's own end would run what
+    half-imported libraries have registered, and wait for threads that are at work."""
+    if _watch is not None and _watch.asked:
+        _watch.wait()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(AGAIN)
+
+
+def handled_signals() -> list[signal.Signals]:
+    """Returns the signals that stop this process. One that was ignored when the process began stays
+    ignored: SIGHUP under nohup, SIGINT in the background of a script."""
+    return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+
+
+def work_of(number: int) -> "Work | None":
+    """Returns the work that handles this signal."""
+    work: Work | None = getattr(signal.getsignal(number), "__self__", None)
+    return work
+
+
+def _leave_to_watch(*_: object) -> None:
+    """Does nothing. A signal has to have a handler for the thread to hear of it."""
+
+
+@contextmanager
+def withhold_signals() -> "Iterator[None]":
+    """Processes that are started during this `with` are born with the signals blocked: Ctrl-C and
+    Slurm reach all processes, and these are to outlive the work of their parent. They let through
+    (`let_through`) what they can answer, once they can."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_tracker() -> None:
+    """Starts the process that tracks what Python's workers share, which outlives them."""
+    from multiprocessing import resource_tracker
+
+    with withhold_signals():
+        resource_tracker.ensure_running()
+
+
+def let_through(*numbers: signal.Signals) -> None:
+    """Unblocks these signals, or all, in a process that was started under `withhold_signals`."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers or SIGNALS)
+
+
+def _forget_in_child() -> None:
+    """A forked process has no thread that answers, and its signals are none of its parent's."""
+    global _watch
+    if _watch is not None:
+        signal.set_wakeup_fd(-1)
+        for number in handled_signals():
+            signal.signal(number, signal.SIG_DFL)
+        _watch = None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
