@@ -52,9 +52,10 @@ ENDS = (Exception, SystemExit, KeyboardInterrupt)
 
 
 def describe_error(error: BaseException) -> str:
-    """The error's kind and message in one line."""
-    line = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    return hide_secrets(line)
+    """Returns the error in one line: its message where a command would print that alone, else its
+    kind and its message."""
+    kind = "" if hasattr(error, "exit_code") else f"{type(error).__name__}: "
+    return hide_secrets(" ".join(f"{kind}{error}".split()).removesuffix(":"))
 
 
 def hide_secrets(text: str) -> str:

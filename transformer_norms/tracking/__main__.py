@@ -20,7 +20,7 @@ _EPILOG = """
 FOLDER is a run or a study, by its path or by a part of its name below ./runs:
   transformer-norms tracking sync main
 
-Exit codes: 0 done, 1 something was not mirrored, 2 wrong input.
+Exit codes: 0 done, 1 something was not mirrored, 2 wrong input or a damaged run, 4 storage.
 """
 
 

@@ -103,9 +103,9 @@ class View(ABC):
                 if done:
                     self._complete(fingerprint)
         except Exception as error:  # the views of other folders go on
-            refusal = as_storage_error(error, self.home)
-            self.problem, done = self._note(refusal or error), True
-            self.code = refusal.exit_code if refusal else 1
+            known = as_storage_error(error, self.home) or error
+            self.problem, done = self._note(known), True
+            self.code = getattr(known, "exit_code", 1)
         if done:
             self._release()
         return done
