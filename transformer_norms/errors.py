@@ -47,10 +47,6 @@ class LostRank(RuntimeError):
     exit_code = 1
 
 
-# A run ends from inside by an error, or by what a plugin raised to end the process.
-ENDS = (Exception, SystemExit, KeyboardInterrupt)
-
-
 def describe_error(error: BaseException) -> str:
     """Returns the error in one line: its message where a command would print that alone, else its
     kind and its message."""

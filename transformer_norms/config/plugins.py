@@ -34,8 +34,10 @@ def load(folder: Path) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             del sys.modules[name]
+            if isinstance(error, KeyboardInterrupt):
+                raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ConfigError(f"plugins={folder}: {file.name}: {reason}") from error
 

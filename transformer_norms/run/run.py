@@ -19,7 +19,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import (
-    ENDS,
     ConfigError,
     LostRank,
     StorageError,
@@ -205,7 +204,7 @@ class Run:
                 return self._train(tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
-        except ENDS as error:
+        except BaseException as error:  # a plugin may end its process, or raise what it likes
             if self.ranks.writes:
                 # Of a rank that is gone, the run itself may be as good as before.
                 status: Status = "preempted" if isinstance(error, LostRank) else "failed"

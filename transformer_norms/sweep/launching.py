@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import ENDS, Busy, ConfigError, NoUsableCheckpoint, describe_error
+from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import mend_summary, read_summary
@@ -65,13 +65,13 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
 def _unpack(returned: Any) -> Answer:
     try:
         return dict(returned.return_value)
-    except ENDS as error:  # Hydra keeps what a job raised until its value is read
+    except BaseException as error:  # Hydra keeps what a job raised until its value is read
         return {"status": "failed", "error": describe_error(error)}
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
     """Trains one run and returns its answer. It raises nothing, so the sweep goes on: not even the
-    SystemExit or the KeyboardInterrupt of a plugin. Those of a signal never get here.
+    SystemExit of a plugin, or a BaseException that the plugin has defined.
 
     The run's own lines are dropped: the sweep shows its state beside that of the other runs.
     """
@@ -88,7 +88,7 @@ def run_job(overrides: Sequence[str]) -> Answer:
             keep_weights_only(Path(summary["folder"]))
     except Busy:
         return {"status": "busy"}
-    except (Preempted, *ENDS) as error:
+    except BaseException as error:
         if stop.asked or isinstance(error, Preempted):
             return {"status": "preempted"}
         trace = traceback.format_exc()
