@@ -14,7 +14,7 @@ from numpy.random import Generator
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.judge.decision import Word, decide
 from transformer_norms.judge.ledger import FIRST, level_of
-from transformer_norms.run.sweep_record import EFFECT
+from transformer_norms.run.failure import EFFECT
 
 Noise = Callable[[Generator, int], np.ndarray]  # values of mean 0 and variance 1
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from transformer_norms.analysis.command import svg_bytes
 from transformer_norms.analysis.coordinate_check import Variant, measure, read_variants
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.report.figures import FONT, line_style, pyplot, style_axes
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.tuning_audit import audits
-from transformer_norms.run.sweep_record import Values
 
 STUDY = "width_"
 APART = 4  # the factor of width over which a best rate should hold

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import yaml
 
+from transformer_norms.comparison.sweep_record import PlannedRun, SweepRecord, Tuned
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.kinds import plain
 from transformer_norms.report import writing
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.identity import run_hash
-from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned
 
 BASE = ("model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu")
 DATA = {"type": "stories", "documents": 12000, "grammar_seed": 0}

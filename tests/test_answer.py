@@ -2,13 +2,13 @@
 
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
+from transformer_norms.comparison.sweep_record import Tuned
 from transformer_norms.report.answer import answer
 from transformer_norms.report.fairness import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.table import unusual_runs
-from transformer_norms.run.sweep_record import Tuned
 
 
 def test_a_better_variant_is_the_lead(tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from transformer_norms import compose, train
+from transformer_norms.comparison.sweep_record import SweepRecord
 from transformer_norms.judge import ledger
 from transformer_norms.report.writing import write_files
-from transformer_norms.run.sweep_record import SweepRecord
 from transformer_norms.storage.files import (
     draft_of,
     hold_draft,

@@ -27,6 +27,7 @@ from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.sweep_record import merge_records, names_of, read_record
 from transformer_norms.comparison.verdict import Rules, Side, compare
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
@@ -35,7 +36,6 @@ from transformer_norms.report.fairness import contrast_differences, pairs_within
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import CONTRAST_NOTE, contrast_table
-from transformer_norms.run.sweep_record import merge_records, names_of, read_record
 
 
 def named(*variants):

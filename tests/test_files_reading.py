@@ -241,7 +241,7 @@ OTHERS = {
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
     "run/machine processes streams",
     "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "
-    "judge/parties model/placement norms/stated run/sweep_record",
+    "judge/parties model/placement norms/stated comparison/sweep_record",
     "a file to write": "storage/files storage/locks run/metrics tracking/view",
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "

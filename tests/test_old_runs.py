@@ -15,6 +15,7 @@ import yaml
 
 from transformer_norms import compose, load, runs, train
 from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.sweep_record import merge_records, read_record
 from transformer_norms.config import old
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.overrides import as_typed
@@ -25,7 +26,6 @@ from transformer_norms.names import RENAMED, option_files, options
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.checkpoint import newest, save
 from transformer_norms.run.identity import run_hash
-from transformer_norms.run.sweep_record import merge_records, read_record
 from transformer_norms.sample import main as sample
 
 FIXTURES = Path(__file__).parent / "fixtures"

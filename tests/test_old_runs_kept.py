@@ -15,11 +15,11 @@ from run_folders import skip_pictures
 
 from transformer_norms import load, runs
 from transformer_norms.__main__ import main
+from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.data import load_tokenizer
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.run.checkpoint import newest, verify
 from transformer_norms.run.summary import read_summary
-from transformer_norms.run.sweep_record import read_record
 from transformer_norms.storage.manifest import DamagedError, seal_manifest
 
 STUDY = Path("runs/kept")

@@ -15,7 +15,7 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import publications
-from transformer_norms.run.sweep_record import EFFECT
+from transformer_norms.run.failure import EFFECT
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
 T_OF_THREE = 4.302653  # Student's t, 97.5 % at two degrees of freedom

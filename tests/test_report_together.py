@@ -20,10 +20,10 @@ from run_folders import (
     tree,
 )
 
+from transformer_norms.comparison.sweep_record import Asked, Look, Seen
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.run.sweep_record import Asked, Look, Seen
 
 POST = {0: 2.43, 1: 2.449, 2: 2.4415}
 

@@ -15,12 +15,12 @@ from test_files_reading import (
 
 from transformer_norms import ConfigError, compose, load, runs
 from transformer_norms.commands.runs import main as list_runs
+from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.errors import InputError
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.reader import SavedRun, run_folders
-from transformer_norms.run.sweep_record import read_record
 
 CONTENTS = {
     "deep": b"[" * 100_000 + b"]" * 100_000 + b"\n",

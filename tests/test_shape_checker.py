@@ -7,8 +7,8 @@ from jaxtyping import Float
 from shape_checker import check, decorate
 from torch import Tensor
 
+from transformer_norms.comparison.sweep_record import label
 from transformer_norms.norms import NORMS
-from transformer_norms.run.sweep_record import label
 
 
 def add(x: Float[Tensor, "batch width"], y: Float[Tensor, "width"]) -> Float[Tensor, "batch width"]:  # noqa: F821

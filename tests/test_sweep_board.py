@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from transformer_norms.run.sweep_record import PlannedRun
+from transformer_norms.comparison.sweep_record import PlannedRun
 from transformer_norms.sweep import board
 from transformer_norms.sweep.planning import Job
 

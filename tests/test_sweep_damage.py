@@ -9,8 +9,8 @@ import pytest
 from test_sweep_drive import here, sweep, trained  # noqa: F401
 
 from transformer_norms.commands.runs import main as list_runs
+from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.report.__main__ import main as report
-from transformer_norms.run.sweep_record import read_record
 
 GRID = ("norm=layernorm,rmsnorm", "seed=0,1,2,3")
 

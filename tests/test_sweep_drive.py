@@ -20,12 +20,12 @@ from run_folders import skip_pictures
 
 from transformer_norms import cli as command
 from transformer_norms import compose, train
+from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.names import folder_of_configs
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.run.sweep_record import read_record
 from transformer_norms.storage import locks
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive, launching

@@ -12,11 +12,11 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from run_folders import skip_pictures
 
+from transformer_norms.comparison.sweep_record import Look, Seen, count_looks, read_record
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.run import run as running
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.run.sweep_record import Look, Seen, count_looks, read_record
 from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_norms.comparison.sweep_record import baseline_of, label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files, options
-from transformer_norms.run.sweep_record import baseline_of, label
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs

@@ -12,9 +12,9 @@ import pytest
 from test_sweep_drive import TEXT, sweep, write_sweep
 
 from transformer_norms import compose
+from transformer_norms.comparison.sweep_record import PlannedRun, SweepRecord, Tuned, read_record
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, Tuned, read_record
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Job

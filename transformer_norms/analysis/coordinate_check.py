@@ -31,6 +31,7 @@ from transformer_norms.analysis.init_measures import (
     with_defaults,
 )
 from transformer_norms.commands.terminal import Parser
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.config.building import build_model
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
@@ -38,7 +39,6 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.report.figures import FONT, line_style, pyplot, style_axes
 from transformer_norms.report.writing import write_files
-from transformer_norms.run.sweep_record import Values
 from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS

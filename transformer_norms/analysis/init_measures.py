@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.comparison.statistics import half_interval
+from transformer_norms.comparison.sweep_record import Values, label
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
@@ -19,7 +20,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import read_request
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 

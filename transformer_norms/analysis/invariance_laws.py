@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformer_norms.comparison.sweep_record import Values, label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.plugins import check as check_plugins
@@ -19,7 +20,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.names import distinct_norms, unknown
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.run.sweep_record import Values, label
 from transformer_norms.sweep.question import read_request
 
 SEED = 0

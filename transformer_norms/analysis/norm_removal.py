@@ -41,6 +41,7 @@ from transformer_norms.analysis.norm_tuning import (
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
+from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
@@ -48,7 +49,6 @@ from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, sty
 from transformer_norms.report.gathering.grouping import group_by_variant
 from transformer_norms.report.writing import write_files
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 EPILOG = f"""

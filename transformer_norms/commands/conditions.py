@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.config.tree import flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import Summary
-from transformer_norms.run.sweep_record import value_text
 
 _CONDITION = re.compile(r"([\w.]+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
 _RANGE = re.compile(r"([-+.\deE]*?)\.\.([-+.\deE]*)")

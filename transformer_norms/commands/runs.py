@@ -18,11 +18,11 @@ from transformer_norms.commands.conditions import (
 )
 from transformer_norms.commands.differing import chosen_value_of, differing_keys
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say, track
 from transformer_norms.run.reader import SavedRun, newest_attempts, run_folders
-from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import COLUMNS, csv_table, printable
 
 _ABOUT = """

@@ -11,12 +11,12 @@ from transformer_norms.commands.conditions import read_condition, select
 from transformer_norms.commands.differing import chosen_value_of, differing_keys
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.config.finding import find_run, runs_below
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import say
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
 from transformer_norms.run.reader import SavedRun, newest_attempts
-from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
 
 _ABOUT = """

@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Sequence
 
+from transformer_norms.comparison.sweep_record import Values, value_text
 from transformer_norms.config.compose import default_choices
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import Values, value_text
 
 Groups = Sequence[tuple[Values, Sequence[SavedRun]]]  # the values of a variant, and its runs
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion, unknown
-from transformer_norms.run.sweep_record import Values, words_of
 from transformer_norms.text_tables import printable
 
 LONGEST = 400  # characters

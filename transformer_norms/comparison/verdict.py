@@ -35,7 +35,7 @@ from transformer_norms.comparison.statistics import (
     sign_flip,
     upper_p,
 )
-from transformer_norms.run.sweep_record import EFFECT
+from transformer_norms.run.failure import EFFECT
 
 Verdict = Literal[
     "better", "worse", "failed", "equivalent", "identical", "not distinguishable",

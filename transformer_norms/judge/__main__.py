@@ -28,7 +28,7 @@ from transformer_norms.judge.ledger import (
 from transformer_norms.judge.pairs import train_pair
 from transformer_norms.judge.parties import read_parties
 from transformer_norms.progress import clock, say
-from transformer_norms.run.sweep_record import EFFECT
+from transformer_norms.run.failure import EFFECT
 from transformer_norms.training.stopping import PREEMPTED, Preempted, Stopping
 
 CODES = {"better": 0, "not better": 6, "undecided": 7}

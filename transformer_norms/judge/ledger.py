@@ -26,10 +26,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from transformer_norms.comparison.sweep_record import Hash
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.decision import Decision, Word, decide
 from transformer_norms.kinds import Measured, Whole
-from transformer_norms.run.sweep_record import Hash
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.reading import is_there, read_typed

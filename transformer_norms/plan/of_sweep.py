@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.of_run import Hardware, RunPlan, plan_run
 from transformer_norms.progress import Live, track
-from transformer_norms.run.sweep_record import label
 from transformer_norms.sweep.question import Question, Request, read_request
 
 

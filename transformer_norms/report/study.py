@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.sweep_record import Tuned, Values
 from transformer_norms.errors import ConfigError
+from transformer_norms.run.failure import EFFECT
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import EFFECT, Tuned, Values
 
 RATE = "optimizer.lr"
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.report.regime import TUNED_ON, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 from transformer_norms.report.table import number
-from transformer_norms.run.sweep_record import value_text
 from transformer_norms.text_tables import Table
 
 _NAMED = 6  # failed points in one line

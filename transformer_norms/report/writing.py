@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, say, track
@@ -28,7 +29,6 @@ from transformer_norms.report.study import RowsOf, Study, StudyRun, read_rows
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.failure import best_ngram
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import value_text
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
 from transformer_norms.text_tables import (
     csv_table,

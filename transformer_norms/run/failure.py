@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.run.summary import Summary
-from transformer_norms.run.sweep_record import EFFECT
+
+EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
 
 Horizon = tuple[str, int | None]  # the fingerprint of the data, and the tokens of training
 

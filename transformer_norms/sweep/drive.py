@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
-from transformer_norms.config.compose import check_hydra_keys
-from transformer_norms.errors import ConfigError
-from transformer_norms.report.findings import Findings
-from transformer_norms.run.sweep_record import (
+from transformer_norms.comparison.sweep_record import (
     Asked,
     Look,
     SweepRecord,
@@ -29,6 +26,9 @@ from transformer_norms.run.sweep_record import (
     path_of,
     read_record,
 )
+from transformer_norms.config.compose import check_hydra_keys
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.findings import Findings
 from transformer_norms.storage.files import make_folder
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.sweep.board import Board

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 from transformer_norms.names import current_names
-from transformer_norms.run.sweep_record import Values
 
 MOST_RUNS = 10_000
 Grid = Annotated[

@@ -13,11 +13,11 @@ from transformer_norms.comparison.power import (
     smallest_difference,
 )
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sweep_record import Look, Seen, Values, count_looks, read_record
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.gathering.noise_study import noise_beside
 from transformer_norms.report.study import Study
-from transformer_norms.run.sweep_record import Look, Seen, Values, count_looks, read_record
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order
 

@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from transformer_norms.comparison.sweep_record import (
+    PlannedRun,
+    Values,
+    label,
+    path_of,
+    read_record,
+)
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.run.sweep_record import PlannedRun, Values, label, path_of, read_record
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS
 from transformer_norms.sweep.question import Request

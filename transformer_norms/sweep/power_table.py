@@ -19,6 +19,7 @@ from transformer_norms.comparison.power import (
 )
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.comparison.sweep_record import path_of
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import clock
@@ -26,7 +27,6 @@ from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering.noise_study import noise_in
 from transformer_norms.run.identity import settings_without_seeds
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import path_of
 from transformer_norms.sweep.looks import read_findings
 from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.question import Question, read_request

@@ -11,13 +11,14 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.sweep_record import Values, baseline_of, names_of
 from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
-from transformer_norms.run.sweep_record import EFFECT, Values, baseline_of, names_of
+from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import read_yaml
 from transformer_norms.sweep.grid import (
     MOST_RUNS,

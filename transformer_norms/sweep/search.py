@@ -10,8 +10,8 @@ from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
-from transformer_norms.run.sweep_record import Values
 from transformer_norms.sweep.grid import Tuning, has_steps, product
 
 Allowed = Callable[[Values], bool]  # whether the config of a point can be composed

@@ -5,9 +5,9 @@ points. search.py says which points, and this file reads from the run folders ho
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from transformer_norms.comparison.sweep_record import Tuned, Values
 from transformer_norms.run.failure import Horizon, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.run.sweep_record import Tuned, Values
 from transformer_norms.sweep.grid import Tuning, distinct, product
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.search import Attempt, Tried, coordinate_search, refinement, widen

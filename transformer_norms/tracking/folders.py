@@ -13,6 +13,7 @@ from typing import Any
 
 import wandb
 
+from transformer_norms.comparison.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import Attempts
@@ -20,7 +21,6 @@ from transformer_norms.run.identity import digest
 from transformer_norms.run.metrics import parse_row, read_metrics
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.run.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.storage.manifest import MANIFEST, seal_without
 from transformer_norms.storage.reading import is_there, open_file, read_json, read_text
 from transformer_norms.tracking.view import View

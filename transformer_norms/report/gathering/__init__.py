@@ -13,14 +13,7 @@ from typing import Any
 
 from transformer_norms.comparison.baseline import choose_baseline
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Tell, tell_nobody
-from transformer_norms.report.fairness import check_comparable, check_pair
-from transformer_norms.report.gathering.parts import Part, parts_of, put_together
-from transformer_norms.report.gathering.sources import Sources, home_of
-from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.run.sweep_record import (
-    EFFECT,
+from transformer_norms.comparison.sweep_record import (
     SweepRecord,
     Values,
     baseline_of,
@@ -28,6 +21,13 @@ from transformer_norms.run.sweep_record import (
     label,
     names_of,
 )
+from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Tell, tell_nobody
+from transformer_norms.report.fairness import check_comparable, check_pair
+from transformer_norms.report.gathering.parts import Part, parts_of, put_together
+from transformer_norms.report.gathering.sources import Sources, home_of
+from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.run.failure import EFFECT
 
 
 def read_study(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import Values
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
 _CHOICES += ["embed", "final_norm", "qk_norm"]

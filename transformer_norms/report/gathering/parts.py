@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from transformer_norms.comparison.sweep_record import Look, PlannedRun, SweepRecord, Tuned, Values
 from transformer_norms.report.gathering.grouping import group_by_variant
 from transformer_norms.report.gathering.sources import Sources
 from transformer_norms.report.study import Stage, StudyRun
 from transformer_norms.run.folder import Attempts
 from transformer_norms.run.reader import newest_attempts
-from transformer_norms.run.sweep_record import Look, PlannedRun, SweepRecord, Tuned, Values
 
 
 @dataclass(frozen=True)

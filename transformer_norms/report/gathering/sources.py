@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transformer_norms.comparison.sweep_record import SweepRecord, read_record
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.report.gathering.grouping import values_on
 from transformer_norms.report.study import StudyRun, below_here
 from transformer_norms.run.identity import digest
 from transformer_norms.run.reader import SavedRun, newest_attempts
-from transformer_norms.run.sweep_record import SweepRecord, read_record
 from transformer_norms.storage.reading import is_there
 
 _LISTED = 8  # damaged runs

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.sweep_record import label
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.rates import rate_lines
@@ -24,7 +25,6 @@ from transformer_norms.report.study import (
     loss_range,
     mean_curve,
 )
-from transformer_norms.run.sweep_record import label
 from transformer_norms.text_tables import escape_label, file_name
 from transformer_norms.training.measures import MEASURES, Measure, place_of
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.page.charts import label_on
 from transformer_norms.report.study import Variant
-from transformer_norms.run.sweep_record import value_text
 
 WIDTH, HEIGHT = 180, 26
 _EDGE = 9  # room at either end, for arrows and half a dot

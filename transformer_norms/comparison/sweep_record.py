@@ -16,8 +16,6 @@ from transformer_norms.run.folder import Attempts
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.reading import is_there, read_json, read_typed
 
-EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
-
 MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
 
 Item = TypeVar("Item")

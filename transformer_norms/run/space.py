@@ -1,0 +1,66 @@
+"""The space of a run on its disk."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_norms.config.tree import Config
+
+if TYPE_CHECKING:
+    from torch.nn import Parameter
+
+_MARGIN = 1.1
+_FILE = 4096  # bytes by which a file system rounds up
+_PER_TENSOR = 3 * 256  # bytes in the headers of a checkpoint's files: a weight and two moments
+_ROW, _PROBED, _PROBED_BLOCK = 400, 2000, 2000  # bytes of a line of metrics.jsonl, and of a probe's
+_WORD = 64  # bytes of an entry of a saved vocabulary
+_REST = 1 << 20  # config.yaml, summary.json, curve.svg, each with its draft
+_MIRROR = 8 << 20  # W&B's own files
+
+
+def needed_space(config: Config, vocab_size: int) -> int:
+    """Returns how many bytes the folder of a run holds at most: `keep` checkpoints and the one that
+    is being written, the metrics and their copy at a resume, and small files."""
+    keys = config.trainer
+    checkpoint = _checkpoint_size(config, vocab_size)
+    probes = 1 + (keys.steps // keys.probe_every if keys.probe_every else 0)
+    rows = 2 + keys.steps // keys.log_every
+    rows += keys.steps // keys.eval_every if keys.eval_every else 0
+    metrics = rows * _ROW + probes * (_PROBED + _PROBED_BLOCK * config.model.depth)
+    space = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
+    if config.tracking.type != "none":
+        space += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
+    return space
+
+
+def _checkpoint_size(config: Config, vocab_size: int) -> int:
+    shapes = [parameter.shape for parameter in _parameters(config, vocab_size)]
+    number = 8 if config.trainer.precision == "fp64" else 4
+    weights = 3 * number * sum(shape.numel() for shape in shapes)
+    return int(_MARGIN * weights) + _PER_TENSOR * len(shapes) + 6 * _FILE
+
+
+def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":
+    import torch  # which preparing tokens alone does not need
+
+    from transformer_norms.config.building import undrawn
+
+    try:
+        with torch.device("meta"):
+            return list(undrawn(config, vocab_size).parameters())
+    except Exception:  # a plugin's norm may compute with weights, which have no values there
+        return list(undrawn(config, vocab_size).parameters())
+
+
+def stored_space(folder: Path) -> int:
+    """Returns how many bytes the files of a folder take on the disk."""
+    size = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            size += file.lstat().st_blocks * 512
+    return size
+
+
+def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
+    """Returns how many bytes more a run will write into its folder, which it may have begun."""
+    return max(0, needed_space(config, vocab_size) - stored_space(folder))
