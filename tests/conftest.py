@@ -50,7 +50,11 @@ BUDGETS = {
     ),
     "tracking": (20, "tracking"),
     "explain": (10, "explain"),
-    "analysis": (45, "analysis coordinate hf init_gradients invariances norm_removal"),
+    "analysis": (
+        45,
+        "analysis coordinate depth_use hf init_gradients invariances mean_drift norm_removal "
+        "subjects",
+    ),
     "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),
     "other": (0, ""),
 }

@@ -26,6 +26,16 @@ Example:
 Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C.
 """
 
+OF_SUBJECTS = """
+WHERE is a run, a study of several runs, or a folder that transformers loads.
+A run or a study is named by its path or by a part of its name below ./runs.
+A run is measured on its own validation text, a folder of transformers on the
+text in --text FILE or on the corpus of typed data keys.
+KEY=VALUE is as for train: data and data.KEY (data.val_tokens is how much is
+read), trainer.device, trainer.precision, trainer.batch_size, plugins, and
+model.context for shorter windows of text.
+"""
+
 
 def analysis_parser(
     name: str, description: str | None, out: str, example: str, epilog: str = ""
@@ -59,6 +69,16 @@ def run_analysis(
         return 0
 
     return run_command(body, when_stopped)
+
+
+def add_subjects(parser: Parser) -> None:
+    """Adds the arguments that name models and their text."""
+    parser.add_argument("where", nargs="+", metavar="WHERE | KEY=VALUE", help="see below")
+    parser.add_argument("--text", type=typed_path, metavar="FILE", help="a text to measure on")
+    parser.add_argument(
+        "--baseline", nargs="+", metavar="KEY=VALUE", default=None,
+        help="compare with that, not with the sweep's own baseline; none compares nothing",
+    )  # fmt: skip
 
 
 def check_folder(folder: Path) -> None:

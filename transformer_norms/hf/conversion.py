@@ -1,6 +1,7 @@
 """A transformers model as one of ours and back, through the facts that both state."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +54,22 @@ def from_hf(hf_model: Any) -> Transformer:
         for key, tensor in our_tensors(family.names, weights, ours, model.config.model).items():
             ours[key].copy_(tensor)
     return model.eval()
+
+
+def load_hf(folder: Path) -> Transformer:
+    """Returns our model of a folder that transformers wrote, on the CPU, in eval mode.
+
+    Reads safetensors alone, and no code. ValueError, one line, says what the folder lacks.
+    """
+    transformers = _import_transformers()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype="auto"
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return from_hf(theirs)
 
 
 def to_hf(model: Transformer, model_type: str | None = None) -> Any:

@@ -1,0 +1,58 @@
+"""Small trained runs for the analyses of trained models, trained once in each process."""
+
+from contextlib import chdir
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from transformer_norms import compose, train
+
+WIDTH, DEPTH, CONTEXT, STEPS = 12, 3, 8, 3
+SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model.context={CONTEXT}"
+TEXT = "data=text data.split=tail data.val_tokens=60 tracking=none"
+TRAINER = f"trainer.steps={STEPS} trainer.threads=1 schedule.warmup=1 trainer.probe_every=0"
+WORDS = "the quick brown fox jumps over the lazy dog\n"
+
+
+@cache
+def home():
+    """A folder with a text, in which runs are trained."""
+    folder = Path(mkdtemp(prefix="small-studies-")).resolve()
+    (folder / "text.txt").write_text(WORDS * 100)
+    return folder
+
+
+@cache
+def run_of(*typed):
+    """The folder of a trained run."""
+    with chdir(home()):
+        config = compose(
+            [
+                *SIZES.split(),
+                *TEXT.split(),
+                *TRAINER.split(),
+                f"data.paths={home() / 'text.txt'}",
+                *typed,
+            ]
+        )
+        return home() / train(config)["folder"]
+
+
+@cache
+def study():
+    """The folder of a study: LayerNorm and RMSNorm, three seeds each."""
+    for norm in ("layernorm", "rmsnorm"):
+        for seed in range(3):
+            run_of("study=pair", f"norm={norm}", f"seed={seed}")
+    return home() / "runs" / "pair"
+
+
+@cache
+def checkpoint():
+    """A folder that transformers wrote: a run of the study."""
+    from transformer_norms.hf.__main__ import export
+
+    folder = home() / "exported"
+    with chdir(home()):
+        assert export(str(run_of("study=pair", "norm=rmsnorm", "seed=0")), str(folder)) == 0
+    return folder

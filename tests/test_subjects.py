@@ -1,0 +1,186 @@
+"""The models that analyses measure: runs, studies and checkpoints, each with its own text."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_studies as small
+import torch
+
+from transformer_norms.analysis.command import add_subjects, analysis_parser
+from transformer_norms.analysis.trained.over_seeds import (
+    Quantity,
+    compare_numbers,
+    difference_rows,
+    mean_rows,
+    numbers_csv,
+)
+from transformer_norms.analysis.trained.subjects import read_subjects
+from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.progress import tell_nobody
+from transformer_norms.storage.files import write_json
+
+PER_SEED = {0: 0.5, 1: 0.7, 2: 0.2}  # differences of pairs
+
+
+def subjects_of(*words):
+    parser = analysis_parser("name", None, "", "")
+    add_subjects(parser)
+    typed = parser.parse_intermixed_args(list(map(str, words)))
+    return read_subjects(typed, tell_nobody)
+
+
+def loaded(*words):
+    (subject,) = subjects_of(*words).members
+    return subject.load()
+
+
+def test_a_run_has_the_loss_of_its_own_summary_in_eval_mode():
+    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    (subject,) = subjects_of(folder).members
+    one = subject.load()
+    assert one.evaluate() == json.loads((folder / "summary.json").read_text())["val_loss"]
+    assert (subject.name, subject.seed, subject.title) == ("rmsnorm pre", 0, "rmsnorm pre s0")
+    assert not any(module.training for module in one.model.modules())
+    assert sum(batch[:, 1:].numel() for batch in one.windows()) == one.tokens_read == 60
+
+
+def test_a_compiled_run_is_read_as_any_other():
+    folder = small.run_of("study=compiled", "norm=layernorm")
+    config = folder / "config.yaml"
+    copied = folder.parent / "again"
+    shutil.copytree(folder, copied, dirs_exist_ok=True)
+    text = config.read_text()
+    assert "compile: false" in text
+    (copied / "config.yaml").write_text(text.replace("compile: false", "compile: true"))
+    assert loaded(copied).evaluate() == loaded(folder).evaluate()
+
+
+def test_a_study_is_grouped_by_variant_and_its_seeds_are_pairs():
+    found = subjects_of(small.study())
+    assert [subject.title for subject in found.members] == [
+        *(f"{norm} s{seed}" for norm in ("rmsnorm", "layernorm") for seed in range(3))
+    ]
+    assert found.baselines == {"layernorm": "rmsnorm"}  # the project's default
+    asked = subjects_of(small.study(), "--baseline", "norm=layernorm")
+    assert asked.baselines == {"rmsnorm": "layernorm"}
+    assert subjects_of(small.study(), "--baseline", "none").baselines == {}
+
+
+def test_a_checkpoint_of_transformers_is_the_run_that_it_was_written_from(tmp_path):
+    text = tmp_path / "other.txt"
+    text.write_text("a fox and a dog, and then another fox")
+    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    ours = loaded(folder, "--text", text)
+    theirs = loaded(small.checkpoint(), "--text", text)
+    assert np.array_equal(ours.tokens, theirs.tokens)
+    assert theirs.evaluate() == pytest.approx(ours.evaluate(), rel=1e-6)
+    data = [f"data.paths={small.home() / 'text.txt'}", "data=text", "data.split=tail"]
+    (own,) = subjects_of(small.checkpoint(), *data, "data.val_tokens=60").members
+    assert (own.name, own.seed) == ("exported", None)
+    assert own.load().evaluate() == pytest.approx(loaded(folder).evaluate(), rel=1e-6)
+
+
+def test_typed_keys_change_how_much_is_read_and_how_precisely():
+    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    typed = ["data.val_tokens=20", "model.context=5", "trainer.precision=fp64"]
+    one = loaded(folder, *typed, "trainer.batch_size=2")
+    assert [tuple(batch.shape) for batch in one.windows()] == [(2, 6), (2, 6)]
+    assert next(one.model.parameters()).dtype == torch.float64
+    assert one.model.context == small.CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "nowhere: there is no such file or folder"),
+        (["data=text"], "name at least one run, study or folder of transformers"),
+        (["RUN", "norm=rmsnorm"], "norm: of an analysis there is no key 'norm'; there are data"),
+        (["RUN", "model.context=99"], "model.context=99: RUN reads 8 at most"),
+        (["RUN", "model.context=x"], "model.context=x: a whole number of tokens is wanted"),
+        (["RUN", "--text", "no.txt"], "--text no.txt: there is no such file"),
+        (["RUN", "data.paths=TEXT"], "RUN: its text is another than the one it was trained on"),
+        (["CHECKPOINT"], "CHECKPOINT: has no text of its own; type --text FILE, or a corpus"),
+        (["CHECKPOINT", "COPY", "data=stories"], "exported: two folders have this name"),
+        (["EMPTY", "--text", "TEXT"], "EMPTY: "),
+        (["RUN", "--baseline", "norm=dyt"], "--baseline dyt: no variant is that"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, said, tmp_path):
+    meant = {
+        "RUN": small.run_of("study=pair", "norm=rmsnorm", "seed=0"),
+        "CHECKPOINT": small.checkpoint(),
+        "COPY": tmp_path / "exported",
+        "EMPTY": tmp_path / "empty",
+        "TEXT": small.home() / "text.txt",
+        "data.paths=TEXT": f"data.paths={tmp_path / 'other.txt'}",
+    }
+    (tmp_path / "other.txt").write_text("the dog jumps back\n" * 60)
+    shutil.copytree(small.checkpoint(), meant["COPY"])
+    meant["EMPTY"].mkdir()
+    write_json(tmp_path / "empty" / "config.json", {})
+    with pytest.raises((ConfigError, InputError)) as raised:
+        loaded(*(meant.get(word, word) for word in words))
+    for name, path in meant.items():
+        said = said.replace(name, str(path)) if name in ("RUN", "CHECKPOINT", "EMPTY") else said
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):
+    shutil.copytree(small.study(), tmp_path / "study")
+    one = sorted((tmp_path / "study").glob("rmsnorm*"))[0]
+    (one / "config.yaml").write_text("{")
+    found = subjects_of(tmp_path / "study")
+    assert len(found.members) == 5
+    assert any(one.name in note for note in found.notes)
+
+
+# --------------------------------------------------------------------------------- over seeds
+
+
+def numbers_with(differences):
+    return {
+        "rmsnorm": {seed: {"share": float(seed)} for seed in differences},
+        "layernorm": {seed: {"share": seed + x} for seed, x in differences.items()},
+    }
+
+
+def test_paired_differences_have_the_interval_of_student():
+    found = subjects_of(small.study())
+    quantities = {"share": Quantity("share", 3)}
+    numbers = numbers_with(PER_SEED)
+    (row,) = difference_rows(found, compare_numbers(found, numbers, quantities), quantities)[1:]
+    values = np.array([*PER_SEED.values()])
+    mean, half = values.mean(), 4.302653 * values.std(ddof=1) / 3**0.5  # t of 2, 97.5 %
+    t = mean / (values.std(ddof=1) / 3**0.5)
+    p = 1 - t / (t * t + 2) ** 0.5  # Student's with two degrees of freedom, two-sided
+    interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
+    assert row == ["layernorm - rmsnorm", "share", f"{mean:+.3f}", interval, "3", f"{p:.2g}"]
+    assert mean_rows(numbers, quantities)[1][2] == f"1.000 ± {4.302653 / 3**0.5:.3f}"
+    assert numbers_csv(numbers).decode().splitlines()[:2] == ["model,seed,share", "rmsnorm,0,0.0"]
+
+
+def test_holm_counts_every_difference_of_the_command():
+    found = subjects_of(small.study())
+    one, two = Quantity("one"), Quantity("two")
+    numbers = {
+        name: {seed: {"one": x["share"], "two": x["share"]} for seed, x in seeds.items()}
+        for name, seeds in numbers_with(PER_SEED).items()
+    }
+    alone = compare_numbers(found, numbers, {"one": one})["layernorm", "one"]
+    both = compare_numbers(found, numbers, {"one": one, "two": two})["layernorm", "one"]
+    assert both.p_holm == pytest.approx(2 * alone.p_holm)
+
+
+def test_two_seeds_have_no_interval_and_a_run_that_failed_takes_the_difference():
+    found = subjects_of(small.study())
+    quantities = {"share": Quantity("share", 3)}
+    few = numbers_with({0: 0.5, 1: 0.7})
+    (row,) = difference_rows(found, compare_numbers(found, few, quantities), quantities)[1:]
+    assert row[2:] == ["+0.600", "", "2", ""]
+    failed = replace(found, missing={"layernorm": {2: "diverged"}})
+    (row,) = difference_rows(failed, compare_numbers(failed, few, quantities), quantities)[1:]
+    assert row[2:4] == ["failed", ""]

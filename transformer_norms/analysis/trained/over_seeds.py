@@ -1,0 +1,115 @@
+"""The numbers of an analysis over seeds: means with intervals, and differences of paired seeds.
+
+Intervals and tests are those of comparison/: Student's on the differences of pairs, Holm over all
+differences of one command. A variant with a run that did not finish has no difference, since the
+runs that are left are no sample of all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from transformer_norms.analysis.trained.subjects import Subjects
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import FEWEST, half_interval
+from transformer_norms.comparison.verdict import Comparison, Rules, Sides, compare, pair
+from transformer_norms.text_tables import csv_table
+
+DIFFERENCES = (
+    "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
+    "is adjusted by Holm over all differences here."
+)
+# The numbers of each model: by its variant, its seed (None of a model alone), and their names.
+Numbers = Mapping[str, Mapping[int | None, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a model that is compared. `title` names it in tables."""
+
+    title: str
+    digits: int = 4
+
+
+Quantities = Mapping[str, Quantity]
+
+
+def mean_text(values: Sequence[float], digits: int) -> str:
+    """`0.0312 ± 0.0040`: the mean over seeds, and half of its interval from FEWEST seeds on."""
+    half = half_interval(values) if len(values) >= FEWEST else None
+    return f"{fmean(values):.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+
+
+def mean_rows(numbers: Numbers, quantities: Quantities) -> list[list[str]]:
+    """A heading, and for each variant its seeds and the mean of each quantity."""
+    rows = [["model", "seeds", *(quantity.title for quantity in quantities.values())]]
+    for name, seeds in numbers.items():
+        columns = ([one[key] for one in seeds.values()] for key in quantities)
+        cells = [
+            mean_text(values, quantity.digits)
+            for values, quantity in zip(columns, quantities.values(), strict=True)
+        ]
+        rows.append([name, str(len(seeds)), *cells])
+    return rows
+
+
+def compare_numbers(
+    subjects: Subjects, numbers: Numbers, quantities: Quantities
+) -> dict[tuple[str, str], Comparison]:
+    """Compares each quantity of each variant with its baseline's, by (variant, quantity). All are
+    tested together."""
+    asked: dict[str, Sides] = {}
+    places: dict[str, tuple[str, str]] = {}
+    for variant, baseline in subjects.baselines.items():
+        for key in quantities:
+            name = f"{variant}: {key}"
+            one, other = (_outcomes(subjects, numbers, side, key) for side in (variant, baseline))
+            asked[name], places[name] = pair(one, other), (variant, key)
+    study = subjects.study
+    if study is None or not asked:
+        return {}
+    looks = max(2, study.looks) if study.sequential else 1
+    found = compare(asked, Rules(effect=0.0, looks=looks, order=study.order))
+    return {places[name]: comparison for name, comparison in found.items()}
+
+
+def _outcomes(subjects: Subjects, numbers: Numbers, name: str, key: str) -> Outcomes:
+    values = {seed: one[key] for seed, one in numbers[name].items() if seed is not None}
+    return Outcomes(values, subjects.missing.get(name, {}), subjects.waiting.get(name, frozenset()))
+
+
+def difference_rows(
+    subjects: Subjects,
+    comparisons: Mapping[tuple[str, str], Comparison],
+    quantities: Quantities,
+) -> list[list[str]]:
+    """A heading, and a row for each difference; nothing where none was asked for."""
+    rows = [["difference", "of", "mean", "95 % interval", "seeds", "p"]]
+    for (variant, key), c in comparisons.items():
+        digits = quantities[key].digits
+        cells = [f"{variant} - {subjects.baselines[variant]}", quantities[key].title]
+        if c.difference is None:
+            rows.append([*cells, c.verdict, "", str(len(c.seeds)), ""])
+            continue
+        within = _interval(c.low, c.high, digits)
+        p = "" if c.p_holm is None else f"{c.p_holm:.2g}"
+        rows.append([*cells, f"{c.difference:+.{digits}f}", within, str(len(c.seeds)), p])
+    return rows if len(rows) > 1 else []
+
+
+def _interval(low: float | None, high: float | None, digits: int) -> str:
+    if low is None or high is None:
+        return ""
+    return f"{low:+.{digits}f} to {high:+.{digits}f}"
+
+
+def numbers_csv(numbers: Numbers) -> bytes:
+    """A row for each model, in full precision."""
+    keys = list(
+        dict.fromkeys(k for seeds in numbers.values() for one in seeds.values() for k in one)
+    )
+    rows: list[list[object]] = [["model", "seed", *keys]]
+    for name, seeds in numbers.items():
+        for seed, one in seeds.items():
+            rows.append([name, "" if seed is None else seed, *(one.get(key) for key in keys)])
+    return csv_table(rows)

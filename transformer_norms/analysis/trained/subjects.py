@@ -1,0 +1,328 @@
+"""The models that an analysis measures, and the text that each is measured on.
+
+A word names a run, a study of runs, a folded run, or a folder that transformers wrote. Runs are
+grouped by variant and paired by seed, as in a report.
+"""
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from transformer_norms.config.compose import compose
+from transformer_norms.config.finding import find_study
+from transformer_norms.config.overrides import as_typed, parse
+from transformer_norms.config.tree import Config
+from transformer_norms.data import TOKENIZERS, Tokenizer
+from transformer_norms.data.batches import windows
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import unknown
+from transformer_norms.progress import Tell, say
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.study import Study, StudyRun
+from transformer_norms.run.loading import load, tokenizer
+from transformer_norms.run.plan import prepare_tokens
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.run.sweep_record import label
+from transformer_norms.storage.reading import is_there, read_text
+from transformer_norms.training.loss import LOSSES, ModelLoss
+
+TYPED = (
+    "data trainer.device trainer.precision trainer.batch_size model.context plugins tracking"
+).split()
+LONGEST_TEXT = 1 << 30  # bytes
+CONTEXT = 1024  # tokens of a window, where a folder of transformers allows more
+WINDOWS = 8  # in a batch, for a folder of transformers
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in eval mode on its device, and the tokens that it is measured on."""
+
+    model: Transformer
+    config: Config  # the model's own, with the typed keys
+    tokens: np.ndarray
+    context: int  # tokens of a window
+    batch_size: int
+    precision: str
+
+    @property
+    def device(self) -> str:
+        return str(self.config.trainer.device)
+
+    @property
+    def tokens_read(self) -> int:
+        """How many tokens are predicted, each once."""
+        return min(self.config.data.val_tokens, len(self.tokens) - 1)
+
+    def windows(self) -> Iterator[Int64[Tensor, "batch time"]]:
+        """The text window by window, one token more than the model reads, on the CPU."""
+        return windows(self.tokens, self.context, self.config.data.val_tokens, self.batch_size)
+
+    @property
+    def loss(self) -> ModelLoss:
+        """The cross-entropy of a batch, in the precision of the run."""
+        criterion = LOSSES.maker(self.config.loss)()
+        return ModelLoss(self.model, criterion, device=self.device, precision=self.precision)
+
+    @torch.no_grad()
+    def evaluate(self, tell: Callable[[int, int], None] = lambda done, total: None) -> float:
+        """Returns the mean cross-entropy in nats per token over all windows. `tell` is called with
+        the tokens that are done, and their number."""
+        nats, done, loss = torch.zeros((), dtype=torch.float64, device=self.device), 0, self.loss
+        for batch in self.windows():
+            tell(done, self.tokens_read)
+            nats += loss.sum(batch).double()
+            done += batch[:, 1:].numel()
+        return nats.item() / done
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model. `name` is its variant's; `seed` is None where there is one model of a kind.
+    `origin` says where it comes from. `load` reads the model and its text."""
+
+    name: str
+    seed: int | None
+    folder: Path
+    origin: str
+    load: Callable[[], Loaded]
+
+    @property
+    def title(self) -> str:
+        return self.name if self.seed is None else f"{self.name} s{self.seed}"
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """All models of a command, variant by variant. `missing` has the reason for each seed of a
+    variant that has no trained model. `study` is None where no word named a run."""
+
+    members: Sequence[Subject]
+    study: Study | None = None
+    missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    waiting: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(subject.name for subject in self.members))
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The variant that each compared variant is compared with."""
+        variants = self.study.variants if self.study else []
+        pairs = {v.name: v.baseline for v in variants if v.compared and v.baseline}
+        return {a: b for a, b in pairs.items() if a in self.names and b in self.names}
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out, and why nothing is compared where nothing is."""
+        if self.study is None:
+            return []
+        left = [
+            f"{name}: seed {seed} is left out, it {reason}"
+            for name, seeds in self.missing.items()
+            for seed, reason in seeds.items()
+        ]
+        unasked = [self.study.unasked] if self.study.unasked and len(self.names) > 1 else []
+        return [*self.study.damaged, *left, *unasked, *self.study.left_out]
+
+    def each(self, tell: Tell) -> Iterator[tuple[Subject, Loaded]]:
+        """Loads one model after the other, and forgets it before the next."""
+        for place, subject in enumerate(self.members, start=1):
+            of_all = f" ({place}/{len(self.members)})" if len(self.members) > 1 else ""
+            tell(f"loading {subject.title}{of_all}", 0, 0)
+            yield subject, subject.load()
+
+
+# ------------------------------------------------------------------------------------ what is typed
+
+
+def read_subjects(typed: Namespace, tell: Tell) -> Subjects:
+    """Returns the models that were typed. Reads no weights, but all that can be wrong before."""
+    keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
+    words = list(dict.fromkeys(word for word in typed.where if word not in keys))
+    pairs = {key: value for key, _, value in (text.partition("=") for text in keys)}
+    for key in pairs:
+        if key not in TYPED and key.split(".")[0] not in TYPED:
+            raise ConfigError(f"{key}: of an analysis {unknown('key', key, TYPED)}")
+    if not words:
+        raise ConfigError("name at least one run, study or folder of transformers")
+    alone, places = [], []
+    for word in words:
+        folder = Path(os.path.expanduser(word))
+        if (folder / "config.json").is_file() and not (folder / "config.yaml").is_file():
+            alone.append(_checkpoint(folder, keys, typed.text))
+        elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
+            alone.append(_folded(folder, keys, typed.text))
+        else:
+            places.append(find_study(word))
+    study = read_study(places, _baseline(typed.baseline), tell=tell) if places else None
+    if study is None:
+        return Subjects(_distinct(alone))
+    return _subjects_of(study, alone, keys, typed.text)
+
+
+def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:
+    if typed is None:
+        return None
+    return {pair.key: pair.value for pair in ([] if list(typed) == ["none"] else parse(typed))}
+
+
+def _subjects_of(
+    study: Study, alone: Sequence[Subject], keys: Sequence[str], text: Path | None
+) -> Subjects:
+    members: list[Subject] = []
+    missing: dict[str, dict[int, str]] = {}
+    waiting: dict[str, frozenset[int]] = {}
+    for variant in study.variants:
+        for member in variant.results:
+            if member.run is not None and member.status == "finished":
+                name = label({}) if not variant.values else variant.name
+                name = _name_of(member.run) if name == label({}) else name
+                members.append(_run(member, name, keys, text))
+            elif member.ended:
+                missing.setdefault(variant.name, {})[member.seed] = member.status
+        waits = frozenset(member.seed for member in variant.results if not member.ended)
+        if waits:
+            waiting[variant.name] = waits
+    if not members and not alone:
+        states = sorted({member.status for v in study.variants for member in v.results})
+        raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
+    return Subjects([*members, *_distinct(alone)], study, missing, waiting)
+
+
+def _name_of(run: SavedRun) -> str:
+    return label({axis: run.choice(axis) for axis in ("norm", "placement")})
+
+
+def _distinct(alone: Sequence[Subject]) -> list[Subject]:
+    """The models that stand alone, named by their whole paths where two have one name."""
+    names = [subject.name for subject in alone]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
+    return list(alone)
+
+
+# ---------------------------------------------------------------------------- the kinds of subjects
+
+
+def _run(member: StudyRun, name: str, keys: Sequence[str], text: Path | None) -> Subject:
+    assert member.run is not None
+    summary = member.run.summary
+    origin = (
+        f"{member.folder.name}: identity {summary.identity}, commit {summary.commit}, torch "
+        f"{summary.versions.get('torch')}"
+    )
+    read = partial(_load_run, member.folder, keys, text, summary.data.fingerprint)
+    return Subject(name, member.seed, member.folder, origin, read)
+
+
+def _folded(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
+    read = partial(_load_run, folder, keys, text, None)
+    return Subject(folder.resolve().name, None, folder, f"{folder.resolve().name}: folded", read)
+
+
+def _load_run(
+    folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None
+) -> Loaded:
+    plugins = next((key[8:] for key in keys if key.startswith("plugins=")), "none")
+    kept, context = _without_context(keys)
+    model = load(folder, plugins)
+    file = as_typed("config", str(folder / "config.yaml"))
+    config = compose([file, "trainer.device=auto", *kept])
+    if text is not None:
+        tokens = _encode(text, tokenizer(folder), model.vocab_size)
+    else:
+        prepared = prepare_tokens(config)
+        if fingerprint is not None and prepared.fingerprint != fingerprint:
+            raise ConfigError(
+                f"{folder}: its text is another than the one it was trained on; --text FILE is how "
+                "another is typed"
+            )
+        tokens = prepared.val
+    rows = config.trainer.batch_size // config.trainer.accumulation
+    return _loaded(model, config, tokens, context, rows, str(folder))
+
+
+def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
+    if text is None and not any(key.startswith("data") for key in keys):
+        raise ConfigError(
+            f"{folder}: has no text of its own; type --text FILE, or a corpus such as data=pydocs"
+        )
+    origin = f"{folder.resolve().name}: a folder of transformers"
+    name = folder.resolve().name
+    return Subject(name, None, folder, origin, partial(_load_checkpoint, folder, keys, text))
+
+
+def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
+    from transformer_norms.hf.conversion import load_hf
+
+    kept, context = _without_context(keys)
+    words = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
+    config = compose([*words, *kept])
+    try:
+        model = load_hf(folder)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    if text is not None:
+        words_of = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
+        tokens = _encode(text, words_of, model.vocab_size)
+    else:
+        tokens = prepare_tokens(config).val
+    typed_rows = any(key.startswith("trainer.batch_size=") for key in kept)
+    rows = config.trainer.batch_size if typed_rows else WINDOWS
+    context = context or min(model.context, CONTEXT)
+    return _loaded(model, config, tokens, context, rows, str(folder))
+
+
+def _without_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
+    """The typed keys, and apart from them the length of a window. A model's own context stays: a
+    table of positions has its length."""
+    name = "model.context="
+    typed = next((key.removeprefix(name) for key in keys if key.startswith(name)), None)
+    if typed is not None and not (typed.isdecimal() and int(typed) > 0):
+        raise ConfigError(f"{name}{typed}: a whole number of tokens is wanted")
+    rest = [key for key in keys if not key.startswith(name)]
+    return rest, None if typed is None else int(typed)
+
+
+def _encode(file: Path, words: Tokenizer, vocab_size: int) -> np.ndarray:
+    """The tokens of a text that the user named."""
+    if not file.is_file():
+        raise ConfigError(f"--text {file}: there is no such file")
+    tokens = words.encode(read_text(file.resolve(), LONGEST_TEXT))
+    if len(tokens) < 2:
+        raise ConfigError(f"--text {file}: has fewer than two tokens")
+    return tokens
+
+
+def _loaded(
+    model: Transformer,
+    config: Config,
+    tokens: np.ndarray,
+    context: int | None,
+    rows: int,
+    named: str,
+) -> Loaded:
+    if context is not None and context > model.context:
+        raise ConfigError(f"model.context={context}: {named} reads {model.context} at most")
+    if (largest := int(tokens.max())) >= model.vocab_size:
+        raise ConfigError(
+            f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
+        )
+    precision = config.trainer.precision
+    if next(model.parameters()).dtype == torch.float64:
+        precision = "fp64"
+    model = model.double() if precision == "fp64" else model
+    model = model.to(config.trainer.device).eval()
+    return Loaded(model, config, tokens, context or model.context, max(1, rows), precision)
