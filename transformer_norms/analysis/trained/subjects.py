@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.finding import find_study
 from transformer_norms.config.overrides import as_typed, parse
@@ -32,7 +33,6 @@ from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.sweep_record import label
 from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
 
