@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from run_folders import tree
 from safetensors.torch import load_file
 
 from transformer_norms import compose, load, train
@@ -341,13 +342,24 @@ def test_a_run_with_nothing_but_checkpoints_of_another_is_an_error(home, name):
     folder, foreign = run_of(0) / "checkpoints", run_of(7) / "checkpoints" / name
     shutil.rmtree(folder)
     shutil.copytree(foreign, folder / name)
-    before = sorted(folder.rglob("*"))
+    before = tree(run_of(0))
     with pytest.raises(NoUsableCheckpoint, match="none of 1 checkpoints can be used"):
         go()
     with pytest.raises(NoUsableCheckpoint, match="none of 1"):
         load(run_of(0))
     assert sample([str(run_of(0)), "--prompt", "a"]) == 3
-    assert sorted(folder.rglob("*")) == before
+    assert tree(run_of(0)) == before  # its summary too: nothing was run
+
+
+def test_a_run_whose_origin_has_no_checkpoint_that_can_be_used_is_not_begun(home):
+    origin = run_of(0, "whole")
+    for path in (origin / "checkpoints").iterdir():
+        os.truncate(path / "model.safetensors", 99)
+    before = tree("runs")
+    with pytest.raises(NoUsableCheckpoint, match="none of 4 checkpoints can be used"):
+        go(f"continue_from={origin}", "trainer.steps=10", "study=longer")
+    assert tree("runs") == before
+    assert list(Path("runs/longer").iterdir()) == []
 
 
 def test_a_renamed_folder_of_another_run_is_refused(home):

@@ -4,7 +4,7 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -123,11 +123,20 @@ class Run:
         parameters = sum(p.numel() for p in self.model.parameters())
         say(data.introduction(parameters))
         with ExitStack() as holding:
-            summary = self.ranks.on_first(lambda: self._begin(holding, tokens, data, parameters))
-            if not summary.ended:
+            before = self.ranks.on_first(lambda: self._hold(holding))
+            if before and before.ended:
+                say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
+                summary = before
+            else:
                 with Live(stays=True) as live:
+                    self.trainer = self._build_trainer(tokens, live)
+                    identity = before.identity if before else self.plan.hash
+                    saved = self._choose_checkpoint(identity)
+                    summary = self.ranks.on_first(
+                        lambda: self._write_first(tokens, self._summary(before, data, parameters))
+                    )
                     record = self._record(tokens, summary, live, follow)
-                    summary = self._train_or_fail(tokens, record, stopping, live)
+                    summary = self._train_or_fail(tokens, record, saved, stopping, live)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
@@ -145,20 +154,16 @@ class Run:
                     f"{', '.join(names[:3])} than rank 0; all need one command, code and data"
                 )
 
-    def _begin(self, holding: ExitStack, tokens: Tokens, data: Data, parameters: int) -> Summary:
-        """Locks the folder for as long as `holding` is entered, and writes what a run begins with.
-        Returns its summary, which says where another process has ended the run meanwhile."""
+    def _hold(self, holding: ExitStack) -> Summary | None:
+        """Locks the folder for as long as `holding` is entered. Returns the summary that is there,
+        which says where another process has ended the run meanwhile."""
         make_folder(self.folder)
         holding.enter_context(hold_run(self.folder))
+        holding.callback(_remove_empty, self.folder)
         before = self.plan.summary()
-        if before and before.ended:
-            say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
-            return before
-        if is_there(self.folder / "metrics.jsonl"):
+        if not (before and before.ended) and is_there(self.folder / "metrics.jsonl"):
             read_metrics(self.folder / "metrics.jsonl")  # refuses damaged ones before any writing
-        summary = self._summary(before, data, parameters)
-        self._write_first(tokens, summary)
-        return summary
+        return before
 
     def _build(self, tokens: Tokens) -> Transformer:
         """Builds the model, and divides the work of a step. A run that goes on keeps the division
@@ -196,11 +201,17 @@ class Run:
         return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
-        self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live
+        self,
+        tokens: Tokens,
+        record: Follower,
+        saved: checkpoint.Checkpoint | None,
+        stopping: Stopping,
+        live: Live,
     ) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
         try:
             with self.ranks.together():
+                self._restore(record, saved)
                 return self._train(tokens, record, stopping, live)
         except (Preempted, StorageError):
             raise
@@ -257,7 +268,8 @@ class Run:
             "micro_batches": divided.micro_batches,
         }
 
-    def _write_first(self, tokens: Tokens, summary: Summary) -> None:
+    def _write_first(self, tokens: Tokens, summary: Summary) -> Summary:
+        """Writes what a run begins with, and returns its summary."""
         if not (self.folder / "summary.json").exists():
             write_bytes(self.folder / "config.yaml", to_yaml(self.config).encode())
             write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
@@ -265,6 +277,7 @@ class Run:
                 rows = read_bytes(self.plan.origin / "metrics.jsonl", LONGEST)
                 write_bytes(self.folder / "metrics.jsonl", rows)
         summary.write(self.folder)
+        return summary
 
     def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Follower:
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
@@ -289,7 +302,6 @@ class Run:
 
     def _train(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> Summary:
         keys = self.config.trainer
-        self.trainer = self._restored_trainer(tokens, record, live)
         for line in self.warnings:
             say(f"warning: {line}")
         stopping.patient = True
@@ -329,12 +341,8 @@ class Run:
                 say(f"{overflowed}; training again up to the step before it")
             torch.set_num_threads(self.division.threads)
             self.model = self._build_model(tokens)
-            self.trainer = self._restored_trainer(tokens, record, live)
-
-    def _restored_trainer(self, tokens: Tokens, record: Follower, live: Live) -> Trainer:
-        trainer = self._build_trainer(tokens, live)
-        self._restore(trainer, record)
-        return trainer
+            self.trainer = self._build_trainer(tokens, live)
+            self._restore(record, self._choose_checkpoint(record.summary.identity))
 
     def _build_trainer(self, tokens: Tokens, live: Live) -> Trainer:
         keys, divided = self.config.trainer, self.division
@@ -382,37 +390,45 @@ class Run:
 
         return read_windows
 
-    def _restore(self, trainer: Trainer, record: Follower) -> None:
-        """Loads the folder's newest checkpoint that this run can go on from, or else that of the
-        origin. Rank 0 chooses it for all, from what all want."""
-        saved = None
+    def _choose_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
+        """Returns the folder's newest checkpoint that this run can go on from, or else that of the
+        origin. Rank 0 chooses it for all, from what all want. Raises NoUsableCheckpoint."""
         if self.ranks.on_first(lambda: self.plan.origin or checkpoint.exist(self._checkpoints)):
-            wanted = trainer.wanted()
-            saved = self.ranks.on_first(lambda: self._newest_checkpoint(record.summary, wanted))
+            wanted = self.trainer.wanted()
+            return self.ranks.on_first(lambda: self._newest_checkpoint(identity, wanted))
+        return None
+
+    def _restore(self, record: Follower, saved: checkpoint.Checkpoint | None) -> None:
         step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
         written = self.ranks.on_first(lambda: record.rewind(written))
         record.written, record.saved = written, step
         if saved is None:
             return
         with saved.open("model") as model, saved.open("optimizer") as optimizer:
-            trainer.restore(saved.state, model, optimizer)
+            self.trainer.restore(saved.state, model, optimizer)
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
     @property
     def _checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    def _newest_checkpoint(self, summary: Summary, wanted: Wanted) -> checkpoint.Checkpoint | None:
+    def _newest_checkpoint(self, identity: str, wanted: Wanted) -> checkpoint.Checkpoint | None:
         def check(saved: checkpoint.Checkpoint) -> None:
             checkpoint.check(saved, wanted)
 
-        saved = checkpoint.newest(self._checkpoints, summary.identity, say, check)
+        saved = checkpoint.newest(self._checkpoints, identity, say, check)
         if saved is not None:
             checkpoint.prune(self._checkpoints, saved.step, self.config.trainer.keep)
         if saved is None and self.plan.origin is not None:
             origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
             saved = checkpoint.newest(origin, identity, say, check)
         return saved
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes the folder of a run that has not begun."""
+    with suppress(OSError):  # it holds something
+        folder.rmdir()
 
 
 def _division_of(before: Summary, accumulation: int, threads: int) -> Division:
