@@ -6,9 +6,11 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from run_folders import config_of, edit, make_run, planned, tree
 
 from transformer_norms.comparison.sweep_record import PlannedRun
 from transformer_norms.sweep import board
+from transformer_norms.sweep.launching import record_failure
 from transformer_norms.sweep.planning import Job
 
 
@@ -31,6 +33,23 @@ def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     console = Console(file=StringIO(), width=200)
     console.print(shown._table())
     assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
+
+
+@pytest.mark.goal("C3")
+def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp_path):
+    folder = make_run(tmp_path, config_of(), 2.0)
+    plan = planned(config_of(), {})
+    former, other = PlannedRun(**vars(plan) | {"identity": "0" * 16}), (plan.identity,)
+    ended = [Job(run, folder, (), "disabled", more).ended
+             for run, more in [(plan, ()), (former, other), (former, ())]]  # fmt: skip
+    assert ended == [True, True, False]
+    edit(folder, status="running")
+    left = tree(folder)
+    foreign = Job(former, folder, (), "disabled")
+    record_failure(foreign, "no more")
+    row = board.Row(foreign)
+    row.update()
+    assert (row.state, tree(folder)) == ("waiting", left)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -67,7 +67,7 @@ class Trainer:
         loss = self.loss(run.variant["norm"], run.tuned, run.seed)
         folder.mkdir(parents=True)
         ended = summary(loss, "diverged" if loss is None else "finished")
-        replace(ended, **self.facts).write(folder)
+        replace(ended, identity=run.identity, **self.facts).write(folder)
         self.trained.append(folder.name)
         return {"status": "finished"}
 

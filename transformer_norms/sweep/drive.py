@@ -177,7 +177,7 @@ class Sweep:
             self.board.tell(job, "failed", answer["error"])
             traceback = answer.get("traceback", "")
             if job.folder.is_dir():
-                record_failure(job.folder, traceback or answer["error"])
+                record_failure(job, traceback or answer["error"])
             if traceback not in self.tracebacks:  # ten seeds fail with one error
                 self.tracebacks.add(traceback)
                 for line in traceback.splitlines():

@@ -111,13 +111,14 @@ def shorten(override: str) -> str:
         return override
 
 
-def record_failure(folder: Path, error: str) -> None:
+def record_failure(job: Job, error: str) -> None:
     """Marks a run as failed that could not do so itself: its process is gone, or the disk is full.
-    A disk that is still full does not end the sweep, nor does a summary that cannot be read."""
-    with contextlib.suppress(Busy, OSError, ConfigError), hold_run(folder):
-        summary = read_summary(folder)
-        if summary and not summary.ended and summary.status != "failed":
-            replace(summary, status="failed", error=error).write(folder)
+    A disk that is still full does not end the sweep, nor does a summary that cannot be read. The
+    summary of a run that was not begun this time stays as it is."""
+    with contextlib.suppress(Busy, OSError), hold_run(job.folder):
+        summary = job.summary
+        if summary and summary.status == "running":
+            replace(summary, status="failed", error=error).write(job.folder)
 
 
 def keep_weights_only(folder: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +33,24 @@ Stage = Literal["tune", "result"]
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and how W&B shows it."""
+    """A planned run: its folder, the arguments that train it, how W&B shows it, and the hashes that
+    earlier versions gave to the same run."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
     tracking: str
+    former: Collection[str] = ()
 
     @property
     def summary(self) -> Summary | None:
-        """What the run's folder says of it. None if there is nothing, or nothing that can be read:
-        whoever trains the run rebuilds its summary, or says why it cannot."""
+        """What the run's folder says of it. None if there is nothing, or nothing that can be read,
+        or what another run has left there: whoever trains the run rebuilds its summary, or says
+        why it cannot."""
         with suppress(ConfigError):
-            return read_summary(self.folder)
+            summary = read_summary(self.folder)
+            if summary and summary.identity in (self.run.identity, *self.former):
+                return summary
         return None
 
     @property
@@ -118,7 +123,7 @@ class Jobs:
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        return Job(run, plan.folder, overrides, tracking)
+        return Job(run, plan.folder, overrides, tracking, frozenset(plan.identities))
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
