@@ -9,19 +9,35 @@ together, in one scope of names.
 import inspect
 from collections.abc import Callable
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from typing import Any, get_args, get_type_hints
+from unittest.mock import patch
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
+from jaxtyping import _import_hook
 
 # An int is allowed where a float is annotated.
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _jaxtyped = jaxtyping.jaxtyped
 
 
+class Loader(_import_hook._JaxtypingLoader):
+    """jaxtyping looks for compiled files of its own while it runs a module, and finds none of what
+    that imports: torch, scipy and sympy would be compiled anew. Here only while it reads one."""
+
+    exec_module = SourceFileLoader.exec_module
+
+    def get_code(self, fullname: str) -> Any:
+        own = partial(_import_hook._optimized_cache_from_source, self._typechecker.get_hash())
+        with patch("importlib._bootstrap_external.cache_from_source", own):
+            return super().get_code(fullname)
+
+
 def install(package: str) -> None:
     """Checks every module of the package that is imported from now on."""
     jaxtyping.jaxtyped = decorate
+    _import_hook._JaxtypingLoader = Loader
     jaxtyping.install_import_hook(package, "shape_checker.check")
 
 

@@ -1,10 +1,13 @@
 """Shapes and kinds are checked while tests run: a wrong one ends the call that has it."""
 
+from importlib import import_module
+
+import jaxtyping
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
-from shape_checker import check, decorate
+from shape_checker import Loader, check, decorate
 from torch import Tensor
 
 from transformer_norms.comparison.sweep_record import label
@@ -35,3 +38,13 @@ def test_a_name_is_one_size_in_all_arguments_and_in_the_result():
         checked(add)(x, torch.zeros(1))  # torch would broadcast it
     with pytest.raises(BeartypeCallHintViolation):
         checked(mean)(x)
+
+
+def test_what_a_checked_module_imports_is_compiled_as_it_always_is(tmp_path, monkeypatch):
+    (tmp_path / "checked_here.py").write_text("import imported_there")
+    (tmp_path / "imported_there.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with jaxtyping.install_import_hook("checked_here", "shape_checker.check"):
+        module = import_module("checked_here")
+    assert isinstance(module.__loader__, Loader)
+    assert "jaxtyping" not in module.imported_there.__cached__
