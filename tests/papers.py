@@ -240,6 +240,60 @@ def skipinit(p, i, x, attention, mlp):
     return x
 
 
+@block(end="final")
+def gpas(p, i, x, attention, mlp):
+    """x = x + F(LN(x));  x = x - SiLU(g) sg(x), sg without a gradient, one g for a block"""
+    gate = p[f"{attention}.skip.gain"]
+    for here, f in ((attention, p.attention), (mlp, p.mlp)):
+        x = x + f(i, p.norm(f"{here}.pre", x))
+        x = x - gate * torch.sigmoid(gate) * x.detach()
+    return x
+
+
+@block(end=None)
+def spannorm(p, i, x, attention, mlp):
+    """y = LN(x + MHA(x));  x' = LN(x + FFN(y))"""
+    y = p.norm(f"{attention}.post", x + p.attention(i, x))
+    return p.norm(f"{mlp}.post", x + p.mlp(i, y))
+
+
+@block(end="final")
+def simplenorm(p, i, x, attention, mlp):
+    """Norm(W x) for every W of a block: over the width before heads are split, and in a SwiGLU"""
+
+    def normed(name, z):
+        return p.norm(name, z @ p[f"{name.removesuffix('_norm')}.weight"].T)
+
+    def whole(site):
+        return lambda h: p.norm(f"{attention}.f.{site}.norm", h.flatten(2)).view(h.shape)
+
+    h = p.attention(i, x, q=whole("q"), k=whole("k"), v=whole("v"))
+    x = x + p.norm(f"{attention}.out", h)
+    gate, up = normed(f"{mlp}.f.gate_norm", x), normed(f"{mlp}.f.up_norm", x)
+    h = (gate * torch.sigmoid(gate) * up) @ p[f"{mlp}.f.down.weight"].T
+    return x + p.norm(f"{mlp}.out", h)
+
+
+@model
+def nanochat(p, x):
+    """x0 = norm(x);  before each block x = lambda_i x + mu_i x0      resid_lambdas, x0_lambdas"""
+    x = x0 = p.norm("embed", x)
+    for i in range(DEPTH):
+        enter = f"blocks.{i}.attention.enter"
+        x = p[f"{enter}.skip.gain"] * x + p[f"{enter}.x0.gain"] * x0
+        x = x + p.attention(i, p.norm(f"blocks.{i}.attention.pre", x))
+        x = x + p.mlp(i, p.norm(f"blocks.{i}.mlp.pre", x))
+    return p.head(p.norm("final", x))
+
+
+@block(end="final")
+def gemma4(p, i, x, attention, mlp):
+    """Two sub-layers as in Gemma 2, and then x = layer_scalar * x"""
+    x = x + p.norm(f"{attention}.out", p.attention(i, p.norm(f"{attention}.pre", x)))
+    x = x + p.norm(f"{mlp}.out", p.mlp(i, p.norm(f"{mlp}.pre", x)))
+    return p[f"{mlp}.skip.gain"] * x
+
+
 @model
 def residual_dual(p, x):
     """f = F(x);  r = r + f;  x = LN(x + f);  at the end x + LN(r)"""

@@ -95,6 +95,7 @@ def learned(spec, parameter, values):
     stored = spec.get("stored", spec["init"])
     factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
     shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}
+    shaped["one_minus_silu"] = lambda g: 1 - g / (1 + (-g).exp())
     return shaped[spec.get("function", "same")](factor * parameter)
 
 
@@ -104,6 +105,8 @@ HELD = {
     "b": lambda layer: layer.branch,
     "start": lambda layer: layer.skip.start,
     "x0": lambda layer: layer.skip.x0,
+    "enter.x": lambda layer: getattr(layer.enter, "skip", layer.enter),
+    "enter.x0": lambda layer: layer.enter.x0,
     "pre.scale": lambda layer: layer.pre.scale,
     "q.scale": lambda layer: layer.f.q.scale,
     "head_scale": lambda layer: layer.f.head_scale,
@@ -151,7 +154,7 @@ def scope_of(config, block, name, i, norm):
 
 WORDS = {
     "attention": ("q", "k", "v", "head_norm", "head_scale", "ctx"),
-    "mlp": ("mid", "hidden_scale"),
+    "mlp": ("hidden", "mid", "hidden_scale"),
 }
 
 
@@ -267,13 +270,21 @@ def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
     config = config_of(placement=placement)
     model = build_model(config, vocab_size=11)
-    sites = {"pre", "out", "post", "head_scale", *(site for of in INSIDE.values() for site in of)}
+    sites = {
+        "pre",
+        "out",
+        "post",
+        "head_scale",
+        "up_norm",
+        *(site for of in INSIDE.values() for site in of),
+    }
     for i, block in enumerate(model.blocks):
         for name, plan in Placement(**config.placement).plans(i, DEPTH).items():
             layer = getattr(block, name)
             there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
             scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()
-            assert there & sites == set(plan.sites) | scales
+            named = {"up_norm" if site == "hidden" else site for site in plan.sites}
+            assert there & sites == named | scales
 
 
 @pytest.mark.goal("A1")

@@ -82,6 +82,13 @@ layerscale      all  both       norm(x)          x              -    x     10   
 skipinit        all  both       norm(x)          x              -    x     inf                -
 rezero          all  both       x                x              -    -     inf                -
 ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4               qkvoud
+gpas            all  both       norm(x)          a*x            -    -     1                  -
+spannorm        all  both       x                norm(x)        1    -     1                  -
+simplenorm      all  both       x                x              -    xf    1                  qkvoud
+nanochat        all  attention  norm(x)          e*x            -    -     1.35-(l-1)/12      -
+nanochat        all  mlp        norm(x)          x              -    x     1                  -
+gemma4          all  attention  norm(x)          x              -    xf    1                  vo
+gemma4          all  mlp        norm(x)          a*x            -    f     1                  ud
 """
 
 # What a model does.
@@ -89,9 +96,11 @@ ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4 
 #   enters  what the first block is given, of the rows e of the embedding
 #   leaves  the root mean square of what the head is given, where that is one number
 #   mlp     reads the stream after the attention or, as the attention does, before it (beside); it
-#           may be given the very numbers that the attention is given (shared)
+#           may be given the very numbers that the attention is given (shared), or be the only one
+#           that reads the stream after the attention (only)
 #   mean square   of the stream after block l, from 1, at the start, where every f adds noise of
-#           the size of what it reads; ResiDual has two streams. H(l) = 1 + 1/2 + .. + 1/l
+#           the size of what it reads; ResiDual has two streams. H(l) = 1 + 1/2 + .. + 1/l, and
+#           mixed(l) is the recursion of nanochat's numbers
 MODELS = """
 placement       enters   leaves  mlp     mean_square
 none            e        -       after   4**l
@@ -126,6 +135,11 @@ layerscale      e        1       after   1+l/50
 skipinit        e        1       after   1
 rezero          e        -       after   1
 ngpt            e        1/4     after   1/16
+gpas            e        1       after   1+2*l
+spannorm        e        1       only    1
+simplenorm      e        1       after   1+2*l
+nanochat        norm(e)  1       after   mixed(l)
+gemma4          e        1       after   1+2*l
 """
 # Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
 # scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,
@@ -241,7 +255,12 @@ def sub_layer(model, started, i, name):
         key: getattr(layer, site).used() if isinstance(getattr(layer, site), Learned) else math.nan
         for key, site in (("a", "skip"), ("b", "branch"))
     }
-    found = {"x": x, "l": i + 1, **coefficients}
+    enter = (
+        [module.used() for module in layer.enter.modules() if isinstance(module, Learned)]
+        if (isinstance(layer.enter, nn.Module))
+        else []
+    )
+    found = {"x": x, "l": i + 1, "e": sum(enter), **coefficients}
     if name == "mlp":
         layer.f.activation = torch.tanh
     f = layer.f
@@ -317,7 +336,10 @@ def mlp_reads(model):
     first, sign = mlp.given, -1
     run(model, block, x)
     if not close(mlp.given, first):
-        return "after"
+        block.mlp.f, y = Instead(zero), {}
+        for sign in (1, -1):
+            y[sign] = run(model, block, x)
+        return "only" if torch.equal(y[1], y[-1]) else "after"
     return "shared" if torch.equal(mlp.given, attention.given) else "beside"
 
 
@@ -382,10 +404,20 @@ def differences(placement, claimed):
     if of_model["mlp"] != model["mlp"]:
         yield f"mlp: {of_model['mlp']}"
     for nth, found in enumerate(of_model["mean_square"], start=1):
-        names = {"l": nth, "H": lambda n: sum(1 / j for j in range(1, n + 1))}
+        names = {"l": nth, "H": lambda n: sum(1 / j for j in range(1, n + 1)), "mixed": mixed}
         expected = [value(text, names) for text in model["mean_square"].split(",")]
         if found != pytest.approx(expected, rel=0.04):
             yield f"mean_square after block {nth}: {found}"
+
+
+def mixed(blocks):
+    """The mean square of k * x0 and of the noise beside it: before each block x is a * x + c * x0,
+    and two sub-layers add noise of size 1."""
+    k, noise = 1, 0
+    for i in range(blocks):
+        a, c = 1.15 - 0.1 * i / (DEPTH - 1), 0.2 - 0.15 * i / (DEPTH - 1)
+        k, noise = a * k + c, a * a * noise + 2
+    return k * k + noise
 
 
 def is_free(cosine):

@@ -98,6 +98,13 @@ RULES = {
         "stream": 0.0,
         "embedding": 0.8,
     },
+    "simplegpt": {
+        "rest": 0.02,
+        **dict.fromkeys(
+            ("output", "up", "down"), [0.02 / (2 * block) ** 0.5 for block in (1, 2, 3)]
+        ),
+        "embedding": 1.0,
+    },
     "zero_out": {"rest": 0.02, "stream": 0.0},
     "width_scaled": {"rest": 1 / 640**0.5, "stream": 1 / (640 * 6) ** 0.5},
     "mup": {  # Tensor Programs V, table 8, with 1/sqrt(2.5 * 128) at its base width

@@ -286,6 +286,6 @@ def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
     def reference(tokens, weights):
         return papers.ALL[placement](papers.Parts(weights), weights["embedding.weight"][tokens])
 
-    mlp = "swiglu" if placement == "ngpt" else "relu2"
+    mlp = "swiglu" if placement in ("ngpt", "simplenorm") else "relu2"
     fixed = f"norm=rmsnorm mlp={mlp} position=none architecture.embed_scale=none"
     compare(ours_of(f"placement={placement} {fixed}"), reference)

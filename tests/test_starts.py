@@ -127,6 +127,12 @@ def t5(depth: int) -> dict[str, Draw]:
     return everywhere(normal(ROWS), **dict.fromkeys(("embedding", "head"), normal(1.0)), **rest)
 
 
+def simplegpt(depth: int) -> dict[str, Draw]:
+    small = cut_normal(0.02 / math.sqrt(2 * depth))  # the last block's: depth_init
+    own = {"output": small, "up": small, "down": small, "embedding": normal(1.0)}
+    return everywhere(normal(0.02), **own, head=cut_normal(ROWS))
+
+
 UNTIED = ["architecture.tied=false"]
 MIXLN = everywhere(normal(0.02), embedding=normal(math.sqrt(2 / 5)))
 # Each case has the typed choices and the authors' draws, a function of depth.
@@ -159,6 +165,8 @@ AUTHORS: dict[str, tuple[list[str], Callable[[int], dict[str, Draw]]]] = {
     "dyt": (["norm=dyt"], lambda depth: everywhere(normal(0.02))),
     "derf": (["norm=derf", *UNTIED], cogview),
     "nanochat": (["preset=nanochat"], nanochat),
+    "simplenorm": (["placement=simplenorm"], simplegpt),
+    "gpas": (["placement=gpas"], lambda depth: MIXLN),
     "t5_1_1": (["preset=t5_1_1", "mlp=gelu"], t5),
 }
 
@@ -204,6 +212,8 @@ def test_every_weight_starts_as_wide_as_the_authors_code_draws_it(name, depth):
         "dyt",
         "nanochat",
         "glm130b",
+        "simplenorm",
+        "gpas",
     )
     position = [] if name == "nanochat" else [f"position={'rope' if rotary else 'learned'}"]
     sizes = [*SIZES[:3], *SIZES[4:]] if name == "nanochat" else SIZES
@@ -248,6 +258,8 @@ STREAMS = {
     "dyt": (["norm=dyt"], 0.02 * math.sqrt(WIDTH)),
     "derf": (["norm=derf", "position=learned"], 0.02 * math.sqrt(2 * WIDTH)),
     "nanochat": (["preset=nanochat"], 1.0),
+    "nanochat's placement": (["placement=nanochat"], 1.0),
+    "simplenorm": (["placement=simplenorm"], 1.0),
     # init.stream, by either way
     "table": (["init.stream=0.3"], 0.3),
     "table beside a scale": (["placement=post", "init.stream=0.3"], 0.3),

@@ -62,6 +62,8 @@ def block_gradient_is_right(placement, i, **how):
     """Of a block with random parameters, gains among them, for its input and all of them."""
     model = model_of(combined(*GRADIENTS, "init=xavier", placement=placement))
     block = model.blocks[i]
+    for module in block.modules():  # GPAS's own gradient is another: test_parity has it
+        module.preserves = False
     names = [name for name, _ in block.named_parameters()]
     shapes = [parameter.shape for parameter in block.parameters()]
     values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
@@ -109,7 +111,7 @@ def test_the_gradient_of_every_block_is_that_of_differences_in_each_number(place
 EXCESS = dict.fromkeys(("hybrid", "hybrid_star", "hybrid_7b"), 0.9866**2 / 5)
 # Where the table has rows of length 1, as in fairseq and tensor2tensor, the logits of a head of its
 # own have the variance of what it reads, and the loss is half of that above ln(V).
-UNIT_ROWS = ("transformer2017", "fairseq", "b2t", "admin", "deepnorm", "subln")
+UNIT_ROWS = ("transformer2017", "fairseq", "b2t", "admin", "deepnorm", "subln", "simplegpt")
 # mup's head has a deviation of 1/sqrt(2.5 * 128), and its logits are multiplied by 128/d.
 
 
@@ -179,6 +181,11 @@ GAINS = {
     "layerscale": {D: 2 * N + 1},
     "skipinit": {D: 2 * N + 1},
     "rezero": {},
+    "gpas": {D: 2 * N + 1},
+    "spannorm": {D: 2 * N},
+    "simplenorm": {D: 5 * N + 1, M: N},
+    "nanochat": {D: 2 * N + 2},
+    "gemma4": {D: 4 * N + 1},
     "ngpt": {},
 }
 COEFFICIENTS = {
@@ -188,6 +195,9 @@ COEFFICIENTS = {
     "hybrid_7b": {D: N},
     "layerscale": {D: 2 * N},
     "skipinit": {1: 2 * N},
+    "gpas": {1: N},
+    "nanochat": {1: 2 * N},
+    "gemma4": {1: N},
     "rezero": {1: N},  # one for both sub-layers of a block
     "ngpt": {D: 2 * N + N, M: N, V: 1},  # b twice, s_qk; s_u; s_z
 }
@@ -255,7 +265,8 @@ def test_another_seed_gives_every_weight_another_start():
 
 # --------------------------------------------------------------------- scales of what is written
 
-UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt")  # a norm of all that any sub-layer writes
+# With a norm of all that any sub-layer writes.
+UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt", "simplenorm", "gemma4")
 
 
 @pytest.mark.parametrize("placement", GAINS)

@@ -41,9 +41,9 @@ def attention(
     return linear_of(f.output, ctx((head_norm(context) * head_scale).flatten(2)))
 
 
-def mlp(f, x, *, mid=same, hidden_scale=1):
-    """W_down mid(max(0, hidden_scale * W_up x)^2)"""
-    hidden = hidden_scale * linear_of(f.up, x)
+def mlp(f, x, *, hidden=same, mid=same, hidden_scale=1):
+    """W_down mid(max(0, hidden_scale * hidden(W_up x))^2)"""
+    hidden = hidden_scale * hidden(linear_of(f.up, x))
     return linear_of(f.down, mid(torch.where(hidden > 0, hidden * hidden, 0.0)))
 
 

@@ -38,7 +38,7 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
     ends_normed = placement.ends_normed(config.model.depth)
     final_type = config.norm.type if config.final_norm == "norm" else config.final_norm
     final = final_type != "none"
-    if any(plan.coefficient("a") == 0 for plan in plans):
+    if any(plan.coefficient("a") == 0 and not plan.adds for plan in plans):
         yield "placement.equation: a sub-layer has no skip, and gradients reach x through f alone"
     if not bounded and not any(isinstance(plan.coefficient("b"), Mapping) for plan in plans):
         yield "there is no norm on the stream: nothing bounds its growth"

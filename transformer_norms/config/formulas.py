@@ -66,6 +66,8 @@ def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
             yield slot, spec, HEAD if slot == "head_scale" else STREAM
     for slot, spec in plan.adds.items():
         yield slot, spec, STREAM
+    for stream, spec in plan.enters.items():
+        yield f"enter.{stream}", spec, STREAM
     for name, site in plan.sites.items():
         shapes = HEAD if name in (*HEAD_SITES, "head_norm") else STREAM
         yield f"{name}.scale", site.scale, shapes

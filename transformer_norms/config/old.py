@@ -156,6 +156,7 @@ def _plans(node: Mapping[str, Any]) -> list[Any]:
             {name: replace(site, scale=_number(site.scale)) for name, site in plan.sites.items()},
             {name: _number(spec) for name, spec in plan.coefficients.items()},
             plan.adds,
+            plan.enters,
         )
         for entry in entries
         for part, plan in sorted(entry.plans.items())

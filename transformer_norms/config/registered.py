@@ -51,6 +51,7 @@ USES = {
         MLPS,
         ("width", "mlp_width", "bias", "mid", "up_scale", "gate_scale"),
         {"forward": "x angles cache"},
+        offered=("up_norm", "gate_norm"),
     ),
     "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
     "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),

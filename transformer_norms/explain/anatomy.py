@@ -60,6 +60,7 @@ class SubLayer:
     norms: Mapping[str, NormAt]
     factors: Mapping[str, Factor]
     adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
+    enters: Mapping[str, Factor | None] = field(default_factory=dict)  # of the sum that it reads
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class Anatomy:
 
     def adds(self, stream: str) -> bool:
         """Returns whether some block adds the earlier stream, start or x0."""
-        return any(stream in p.adds for block in self.blocks for p in block.parts.values())
+        parts = [part for block in self.blocks for part in block.parts.values()]
+        return any(stream in (*part.adds, *part.enters) for part in parts)
 
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
         """Yields every norm of the model with its block, from the embedding to the head."""
@@ -179,12 +181,25 @@ class Anatomy:
             site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
             for site in ("pre", *INSIDE[name], "out", "post")
         }
+        if "hidden" in plan.sites:
+            norms |= self._hidden(norms["hidden"])
         stream = _shapes(self.width)
-        adds = {
-            earlier: self._factor(plan.names.get(earlier, earlier), spec, stream, values)
-            for earlier, spec in plan.adds.items()
+        adds, enters = (
+            {
+                of: self._factor(plan.names.get(prefix + of, of), spec, stream, values)
+                for of, spec in sum_.items()
+            }
+            for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
+        )
+        return SubLayer(_present(norms), _present(self._factors(name, plan, values)), adds, enters)
+
+    def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
+        """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""
+        of = {"hidden": "up_norm", **({"gate": "gate_norm"} if self.gated else {})}
+        return {
+            site: norm and replace(norm, site=site, module=f"mlp.f.{name}")
+            for site, name in of.items()
         }
-        return SubLayer(_present(norms), _present(self._factors(name, plan, values)), adds)
 
     def _norm(
         self, site: str, at: Site, values: Values, part: str = "", symbol: str | None = None
@@ -197,7 +212,8 @@ class Anatomy:
         if heads:
             width = sizes.head_dim * (heads if at.share == "full" else 1)
         else:
-            widths = {"ctx": sizes.heads * sizes.head_dim, "mid": sizes.mlp_width}
+            widths = {"ctx": sizes.heads * sizes.head_dim}
+            widths |= dict.fromkeys(INSIDE["mlp"], sizes.mlp_width)
             width = widths.get(site, self.width)
         shapes = _head_shapes(heads, sizes.head_dim) if heads else _shapes(width)
         scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
@@ -246,16 +262,18 @@ class Anatomy:
         if not isinstance(spec, Mapping):
             return Factor(symbol, formula.text, init, varies=varies)
         start = float(Formula(spec.get("stored", spec["init"]))(values))
+        kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
         ratio = 1.0 if start == init else init / start
         function = spec.get("function", "same")
         inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
         outer = inner if function == "same" else f"{function}({inner})"
+        text = "" if outer == "stored" else f"{outer}, stored from {start:.4g}"
         return Factor(
             symbol,
             formula.text,
             float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
             shapes[spec["learn"]],
-            "" if outer == "stored" else f"{outer}, stored from {start:.4g}",
+            ", ".join(filter(None, (text, kept))),
             spec.get("share") == "block",
             varies,
         )

@@ -172,7 +172,8 @@ def coefficients(anatomy: Anatomy) -> Section:
     for i, block in enumerate(anatomy.blocks):
         for name, part in block.parts.items():
             scales = (norm.scale for norm in part.norms.values())
-            factors = (*part.factors.values(), *part.adds.values(), *scales)
+            sums = (*part.enters.values(), *part.adds.values())
+            factors = (*part.factors.values(), *sums, *scales)
             facts += [_fact(name, factor, i) for factor in factors if factor is not None]
             if name == "attention" and (cap := anatomy.attention_cap):
                 facts.append(Fact("attention cap", (cap, cap, "no"), i))

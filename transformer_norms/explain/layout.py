@@ -4,7 +4,7 @@ Positions are the columns and lines of a terminal. The stream runs from line 0 o
 sub-layer is a stage of it: branches leave the stream, pass their boxes and are added back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
@@ -75,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Fork:
-    """q, k and v beside each other, each with a chain of its own."""
+    """q, k and v, or an mlp's gate and its other half, side by side, each with its own chain."""
 
     chains: tuple[tuple[Mark, ...], ...]
 
@@ -91,7 +91,8 @@ class Fork:
 
     @property
     def left(self) -> int:
-        return (3 * self.slot + 2 * GAP) // 2
+        many = len(self.chains)
+        return (many * self.slot + (many - 1) * GAP) // 2
 
     @property
     def right(self) -> int:
@@ -108,6 +109,8 @@ class Stage:
 
     branches: tuple[Chain, ...]
     shared: Marks = ()  # before the branches part
+    enter: Marks = ()  # on the stream, before the branches leave it
+    mixes: tuple[tuple[str, Marks], ...] = ()  # earlier streams that are added there
     skip: Marks = ()
     adds: tuple[tuple[str, Marks], ...] = ()  # earlier streams that are added as well
     post: Marks = ()
@@ -154,12 +157,18 @@ class _Labels:
         return [
             Stage(
                 (branches[name],),
+                enter=self.factor(part.enters.get("x")),
+                mixes=self.sum(part.enters),
                 skip=self.factor(part.factors.get("a")),
-                adds=tuple((earlier, self.factor(c)) for earlier, c in part.adds.items()),
+                adds=self.sum(part.adds),
                 post=self.norm(part.norms.get("post")),
             )
             for name, part in block.parts.items()
         ]
+
+    def sum(self, factors: Mapping[str, Factor | None]) -> tuple[tuple[str, Marks], ...]:
+        return tuple((stream, self.factor(factors[stream])) for stream in EARLIER
+                     if stream in factors)  # fmt: skip
 
     def branch(self, part: SubLayer, inside: Callable[[SubLayer], Chain]) -> Chain:
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
@@ -189,13 +198,15 @@ class _Labels:
 
     def mlp(self, part: SubLayer) -> Chain:
         mid, scale = self.norm(part.norms.get("mid")), self.factor(part.factors.get("hidden_scale"))
-        if not (mid or scale):
+        halves = tuple(self.norm(part.norms.get(site)) for site in ("gate", "hidden"))
+        hidden: Chain = (Fork(halves),) if all(halves) else halves[1]
+        if not (hidden or mid or scale):
             return (Mark("layer", "mlp"),)
         weights, activation = "W_up", self.anatomy.config.mlp.activation
         if self.anatomy.gated:
             weights, activation = "W_gate  W_up", f"{activation}(gate) * up"
         layers = [Mark("layer", label) for label in (weights, activation, "W_down")]
-        return (layers[0], *scale, layers[1], *mid, layers[2])
+        return (layers[0], *hidden, *scale, layers[1], *mid, layers[2])
 
     def norm(self, norm: NormAt | None, short_factor: bool = False) -> Marks:
         if norm is None:
@@ -222,7 +233,7 @@ class _Labels:
         elif short or self.short:
             label = symbol
         elif factor.learned:
-            label = f"{symbol}, learned from {number}"
+            label = f"{symbol}, learned" + ("" if self._varies(factor) else f" from {number}")
         else:
             label = factor.formula if self._varies(factor) else f"{symbol} = {number}"
         return (Mark("factor", f"* {label}"),)
@@ -255,7 +266,10 @@ class _Positions:
         rails, left = {}, 1
         for stream in ("x0", "start"):
             factors = [
-                chain for stage in self.stages for name, chain in stage.adds if name == stream
+                chain
+                for stage in self.stages
+                for name, chain in (*stage.mixes, *stage.adds)
+                if name == stream
             ]
             if factors:
                 rails[stream] = left
@@ -292,6 +306,11 @@ class _Positions:
 
     def _stage(self, stage: Stage, columns: Sequence[int], split: int) -> int:
         """Places a stage whose branches leave the stream at `split`. Returns its last line."""
+        line = self._chain(stage.enter, self.stream, split - 2)
+        for name, factor in stage.mixes:
+            line += 2
+            self._add(name, factor, line)
+        split = line + 2
         fork = self.stream, split
         if stage.shared:
             middle = (columns[0] + columns[-1]) // 2
@@ -331,9 +350,10 @@ class _Positions:
         return line
 
     def _fork(self, fork: Fork, column: int, line: int) -> int:
-        """Places q, k and v beside each other, joined above and below. Returns the last line."""
+        """Places the chains side by side, joined above and below. Returns the last line."""
         step, last = fork.slot + GAP, line + fork.height + 1
-        for place, chain in zip((-step, 0, step), fork.chains, strict=True):
+        for number, chain in enumerate(fork.chains):
+            place = step * (2 * number - len(fork.chains) + 1) // 2
             if place:
                 side = column + place
                 self.wire((column, line), (side, line), (side, last), (column, last))

@@ -76,14 +76,19 @@ class Assembly:
                 held[name] = scale_of(spec, self.sizes.width, values)
             return held[name]
 
+        def mixing(x: Module | None, earlier: Mapping[str, Any], prefix: str = "") -> Module:
+            adds = {name: scale(prefix + name, spec) for name, spec in earlier.items()}
+            return Adding(x, adds) if adds else x
+
         branch = scale("b", plan.coefficient("b"))
-        a = plan.coefficient("a")
+        a, enters = plan.coefficient("a"), dict(plan.enters or {"x": 1})
         skip = Rest(branch) if a == REST_OF_B else scale("a", a)
-        adds = {name: scale(name, spec) for name, spec in plan.adds.items()}
+        x = scale("enter.x", enters.pop("x")) if "x" in enters else None
         return SubLayer(
             f,
             **{name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")},
-            skip=Adding(skip, adds) if adds else skip,
+            enter=mixing(x, enters, "enter."),
+            skip=mixing(None if a == 0 and plan.adds else skip, plan.adds),
             branch=branch,
             dropout=dropout_of(self.sizes.dropout),
         )
@@ -132,15 +137,18 @@ class Assembly:
 
     def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
-        scales = ("up_scale", "gate_scale") if kind.gated else ("up_scale",)
-        spec = plan.coefficient("hidden_scale")
+        matrices = ("up", "gate") if kind.gated else ("up",)
+        spec, hidden = plan.coefficient("hidden_scale"), "hidden" in plan.sites
+        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values, width)
+                 for name in matrices if hidden}  # fmt: skip
         return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,
             activation=ACTIVATIONS[self.config.mlp.activation],
             mid=self.site(plan, "mid", "mlp", values, width),
-            **{name: scale_of(spec, width, values) for name in scales},
+            **norms,
+            **{f"{name}_scale": scale_of(spec, width, values) for name in matrices},
         )
 
     def site(

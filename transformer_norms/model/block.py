@@ -16,11 +16,12 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class SubLayer(nn.Module):
-    """y = post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))      f is attention or mlp
+    """y = post(a * h + c * start + c0 * x0 + b * out(f(pre(h))))      f is attention or mlp
 
     Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
     the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
-    the stream as it entered the block, `x0` the embedded tokens. Dropout acts before b.
+    the stream as it entered the block, `x0` the embedded tokens. h is x, unless `enter` mixes it
+    with them. Dropout acts before b.
     """
 
     def __init__(
@@ -29,16 +30,18 @@ class SubLayer(nn.Module):
         pre: Layer = nothing,
         out: Layer = nothing,
         post: Layer = nothing,
+        enter: Layer = nothing,
         skip: Layer = nothing,
         branch: Layer = nothing,
         dropout: Layer = nothing,
     ) -> None:
         super().__init__()
         self.f, self.pre, self.out, self.post = f, pre, out, post
-        self.skip, self.branch, self.dropout = skip, branch, dropout
+        self.enter, self.skip, self.branch, self.dropout = enter, skip, branch, dropout
 
     def forward(self, x: Stream, start: Stream, x0: Stream, *context: Any) -> Stream:
-        return self.post(self.skip(x, start, x0) + self.update(x, *context))
+        h = self.enter(x, start, x0)
+        return self.post(self.skip(h, start, x0) + self.update(h, *context))
 
     def update(self, x: Stream, *context: Any) -> Stream:
         """b * out(f(pre(x))), what the sub-layer adds to the stream"""

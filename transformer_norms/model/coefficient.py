@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -18,8 +19,10 @@ FUNCTIONS: dict[str, Function] = {
     "same": nothing,
     "absolute": torch.abs,
     "square": torch.square,
+    "one_minus_silu": lambda gate: 1 - F.silu(gate),
 }
-OPTIONAL = {"stored": "", "function": "same", "share": "sub_layer"}
+OPTIONAL = {"stored": "", "function": "same", "gradient": "scaled", "share": "sub_layer"}
+GRADIENTS = ("scaled", "preserved")  # `preserved`: the gradient of x is not multiplied
 PARAMETER_SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
 
 
@@ -28,8 +31,9 @@ def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Layer
 
     Returns a function that multiplies x by the coefficient. A learned one may be kept at another
     size (`stored`: FORMULA): it is then multiplied by init / stored where it is used, and so is
-    its effective learning rate. It may be used through a `function` (absolute, square), and be one
-    for both sub-layers of a block (`share: block`).
+    its effective learning rate. It may be used through a `function` (absolute, square,
+    one_minus_silu), let the gradient pass as if it were 1 (`gradient: preserved`), and be one for
+    both sub-layers of a block (`share: block`).
     """
     if isinstance(spec, Mapping):
         _check(spec, shapes)
@@ -38,13 +42,16 @@ def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Layer
         if stored == 0 and init != 0:
             raise ValueError("stored is 0, so the coefficient would stay 0")
         factor = 1.0 if stored == init else init / stored
-        return Learned(shapes[spec["learn"]], stored, factor, spec.get("function", "same"))
+        preserves = spec.get("gradient") == "preserved"
+        function = spec.get("function", "same")
+        return Learned(shapes[spec["learn"]], stored, factor, function, preserves)
     value = Formula(spec)(values)
     return nothing if value == 1 else Times(value)
 
 
 def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
-    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS), "share": PARAMETER_SHARES}
+    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS)}
+    allowed |= {"gradient": GRADIENTS, "share": PARAMETER_SHARES}
     unknown = sorted(set(spec) - {"learn", "init", *OPTIONAL})
     if unknown or not {"learn", "init"} <= set(spec):
         raise ValueError(
@@ -67,21 +74,31 @@ class Times:
 
 
 class Learned(nn.Module):
-    """function(factor * gain) * x, learned from `stored` on"""
+    """function(factor * gain) * x, learned from `stored` on
+
+    If it `preserves` the gradient, x receives that of x itself, whatever the factor: GPAS,
+    arXiv:2506.22049.
+    """
 
     def __init__(
-        self, shape: tuple[int, ...], stored: float, factor: float = 1, function: str = "same"
+        self,
+        shape: tuple[int, ...],
+        stored: float,
+        factor: float = 1,
+        function: str = "same",
+        preserves: bool = False,
     ) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.full(shape, float(stored)))
-        self.factor, self.function = factor, FUNCTIONS[function]
+        self.factor, self.function, self.preserves = factor, FUNCTIONS[function], preserves
 
     def used(self) -> Tensor:
         """Returns the factor of x."""
         return self.function(self.gain if self.factor == 1 else self.factor * self.gain)
 
     def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:
-        return x * self.used().to(x.dtype)
+        used = self.used().to(x.dtype)
+        return x + (used - 1) * x.detach() if self.preserves else x * used
 
 
 class Rest:
@@ -95,9 +112,10 @@ class Rest:
 
 
 class Adding(nn.Module):
-    """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer"""
+    """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer. Where
+    `skip` is none, x is left out."""
 
-    def __init__(self, skip: Layer, scales: Mapping[str, Layer]) -> None:
+    def __init__(self, skip: Layer | None, scales: Mapping[str, Layer]) -> None:
         super().__init__()
         self.skip, self.names = skip, tuple(scales)
         for name, scale in scales.items():
@@ -105,9 +123,10 @@ class Adding(nn.Module):
 
     def forward(self, x: Tensor, *earlier: Tensor) -> Tensor:
         streams = dict(zip(EARLIER, earlier, strict=True))
-        y = self.skip(x)
-        for name in self.names:
-            y = y + getattr(self, name)(streams[name])
+        terms = [getattr(self, name)(streams[name]) for name in self.names]
+        y, *rest = terms if self.skip is None else [self.skip(x), *terms]
+        for term in rest:
+            y = y + term
         return y
 
 

@@ -57,6 +57,8 @@ class Reader:
         self.sites: dict[str, Site] = {}
         self.coefficients: dict[str, Coefficient] = {}
         self.adds: dict[str, Coefficient] = {}
+        self.enters: dict[str, Coefficient] = {}
+        self.reads = "x"  # the name of what the skip carries and f reads
         self.names: dict[str, str] = {}
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
@@ -72,20 +74,41 @@ class Reader:
     def read_serial(self) -> SubLayerPlan:
         """`norm(a * x + b * norm(f(norm(x))) + start)`: one stream."""
         self.check_sub_layers("f")
+        self.read_enter()
         terms = list(self.terms(self.tree))
         whole = terms[0].stream
         if len(terms) == 1 and self.is_norm(whole) and not self.is_branch(whole):
             terms = self.read_post(terms[0])
-        streams: dict[str, list[Term]] = {"x": [], "start": [], "x0": [], "f": []}
+        streams: dict[str, list[Term]] = {self.reads: [], "start": [], "x0": [], "f": []}
         for term in terms:
             streams[self.stream_of(term, [*streams])].append(term)
         (branch,) = streams["f"]
-        self.read_skip(streams["x"], branch)
+        self.read_skip(streams[self.reads], branch)
         for name in EARLIER:
             if streams[name]:
                 self.adds[name] = self.read_scale(name, streams[name])
-        self.read_branch(branch.stream, "x")
+        self.read_branch(branch.stream, self.reads)
         return self.plan()
+
+    def read_enter(self) -> None:
+        """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, and
+        leaves h in its place."""
+        named = self.named()
+        if not named:
+            return
+        name = named[0].target.id
+        uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
+        if len(named) > 1 or name in RESERVED or name in self.learned:
+            self.refuse("one sum can be named, and by a new name", named[0])
+        if min(use.col_offset for use in uses) < named[0].col_offset or self.sub_layers(named[0]):
+            self.refuse(f"{name} stands for a sum of x, start and x0, named where it first stands")
+        streams: dict[str, list[Term]] = {"x": [], "start": [], "x0": []}
+        for term in self.terms(named[0].value):
+            streams[self.stream_of(term, [*streams])].append(term)
+        for stream, terms in streams.items():
+            if terms:
+                self.enters[stream] = self.read_scale(f"enter.{stream}", terms)
+        self.reads, self.tree = name, _Named().visit(self.tree)
 
     def read_parallel(self) -> SubLayerPlan:
         """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
@@ -114,7 +137,7 @@ class Reader:
         """Reads the equations of two streams, `norm(x + f(x))` for x, `r + f(x)` and `x + norm(r)`:
         returns the plan of the sub-layer, and the norm before the head."""
         plan = self.read_serial()
-        if plan.adds or "a" in plan.coefficients:
+        if plan.adds or plan.enters or "a" in plan.coefficients:
             self.refuse("with two streams, x is post(x + b * out(f(pre(x))))")
         branch = next(term for term in self.all_terms() if self.sub_layers(term.stream))
         sum_of_r = Reader(r, self.learned, self.kind)
@@ -132,7 +155,7 @@ class Reader:
         return plan, site
 
     def plan(self) -> SubLayerPlan:
-        return SubLayerPlan(self.sites, self.coefficients, self.adds, self.names)
+        return SubLayerPlan(self.sites, self.coefficients, self.adds, self.enters, self.names)
 
     # ------------------------------------------------------------------------------- sums and terms
 
@@ -178,12 +201,14 @@ class Reader:
             return "f"
         self.check_name(term.stream)
         if not (isinstance(term.stream, ast.Name) and term.stream.id in known):
+            if ast.unparse(term.stream) == "x":
+                self.refuse(f"the sub-layer reads {self.reads}; write {self.reads} for x")
             self.refuse("the skip can have a factor, but no norm and no function", term.stream)
         return term.stream.id
 
     def check_name(self, node: ast.expr) -> None:
         """Refuses a name that is no stream, number or learned coefficient."""
-        known = ["x", *EARLIER, *self.learned, *sorted(_NUMBERS)]
+        known = [*dict.fromkeys(("x", self.reads)), *EARLIER, *self.learned, *sorted(_NUMBERS)]
         if isinstance(node, ast.Name) and node.id not in known:
             why = unknown("name", node.id, known)
             self.refuse(f"{why}; placement.learned declares what is learned", node)
@@ -281,7 +306,7 @@ class Reader:
 
     def read_shared(self) -> tuple[Site | None, str]:
         """The norm that both sub-layers read, `h := norm(x)`, and the name of what they read."""
-        named = [node for node in ast.walk(self.tree) if isinstance(node, ast.NamedExpr)]
+        named = self.named()
         if not named:
             return None, "x"
         if len(named) > 1 or not self.is_norm(named[0].value):
@@ -290,6 +315,10 @@ class Reader:
         if ast.unparse(inner) != "x":
             self.refuse("the shared norm reads x", inner)
         return site, named[0].target.id
+
+    def named(self) -> list[ast.NamedExpr]:
+        """Every `h := ...` of the equation."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.NamedExpr)]
 
     def read_inside(self, call: ast.Call, name: str, node: ast.expr) -> None:
         """Reads a norm or a scale inside f. An equation of both sub-layers may name the sites of
@@ -400,6 +429,13 @@ def name_of(node: ast.AST) -> str:
     """Returns the name of the called function, or an empty text."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     return node.func.id if called else ""  # type: ignore[attr-defined]
+
+
+class _Named(ast.NodeTransformer):
+    """Leaves h in the place of `h := ...`."""
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        return ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
 
 
 def argument_of(call: ast.expr) -> ast.expr:

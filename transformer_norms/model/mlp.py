@@ -69,7 +69,10 @@ def silu(x: Tensor) -> Tensor:
 
 @MLPS("plain")
 class MLP(nn.Module):
-    """W_down mid(activation(scale * W_up x)), the scale of each hidden unit 1 but for nGPT"""
+    """W_down mid(activation(scale * norm(W_up x)))
+
+    The scale of each hidden unit is 1 but for nGPT, and its norm nothing but for SimpleNorm.
+    """
 
     gated = False
 
@@ -81,20 +84,28 @@ class MLP(nn.Module):
         bias: Collection[str],
         activation: Callable[[Tensor], Tensor],
         mid: Layer = nothing,
+        up_norm: Layer = nothing,
         up_scale: Layer = nothing,
     ) -> None:
         super().__init__()
         self.up = Linear(width, mlp_width, bias="up" in bias)
         self.down = Linear(mlp_width, width, bias="down" in bias)
-        self.activation, self.mid, self.up_scale = activation, mid, up_scale
+        self.activation, self.mid = activation, mid
+        self.up_norm, self.up_scale = up_norm, up_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:
-        return self.down(self.mid(self.activation(self.up_scale(self.up(x)))))
+        return self.down(self.mid(self.activation(self.hidden(x))))
+
+    def hidden(self, x: Stream) -> Float[Tensor, "batch time mlp_width"]:
+        return self.up_scale(self.up_norm(self.up(x)))
 
 
 @MLPS("gated")
 class GatedMLP(MLP):
-    """W_down mid(activation(scale * W_gate x) * scale * W_up x)      Shazeer 2020, 2002.05202"""
+    """W_down mid(activation(scale * norm(W_gate x)) * scale * norm(W_up x))
+
+    Shazeer 2020, arXiv:2002.05202
+    """
 
     gated = True
 
@@ -104,13 +115,14 @@ class GatedMLP(MLP):
         width: int,
         mlp_width: int,
         bias: Collection[str],
+        gate_norm: Layer = nothing,
         gate_scale: Layer = nothing,
         **rest: Any,
     ) -> None:
         super().__init__(width=width, mlp_width=mlp_width, bias=bias, **rest)
         self.gate = Linear(width, mlp_width, bias="gate" in bias)
-        self.gate_scale = gate_scale
+        self.gate_norm, self.gate_scale = gate_norm, gate_scale
 
     def forward(self, x: Stream, *context: Any) -> Stream:
-        gate = self.activation(self.gate_scale(self.gate(x)))
-        return self.down(self.mid(gate * self.up_scale(self.up(x))))
+        gate = self.activation(self.gate_scale(self.gate_norm(self.gate(x))))
+        return self.down(self.mid(gate * self.hidden(x)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The arguments that f may have in an equation: sites hold a norm, scales a coefficient.
-INSIDE = {"attention": ("q", "k", "v", "head_norm", "ctx"), "mlp": ("mid",)}
+INSIDE = {"attention": ("q", "k", "v", "head_norm", "ctx"), "mlp": ("hidden", "mid")}
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")
 # A norm at q, k or v acts on each head with one gain, on each with a gain of its own, or on all
@@ -32,13 +32,16 @@ class SubLayerPlan:
     """The plan of one sub-layer of one block: norms by site, and coefficients.
 
     `coefficients` are a (skip), b (branch), head_scale and hidden_scale, where they are not 1.
-    `adds` maps start and x0 to their factors in the skip. `names` maps what is multiplied (a, b,
-    q.scale) to the name of its learned coefficient; equal names share one parameter.
+    `adds` maps start and x0 to their factors in the skip. `enters` maps the streams whose sum the
+    sub-layer reads as h, where that is not x alone, to their factors. `names` maps what is
+    multiplied (a, b, q.scale, enter.x0) to the name of its learned coefficient; equal names share
+    one parameter.
     """
 
     sites: Mapping[str, Site] = field(default_factory=dict)
     coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
     adds: Mapping[str, Coefficient] = field(default_factory=dict)
+    enters: Mapping[str, Coefficient] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
     def site(self, name: str) -> Site:
