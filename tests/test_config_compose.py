@@ -444,6 +444,14 @@ def test_plugins_that_are_a_link_in_a_circle_are_no_folder(tmp_path):
         compose([f"plugins={tmp_path}/circle"])
 
 
+def test_a_config_of_plugins_that_is_a_link_in_a_circle_is_one_line(tmp_path):
+    path = tmp_path / "configs/norm/new.yaml"
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path.name)
+    with pytest.raises(ConfigError, match="new.yaml: is a link; name what it leads to"):
+        compose([f"plugins={tmp_path}"])
+
+
 # No key is dead
 
 

@@ -129,11 +129,14 @@ def wrong(tmp_path):
         "*.csv": r"no file matches .*\*\.csv",
         "folder": ".*folder is a directory",
         "empty.txt": ".*empty.txt is empty",
+        "/proc/version": "/proc/version is empty",  # as /proc/kmsg, whose readers wait
         "latin.txt": ".*latin.txt is not UTF-8 at byte 3",
     }
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "*.csv", "folder", "empty.txt", "latin.txt"])
+@pytest.mark.parametrize(
+    "name", ["missing.txt", "*.csv", "folder", "empty.txt", "/proc/version", "latin.txt"]
+)
 def test_a_path_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
     expected = wrong(tmp_path)[name]
     with pytest.raises(InputError, match=rf"^data\.paths: {expected}") as e:

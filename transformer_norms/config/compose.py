@@ -41,7 +41,7 @@ from transformer_norms.names import (
     options,
     unknown,
 )
-from transformer_norms.storage.reading import parse_yaml, read_bytes
+from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 
@@ -235,7 +235,7 @@ def check_plugins(text: str) -> Path | None:
         if axis not in (*AXES, "hydra"):
             raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
         # Before Hydra reads it: an alias may expand without end.
-        content = parse_yaml(read_bytes(file.resolve()), f"{where}/{file.name}", values_only=False)
+        content = parse_yaml(read_bytes(real_path(file)), f"{where}/{file.name}", values_only=False)
         if not isinstance(content, dict | None):
             raise ConfigError(f"{where}/{file.name}: a list is not allowed; it should be keys")
         if file.stem in (*options(axis), *RENAMED.get(axis, ())):

@@ -14,6 +14,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
+from transformer_norms.storage.reading import real_path
 
 CORPORA = Registry("corpus")
 SLICE = 2**25  # bytes of text that one process encodes at once
@@ -49,10 +50,10 @@ def find_files(patterns: Sequence[str], key: str = "data.paths") -> list[Path]:
     seen: set[Path] = set()
     for file in files:
         _check(file, key)
-        if file.resolve() in seen:
+        if real_path(file) in seen:
             # The same text twice would be on both sides of a split by position.
             raise InputError(f"{key}: {file} is named twice; name each file once")
-        seen.add(file.resolve())
+        seen.add(real_path(file))
     return files
 
 
@@ -75,12 +76,13 @@ def _check(file: Path, key: str) -> None:
     if not file.is_file():
         raise InputError(f"{key}: {file} is not a regular file")
     try:
+        # A read of a file of the system, which says the same, may wait: /proc/kmsg.
+        if file.stat().st_size == 0:
+            raise InputError(f"{key}: {file} is empty")
         with file.open("rb") as stream:
-            empty = not stream.read(1)
+            stream.read(1)
     except OSError as error:
         raise InputError(f"{key}: {file} cannot be read ({error.strerror})") from None
-    if empty:
-        raise InputError(f"{key}: {file} is empty")
 
 
 def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
@@ -98,7 +100,7 @@ def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
 
 def _hash(file: Path) -> str:
     """Returns the SHA-256 of a file that the user has named, also where it is a link."""
-    return sha256(file.resolve())
+    return sha256(real_path(file))
 
 
 class _Files:
@@ -197,7 +199,7 @@ class JsonLines(_RowFiles):
         import datasets
 
         names = ", ".join(str(file) for file in self.files)
-        files = [str(file.resolve()) for file in self.files]
+        files = [str(real_path(file)) for file in self.files]
         # Its own cache is in the home, which may not be writable. A stream leaves nothing there.
         with hide_bars(), tempfile.TemporaryDirectory() as cache:
             try:

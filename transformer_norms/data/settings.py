@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from transformer_norms.kinds import Mark, OpenShare, Positive, Seed, Share, node
-from transformer_norms.storage.reading import read_json
+from transformer_norms.storage.reading import read_json, real_path
 
 # The sizes of published vocabularies. A byte vocabulary has one more where documents are kept
 # apart, which only the data can tell.
@@ -40,7 +40,7 @@ def _size_of_file(path: Path) -> int:
     """The size of the vocabulary of a tokenizer.json; UNKNOWN if it cannot be read."""
     try:
         file = path / "tokenizer.json" if path.is_dir() else path
-        content = read_json(file.resolve())  # the user has named it, also where it is a link
+        content = read_json(real_path(file))  # the user has named it, also where it is a link
         if "vocab_size" in content:  # of a run of ours
             return int(content["vocab_size"])
         added = [token["id"] + 1 for token in content.get("added_tokens", [])]

@@ -23,6 +23,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.judge.child import Answer, Child
 from transformer_norms.judge.ledger import Party
 from transformer_norms.storage.files import sha256
+from transformer_norms.storage.reading import real_path
 
 OWN = Path(__file__).parents[2]  # where the package of this process lies
 _NOT_TYPED = {
@@ -119,7 +120,7 @@ def _read(words: str, base: _Typed) -> _Typed:
         if all((folder / name).is_file() for name in ("config.yaml", "summary.json")):
             return _Typed(words, OWN, [as_typed("config", str(folder / "config.yaml"))])
         if (folder / "transformer_norms" / "__init__.py").is_file():
-            return _Typed(words, folder.resolve(), [])
+            return _Typed(words, real_path(folder), [])
         raise ConfigError(
             f"{words}: is neither a run folder (with config.yaml and summary.json) nor a checkout "
             "(with transformer_norms/)"

@@ -24,6 +24,7 @@ from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.space import space_left_to_write
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.files import preflight
+from transformer_norms.storage.reading import real_path
 from transformer_norms.training.schedule import SCHEDULES
 
 
@@ -135,7 +136,7 @@ class Plan:
     def _find_origin(self, folder: Path) -> Path:
         """Returns the run that `continue_from` names. Raises ConfigError unless only the horizon
         differs, and that run can go on."""
-        folder = folder.resolve()
+        folder = real_path(folder)
         typed, summary = f"continue_from={path_text(folder)}", read_summary(folder)
         if summary is None or summary.status != "finished":
             status = summary.status if summary else "no run"

@@ -64,6 +64,12 @@ def read_bytes(path: Path, limit: int = LONGEST) -> bytes:
             raise ConfigError(f"{path}: {_reason(error)}") from None
 
 
+def real_path(path: Path) -> Path:
+    """Returns a path that the user has named, without its links. A link in a circle stays as it is:
+    whoever opens it is told so."""
+    return Path(os.path.realpath(path))
+
+
 def read_text(path: Path, limit: int = LONGEST) -> str:
     return _decode(read_bytes(path, limit), str(path))
 

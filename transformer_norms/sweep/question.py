@@ -19,7 +19,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.run.failure import EFFECT
-from transformer_norms.storage.reading import read_yaml
+from transformer_norms.storage.reading import read_yaml, real_path
 from transformer_norms.sweep.grid import (
     MOST_RUNS,
     Grid,
@@ -172,7 +172,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", name):
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
     try:
-        content = read_yaml(files[name].resolve(), values_only=False)
+        content = read_yaml(real_path(files[name]), values_only=False)
         if not isinstance(content, dict):
             raise ConfigError("a list is not allowed; it should be keys")
         keys = {str(key): value for key, value in content.items()}

@@ -34,7 +34,7 @@ from transformer_norms.kinds import Text
 from transformer_norms.names import unknown
 from transformer_norms.progress import Say, Tell, tell_nobody
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.reading import parse_json, read_text
+from transformer_norms.storage.reading import parse_json, read_text, real_path
 
 # The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
 # byte: no text spells it.
@@ -174,7 +174,7 @@ class TokenizerFile:
     def __init__(self, *, path: Text, end: Text) -> None:
         file = Path(path).expanduser()
         file = file / "tokenizer.json" if file.is_dir() else file
-        self.file = file.resolve()  # the user has named it, also where it is a link
+        self.file = real_path(file)  # the user has named it, also where it is a link
         self.path, self.end = path, end
 
     def identity(self) -> dict:

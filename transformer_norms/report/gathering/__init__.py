@@ -28,6 +28,7 @@ from transformer_norms.report.gathering.parts import Part, parts_of, put_togethe
 from transformer_norms.report.gathering.sources import Sources, home_of
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.run.failure import EFFECT
+from transformer_norms.storage.reading import real_path
 
 
 def read_study(
@@ -48,7 +49,7 @@ def read_study(
     sources = Sources(tell)
     for folder in folders:
         try:
-            sources.add(folder.resolve(), str(folder))
+            sources.add(real_path(folder), str(folder))
         except OSError as error:
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
     study = _study_of(sources, home_of(folders), baseline, effect)
