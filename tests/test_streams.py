@@ -42,6 +42,7 @@ def real_streams(monkeypatch):
         os.close(saved)
 
 
+@pytest.mark.goal("D5")
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_a_stream_whose_reader_has_gone_raises_nothing_and_knows_it(real_streams, name, tmp_path):
     reader, writer = os.pipe()
@@ -56,6 +57,7 @@ def test_a_stream_whose_reader_has_gone_raises_nothing_and_knows_it(real_streams
     assert isinstance(refusal_of(stream), BrokenPipeError)
 
 
+@pytest.mark.goal("D5")
 def test_the_answer_of_a_command_that_a_full_disk_loses_is_an_error(real_streams, tmp_path):
     real_streams("/dev/full", tmp_path / "err")
     with pytest.raises(StorageError, match="/dev/full: no space left"):
@@ -66,6 +68,7 @@ def test_the_answer_of_a_command_that_a_full_disk_loses_is_an_error(real_streams
     assert line.startswith("/dev/full: no space left")
 
 
+@pytest.mark.goal("D5")
 def test_a_closed_stream_gets_no_file_that_the_process_opens_later(tmp_path):
     # In a process of its own: pytest needs these numbers.
     if not (child := os.fork()):
@@ -87,6 +90,7 @@ def test_a_closed_stream_gets_no_file_that_the_process_opens_later(tmp_path):
     assert (tmp_path / "checkpoint").read_bytes() == b""
 
 
+@pytest.mark.goal("D5")
 @pytest.mark.parametrize(
     "typed",
     [
@@ -112,6 +116,7 @@ def test_a_drawing_in_ascii_has_each_sign_at_its_place(typed, capsys):
             assert len(before) == len(after)
 
 
+@pytest.mark.goal("D5")
 def test_a_sign_that_the_terminal_lacks_ends_no_command(real_streams, tmp_path):
     real_streams(tmp_path / "out", tmp_path / "err", encoding="ascii")
     print_line("│ ↯ │")
@@ -119,12 +124,14 @@ def test_a_sign_that_the_terminal_lacks_ends_no_command(real_streams, tmp_path):
     assert (tmp_path / "out").read_text() == (tmp_path / "err").read_text() == "| \\u21af |\n"
 
 
+@pytest.mark.goal("D5")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_what_no_rule_spells_is_named_by_its_number(encoding):
     assert "x ↯ €".encode("ascii", streams.SPELLING) == b"x \\u21af \\u20ac"
     assert "\ud800".encode(encoding, streams.SPELLING) == b"\\ud800"
 
 
+@pytest.mark.goal("D5")
 @NIGHTLY
 @pytest.mark.parametrize("typed", ["explain", "explain --list", *(f"{c} --help" for c in COMMANDS)])
 def test_every_command_prints_where_there_are_only_ascii_letters(typed, real_streams, tmp_path):
@@ -136,6 +143,7 @@ def test_every_command_prints_where_there_are_only_ascii_letters(typed, real_str
     assert (tmp_path / "err").read_bytes() == b""
 
 
+@pytest.mark.goal("D5")
 def test_files_are_utf_8_whatever_the_locale_is():
     """Python reads and writes text in the letters of the machine, if it is not told."""
     untold = []

@@ -169,6 +169,7 @@ def test_a_sweep_of_two_stages_and_its_report_end_as_ever(state, launcher, measu
 # ------------------------------------------------------------------------------------- folders
 
 
+@pytest.mark.goal("D5")
 @pytest.mark.parametrize(
     "typed",
     [[name] for name in COMMANDS if name != "analysis"] + [["analysis", name] for name in ANALYSES],
@@ -189,6 +190,7 @@ def test_a_current_folder_that_is_gone_is_one_line(typed, command, tmp_path, mon
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.goal("D5")
 def test_a_run_that_may_not_be_read_is_named_and_the_others_are_listed(here):
     make_study("runs/study", {"pre": PRE})
     first, *others = sorted(path for path in Path("runs/study").iterdir() if path.is_dir())
@@ -209,6 +211,7 @@ def test_a_run_that_may_not_be_read_is_named_and_the_others_are_listed(here):
 # ------------------------------------------------------------------------------------- locales
 
 
+@pytest.mark.goal("D5")
 @NIGHTLY
 @pytest.mark.parametrize(
     "letters",
