@@ -56,7 +56,7 @@ import torch
 from torch import nn
 from transformer_norms.norms import NORMS
 
-@NORMS("counted")
+@NORMS("NAME")
 class Counted(nn.Module):
     '''x; each use in training leaves a word'''
     def __init__(self, width: int, *, number: int) -> None:
@@ -177,13 +177,13 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
 @pytest.mark.goal("S4")
 @pytest.mark.parametrize("jobs", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
-    folder = Path("mine/configs/norm")
+    folder, name = Path("mine/configs/norm"), f"counted_{jobs}"  # a name is registered once
     folder.mkdir()
-    (folder / "counted.yaml").write_text("type: counted\nnumber: 0\n")
-    Path("mine/counted.py").write_text(COUNTED)
+    (folder / f"{name}.yaml").write_text(f"type: {name}\nnumber: 0\n")
+    Path("mine/counted.py").write_text(COUNTED.replace("NAME", name))
     Path("mine/pause.py").write_text(PAUSE)
     numbers = [str(number) for number in range(jobs)]
-    arguments = ["plugins=mine", "norm=counted", f"norm.number={','.join(numbers)}"]
+    arguments = ["plugins=mine", f"norm={name}", f"norm.number={','.join(numbers)}"]
     arguments += ["trainer.steps=20", "trainer.threads=1", "trainer.log_every=2"]
     first = start("-m", *arguments, PAUSE="2")
     wait_for(lambda: workers_at_work("main"), first)

@@ -96,6 +96,7 @@ def test_a_wandb_that_fails_changes_nothing_in_training(
 ) -> None:
     (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tracking, "_EXIT_SECONDS", CEILING)
     code, run = trained(tmp_path / "run", "tracking.mode=offline")
     assert (code, result(run)) == alone
     log = run.parent / "wandb" / "mirror.log"
