@@ -8,7 +8,7 @@ import copy
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,12 @@ def check_plugins(text: str) -> Path | None:
 
 def default_axes() -> dict[str, str]:
     """Returns the names that train.yaml chooses."""
-    listed = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))["defaults"]
+    return dict(_default_axes(folder_of_configs()))
+
+
+@cache
+def _default_axes(folder: Path) -> dict[str, str]:
+    listed = to_dict(OmegaConf.load(folder / "train.yaml"))["defaults"]
     return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
 
 
