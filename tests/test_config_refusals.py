@@ -1,27 +1,23 @@
 """What cannot be run is answered with one line, and nothing is written."""
 
-import copy
 import hashlib
 import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from omegaconf import OmegaConf
+from refusing import _each_choice_composed_once, refused
 
 from transformer_norms import cli
 from transformer_norms.commands.hydra_settings import check_hydra_settings
-from transformer_norms.config import compose as config
 from transformer_norms.config.compose import compose
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import flat
-from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.errors import InputError
 from transformer_norms.sweep.drive import plan_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -262,27 +258,6 @@ SWEEPS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _each_choice_composed_once():
-    """Most lines here choose the same files: Hydra's part, the slow one, is done once for each."""
-    hydra = config._compose_with_hydra
-    once = cache(hydra)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            config, "_compose_with_hydra", lambda g, f: copy.deepcopy(once(tuple(map(str, g)), f))
-        )
-        yield
-
-
-def refused(function, *arguments) -> str:
-    """The one line with which it was refused."""
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    line = str(caught.value)
-    assert line.isprintable(), line
-    return line
-
-
 def typed(overrides) -> list:
     """A tuple is taken as it is, a string is split at its spaces between pairs."""
     if isinstance(overrides, tuple) or "=" not in overrides:
@@ -327,119 +302,6 @@ def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
 
 def test_a_single_string_is_no_list_of_overrides():
     assert "['norm=rmsnorm']" in refused(compose, "norm=rmsnorm")
-
-
-@pytest.fixture(scope="module")
-def saved() -> str:
-    """What a run folder's config.yaml holds."""
-    return to_yaml(compose(["final_norm=layernorm"]))
-
-
-HOSTILE = [
-    ("x: !!python/object/apply:os.system [ls]\n", "tags"),
-    ("seed: !!int 0\n", "tags"),
-    ("a: &x 1\nb: *x\n", "anchors"),
-    ("a: &x 1\n", "anchors"),
-    ("<<: {seed: 1}\n", "<<"),
-    ("study: ${oc.env:HOME}\n", "${"),
-    ("choices: {norm: '${oc.env:HOME}'}\n", "${"),
-    ("seed: ${eval:1}\n", "${"),
-    ('study: "\\x24{oc.env:HOME}"\n', "${"),
-    ("study: ???\n", "???"),
-    ("a: [1, 2\nb: }", "is no YAML"),
-    ("seed: 1\nseed: 2\n", "is no YAML", "duplicate"),
-    ("seed: " + "9" * 5000, "is no YAML"),
-    ("hello", "is no saved run"),
-    ("- a\n- b\n", "is no saved run"),
-    ("", "is no saved run"),
-    ("a: 1\n---\nb: 2\n", "is no YAML"),
-    ("choices: " + "[" * 20_000, "nested too deeply"),
-    ("choices: {a: " + "[" * 30 + "]" * 30 + "}", "nested too deeply"),
-    ("#" * (1 << 19), "longer than"),
-    (b"\xff\xfe\x00abc", "cannot be read"),
-    ("\0", "is no YAML"),
-]
-
-
-@pytest.mark.goal("X3")
-@pytest.mark.parametrize("case", HOSTILE, ids=lambda case: ascii(case[0])[:40])
-def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_path):
-    content, *fragments = case
-    file = tmp_path / "config.yaml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    line = refused(compose, [f"config={file}"])
-    assert line.startswith(f"config={file}: ")
-    assert [part for part in fragments if part not in line] == [], line
-
-
-# (the key that is changed, what stands there instead, what the refusal names besides the key)
-GONE = "(gone)"
-EDITS = [
-    *((key, GONE, "missing") for key in ("choices", "resolved", "init", "norm", "seed")),
-    *(
-        (key, GONE, "missing")
-        for key in ("norm.eps", "data.split", "resolved.init.std", "norm.type")
-    ),
-    *((key, GONE, "missing") for key in ("choices.norm", "choices.init")),
-    *((key, [1], "a group of keys") for key in ("choices", "resolved", "norm", "trainer")),
-    *((key, None, "a group of keys") for key in ("placement", "init", "resolved.norms.layernorm")),
-    ("resolved.norms", [1], "a group of keys"),
-    ("nrom", {}, "did you mean 'norm'"),
-    ("mlp.widht", 1, "there are activation"),
-    ("position.base", 1, "there is no key"),
-    ("choices.zeta", 1, "there are norm"),
-    ("trainer.stesp", 1, "did you mean 'steps'"),
-    ("norm.type", ["rmsnorm"], "['rmsnorm']"),
-    ("norm.brings", 1, "a group of keys"),
-    ("norm._target_", "os.system", "there are"),
-    ("_target_", "os.system", "there is no key"),
-    ("norm.type", "os.system", "layernorm, "),
-    ("seed", "one", "'one'"),
-    ("seed", True, "bool"),
-    ("seed", float("nan"), "nan"),
-    ("study", "../x", "'../x'"),
-    ("study", "a\nb", r"'a\nb'"),
-    ("choices.norm", "../../x", "it should be a name"),
-    ("choices.placement", "x + f(x)", "it should be a name"),
-    ("resolved.norms.layernorm.type", "zz", "layernorm, "),
-    ("resolved.model.mlp_width", 999, "512"),
-    ("resolved.model.head_dim", 16, "32"),
-    ("resolved.final_norm", "none", "'layernorm'"),
-    ("resolved.qkv", "none", "'norm'"),
-    ("resolved.data.seed", 5, "0"),
-    ("resolved.architecture.embed_scale", 3, "'none'"),
-    ("resolved.trainer.steps", 3, "config=FILE trainer.steps=VALUE"),
-    ("model.mlp_width", 999, "512"),
-    ("norm.eps", 0.5, "0.5"),
-]
-
-
-@pytest.mark.goal("K2", "X3")
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit[0]}-{edit[1]}"[:40])
-def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
-    key, value, fragment = edit
-    held = yaml.safe_load(saved)
-    node, (*above, last) = held, key.split(".")
-    for name in above:
-        node = node[name]
-    if value == GONE:
-        del node[last]
-    else:
-        node[last] = value
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(held))
-    line = refused(compose, [f"config={file}"])
-    assert key.removeprefix("init.std.").removeprefix("resolved.") in line
-    assert fragment in line, line
-
-
-@pytest.mark.parametrize(
-    "key", ["preset=gpt2", "qkv=none", "norms={}", "warnings=[]", "resolved={}", "choices={}"]
-)
-def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text(saved)
-    assert key in refused(compose, [f"config={file}", key])
 
 
 HOSTILE_NAMES = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_run_folder import BASE, go, here, rows, same, stop_at  # noqa: F401
+from short_runs import BASE, go, here, rows, same, stop_at  # noqa: F401
 from test_trainer import SIZES
 
 from transformer_norms import cli, compose, runs

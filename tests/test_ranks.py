@@ -18,7 +18,7 @@ from rank_workers import (
     train_some,
     trainer_of,
 )
-from test_run_folder import BASE, go, here, rows, state  # noqa: F401
+from short_runs import BASE, go, here, rows, state  # noqa: F401
 from warm import CEILING, Command
 
 from transformer_norms import ConfigError, cli, compose

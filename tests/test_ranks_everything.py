@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rank_workers import ROOT, free_port, on_ranks, torchrun, train_all, train_all_alone
-from test_run_folder import BASE, go, here, rows, same, state, stop_at  # noqa: F401
+from short_runs import BASE, go, here, rows, same, state, stop_at  # noqa: F401
 
 pytestmark = pytest.mark.nightly
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import variants
 from combinations import changed
-from test_run_folder import go, here, rows, same, state, stop_at  # noqa: F401
+from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
 from test_trainer import SIZES
 
 from transformer_norms import ConfigError, compose

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rank_workers import ROOT
-from test_run_folder import BASE, TEXT, go, here, rows, same, state, stop_at, tree  # noqa: F401
+from short_runs import BASE, TEXT, go, here, rows, same, state, stop_at, tree  # noqa: F401
 
 from transformer_norms import ConfigError, compose, train
 from transformer_norms.config.tree import flat

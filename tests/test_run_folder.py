@@ -1,20 +1,17 @@
-"""A run is a folder: the same command resumes it bitwise, finds it done, or says what changed."""
+"""A run is a folder: the same command resumes it bitwise, and its record is of the whole run."""
 
 import hashlib
 import itertools
 import json
-import math
 import os
-import re
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from short_runs import BASE, TEXT, go, here, rows, same, state, stop_at, tree
 
-from transformer_norms import ConfigError, compose, load, runs, train
+from transformer_norms import compose, load, runs
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
 from transformer_norms.data.batches import Batches
@@ -22,90 +19,11 @@ from transformer_norms.errors import Busy, InputError, NoUsableCheckpoint
 from transformer_norms.run import machine
 from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
-from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import Summary
 from transformer_norms.training.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.stopping import Stopping
-
-TEXT = "".join(
-    f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
-)
-BASE = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
-BASE += ["data=text", "data.paths=corpus.txt", "data.val_tokens=500", "tracking=none"]
-BASE += ["trainer.steps=24", "trainer.batch_size=4", "trainer.eval_every=10", "trainer.log_every=3"]
-BASE += [
-    "trainer.checkpoint_every=7",
-    "trainer.threads=1",
-    "schedule.warmup=4",
-    "trainer.probe_every=5",
-    "model.dropout=0.1",
-]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
-    return tmp_path
-
-
-def go(*overrides):
-    """A short run; what is given here replaces what BASE says of the same key."""
-    typed = dict(text.split("=", 1) for text in [*BASE, *overrides])
-    if typed["data"] != "text":
-        del typed["data.paths"]
-    return train(compose([f"{key}={value}" for key, value in typed.items()]))
-
-
-def rows(folder):
-    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def state(folder):
-    saved = newest(Path(folder) / "checkpoints", None, print)
-    parts = (load_file(saved.path / f"{name}.safetensors") for name in ("model", "optimizer"))
-    tensors = {name: tensor for part in parts for name, tensor in part.items()}
-    return tensors, {k: v for k, v in saved.state.items() if not k.endswith("seconds")}
-
-
-def same(one, other):
-    (a, s), (b, t) = state(one), state(other)
-    assert a.keys() == b.keys()
-    return all(torch.equal(a[name], b[name]) for name in a) and s == t and rows(one) == rows(other)
-
-
-def tree(folder):
-    return {
-        str(file): (file.stat().st_mtime_ns, file.read_bytes())
-        for file in sorted(Path(folder).rglob("*"))
-        if file.is_file()
-    }
-
-
-@pytest.fixture
-def stop_at(monkeypatch):
-    """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
-    from transformer_norms.training.trainer import Trainer
-
-    train_step, enter = Trainer.train_step, Stopping.__enter__
-    current = {"stops": iter([])}
-
-    def entered(self):
-        current.update(stopping=self, at=next(current["stops"], None))
-        return enter(self)
-
-    def stepped(self):
-        reason = train_step(self)
-        if self.step == current["at"]:
-            current["stopping"].asked = True
-        return reason
-
-    monkeypatch.setattr(Stopping, "__enter__", entered)
-    monkeypatch.setattr(Trainer, "train_step", stepped)
-    return lambda *steps: current.update(stops=iter(steps))
 
 
 def test_two_runs_of_one_command_are_equal_to_the_last_digit():
@@ -289,161 +207,6 @@ def test_accumulation_changes_the_gradient_by_rounding_alone():
     whole, parts = (go(f"study=s{n}", f"trainer.accumulation={n}", *alike) for n in (1, 4))
     for a, b in zip(rows(whole["folder"]), rows(parts["folder"]), strict=True):
         assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-12)
-
-
-@pytest.mark.goal("R7")
-def test_a_finished_run_is_found_done_and_no_file_changes(capfd):
-    done = go()
-    before = tree(done["folder"])
-    again = go()
-    assert tree(done["folder"]) == before
-    assert again["val_loss"] == done["val_loss"]
-    assert "has finished already" in capfd.readouterr().err
-    assert len(list(Path("runs/main").iterdir())) == 1
-
-
-def test_again_runs_beside_it_and_the_newest_is_then_meant():
-    first, second, third = go(), go("again=true"), go()
-    assert second["folder"] == first["folder"] + "-2"
-    assert third["folder"] == second["folder"]
-    assert same(first["folder"], second["folder"])
-    assert [str(run["folder"]) for run in runs("runs")] == [second["folder"]]
-
-
-def test_a_folder_that_is_not_there_has_no_table_of_runs():
-    with pytest.raises(ConfigError, match="nowhere: there is no such file or folder"):
-        runs("nowhere")
-
-
-def test_an_edited_file_is_another_run_and_a_renamed_one_the_same():
-    first = go()
-    shutil.copy("corpus.txt", "renamed.txt")
-    assert go("study=main", "data.paths=renamed.txt")["folder"] == first["folder"]
-    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
-    assert go()["folder"] != first["folder"]
-
-
-def test_one_identity_however_it_is_typed_and_watched():
-    hashes = {
-        go(*extra)["identity"]
-        for extra in (
-            ["trainer.steps=24"],
-            ["trainer.steps=2.4e1", "trainer.log_every=4"],
-            ["placement=pre", "init=mup", "trainer.keep=5", "trainer.checkpoint_every=0"],
-            ["trainer.probe_every=0", "study=unwatched"],
-            ["final_norm=always", "study=other"],
-        )
-    }
-    assert len(hashes) == 1
-    assert go("seed=1")["identity"] not in hashes
-
-
-@pytest.mark.goal("R8")
-def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
-    from transformer_norms.run import identity
-
-    done = go()
-    original = identity.code
-
-    def edited(config):
-        return {**original(config), "norms/rmsnorm.py": "0" * 16}
-
-    monkeypatch.setattr(identity, "code", edited)
-    assert go()["val_loss"] == done["val_loss"]
-    assert "run by other code (norms/rmsnorm.py differs); again=true" in capfd.readouterr().err
-    assert go("again=true")["folder"].endswith("-2")
-    stop_at(9)
-    assert go("seed=4")["status"] == "preempted"
-    monkeypatch.setattr(identity, "code", original)
-    with pytest.raises(ConfigError, match=r"norms/rmsnorm.py differs"):
-        go("seed=4")
-
-
-def test_what_a_plugins_file_imports_is_code_of_the_run_too():
-    Path("mine/core").mkdir(parents=True)
-    Path("mine/core/k.py").write_text("K = 0.5\n")
-    Path("mine/use.py").write_text("")
-    files = code(compose([*BASE, "plugins=mine"]))
-    Path("mine/core/k.py").write_text("K = 0.7\n")
-    assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
-
-
-def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
-    files = code(compose([*BASE, "norm=rmsnorm"]))
-    assert "norms/rmsnorm.py" in files
-    assert "norms/layernorm.py" not in files
-    assert not [
-        name
-        for name in files
-        if name.startswith(("report", "tracking", "sample", "sweep", "probes"))
-    ]
-    assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
-
-
-@pytest.mark.goal("R8")
-def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any_other():
-    first = go()
-    more = [f"continue_from={first['folder']}", "trainer.steps=40"]
-    further = train(compose(more))
-    assert further["status"] == "finished"
-    assert further["folder"] == go(*more)["folder"] != go("trainer.steps=40")["folder"]
-    assert rows(further["folder"])[: len(rows(first["folder"]))] == rows(first["folder"])
-    assert rows(further["folder"])[-1]["step"] == 40
-    with pytest.raises(ConfigError, match=r"only trainer.steps .* optimizer.lr is 0.003 there and"):
-        train(compose([*more, "optimizer.lr=1e-2"]))
-    with pytest.raises(ConfigError, match="may differ; norm is rmsnorm there and layernorm here"):
-        train(compose([*more, "norm=layernorm"]))
-    for steps in ([], ["trainer.steps=24"]):
-        with pytest.raises(ConfigError, match="a later trainer.steps .* ended at step 24"):
-            train(compose([more[0], *steps]))
-    # The origin is still what its own command and a part of its name mean, and a chain is a run of
-    # its own.
-    assert go()["folder"] == first["folder"]
-    part = first["folder"][-8:]
-    assert train(compose([f"continue_from={part}", "trainer.steps=40"])) == further
-    third = go(f"continue_from={further['folder']}", "trainer.steps=50")
-    direct = go(f"continue_from={first['folder']}", "trainer.steps=50")
-    assert third["folder"] != direct["folder"]
-    assert third["val_loss"] != direct["val_loss"]
-
-
-def test_what_continuing_does_to_the_rate_is_said_and_a_constant_rate_goes_on():
-    first = go("schedule.final=0.1")
-    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=44"]))
-    # cos at (step - warmup) / (steps - warmup): the last of 24 steps, and the next one of 44
-    last, following = (
-        0.1 + 0.9 * (1 + math.cos(math.pi * done / span)) / 2 for done, span in ((19, 20), (20, 40))
-    )
-    (said,) = longer["warnings"]
-    assert f"from {last:.3g} to {following:.3g} of its peak at step 25" in said
-    rates = {row["step"]: row["lr"] for row in rows(longer["folder"]) if "lr" in row}
-    assert rates[24] == pytest.approx(3e-3 * last)
-    assert rates[27] == pytest.approx(3e-3 * (0.1 + 0.9 * (1 + math.cos(math.pi * 22 / 40)) / 2))
-
-    constant = ["schedule=constant", "data.val_tokens=auto"]
-    first = go(*constant)
-    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=40"]))
-    (said,) = longer["warnings"]
-    assert re.search(r": data.val_tokens is \d+ there and \d+ here, which follows", said)
-    assert longer["val_loss"] == go(*constant, "trainer.steps=40")["val_loss"]
-
-
-@pytest.mark.goal("R8")
-def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):
-    from transformer_norms.run import identity
-
-    first = go("schedule=constant")
-    shutil.copy("corpus.txt", "renamed.txt")
-    more = [f"continue_from={first['folder']}", "trainer.steps=30"]
-    renamed = [*more, "data.paths=renamed.txt"]
-    assert train(compose([*renamed, "study=renamed"]))["status"] == "finished"
-    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
-    with pytest.raises(ConfigError, match="sha256 .*data.paths"):
-        train(compose(more))
-    original = identity.code
-    monkeypatch.setattr(identity, "code", lambda c: {**original(c), "schedule.py": "0" * 16})
-    (said,) = train(compose([*renamed, "study=by_other_code"]))["warnings"]
-    assert "run by other code (schedule.py differs)" in said
 
 
 def test_only_a_final_validation_loss_is_called_val_loss(stop_at):

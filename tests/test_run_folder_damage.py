@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from short_runs import TEXT, go, rows, state, tree
 from test_files_reading import ends_if_it_hangs
-from test_run_folder import TEXT, go, rows, state, tree
 
 from transformer_norms import ConfigError, load, runs
 from transformer_norms.errors import NoUsableCheckpoint

@@ -7,8 +7,8 @@ import signal
 import pytest
 from rank_workers import on_ranks
 from sharded import config_of, distance, first_gradients, steps
+from short_runs import here, rows  # noqa: F401
 from test_ranks_everything import folder_of, saved, start, wait_for
-from test_run_folder import here, rows  # noqa: F401
 
 from transformer_norms import load
 from transformer_norms.names import distinct_norms, options

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pausing import PAUSE
 from run_folders import draw_nothing
-from test_sweep_drive import PLUGIN, BasicLauncher
+from sweeps import PLUGIN, BasicLauncher
 from warm import CEILING, Command
 
 from transformer_norms import cli, compose, train
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "schedule.warmup=3", "trainer.checkpoint_every=50"]
-SHORT += ["trainer.probe_every=0"]
+SHORT += ["trainer.probe_every=0", "model.depth=1"]
 MINE = """
 question: Which norm?
 baseline: {norm: rmsnorm}
@@ -39,7 +39,7 @@ question: Which norm?
 baseline: {norm: rmsnorm}
 vary: {norm: [rmsnorm, layernorm]}
 seeds: [0]
-fixed: {trainer.steps: 40, trainer.log_every: 1}
+fixed: {trainer.steps: 12, trainer.log_every: 1}
 """
 
 
@@ -169,7 +169,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     # A run that a worker of two began goes on with its share of the cores.
     assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
     for norm in ("rmsnorm", "layernorm"):
-        train(compose([*SHORT, f"norm={norm}", "trainer.steps=40", "trainer.log_every=1",
+        train(compose([*SHORT, f"norm={norm}", "trainer.steps=12", "trainer.log_every=1",
                        "study=calm", f"trainer.threads={max(1, cores() // 2)}"]))  # fmt: skip
     assert results("rough") == results("calm")
 
@@ -198,7 +198,7 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
         assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
     used = Counter(Path("used.txt").read_text().split())
-    assert used == dict.fromkeys(numbers, 20 * 5)  # five norms in each of 20 steps
+    assert used == dict.fromkeys(numbers, 20 * 3)  # three norms in each of 20 steps
     assert [len(rows) for _, rows in results("main").values()] == [10] * jobs
     measured(f"{jobs} of {jobs} jobs trained once by two drivers")
 
@@ -326,7 +326,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
     quick = points <= 3
     common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
     common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
-    common += ["trainer.threads=1", "trainer.log_every=1", "model.depth=1"]
+    common += ["trainer.threads=1", "trainer.log_every=1"]
     code, answer, err = wait_for_end(start(*common, "study=calm", prepare=draw_nothing))
     assert code == 0, err
     rows, counts, chance = rows_of("calm"), [], random.Random(0)

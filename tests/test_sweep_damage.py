@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_sweep_drive import here, sweep, trained  # noqa: F401
+from sweeps import here, sweep, trained
 
 from transformer_norms.commands.runs import main as list_runs
 from transformer_norms.comparison.sweep_record import read_record
@@ -56,7 +56,7 @@ def damage(folders):
 
 
 @pytest.mark.goal("S2")
-def test_each_damage_is_named_and_what_is_missing_is_run_and_reported(capsys, trained):  # noqa: F811
+def test_each_damage_is_named_and_what_is_missing_is_run_and_reported(capsys, trained):
     sweep(capsys, *GRID)
     folders = sorted(path.parent for path in Path("runs/main").glob("*/config.yaml"))
     named = damage(folders)

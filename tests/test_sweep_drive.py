@@ -1,22 +1,13 @@
 """A sweep's runs: what is missing and nothing else, whatever goes wrong with one of them."""
 
-import fcntl
-import hashlib
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import hydra
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
-from run_folders import skip_pictures
+from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, tree, write_sweep
 
 from transformer_norms import cli as command
 from transformer_norms import compose, train
@@ -26,114 +17,8 @@ from transformer_norms.names import folder_of_configs
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.storage import locks
-from transformer_norms.storage.locks import take_lock
-from transformer_norms.sweep import drive, launching
-from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.launching import for_hydra, run_job
-from transformer_norms.training.stopping import Stopping
-
-TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
-SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
-SHORT += [
-    "data.val_tokens=300",
-    "trainer.threads=1",
-    "trainer.steps=4",
-    "trainer.batch_size=2",
-    "schedule.warmup=1",
-    "trainer.probe_every=0",
-]
-
-PLUGIN = """
-import os, signal, sys
-from torch import nn
-from transformer_norms.norms import NORMS
-
-@NORMS("bad")
-class Bad(nn.Module):
-    '''x, until the fifth call; then it ends its run in the way that `factor` says'''
-    def __init__(self, width: int, *, factor: float) -> None:
-        super().__init__()
-        self.factor, self.calls = factor, 0
-    def forward(self, x):
-        self.calls += self.training
-        if self.calls <= 4:
-            return x
-        if self.factor == 0:
-            raise RuntimeError("no more")
-        if self.factor == 2:
-            sys.exit(7)
-        if self.factor == 3:
-            raise KeyboardInterrupt
-        if self.factor == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.factor == 5:
-            os._exit(0)
-        if self.factor == 6:
-            raise GeneratorExit("enough")
-        return x * (float("nan") if self.factor < 0 else 1.0)
-"""
-
-
-class BasicLauncher:
-    """Runs jobs here, as Hydra's of that name does, and counts what was asked of it."""
-
-    def __init__(self):
-        self.asked = []
-
-    def launch(self, job_overrides, initial_job_idx):
-        self.asked += job_overrides
-        return [
-            JobReturn(_return_value=run_job(overrides), status=JobStatus.COMPLETED)
-            for overrides in job_overrides
-        ]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
-    skip_pictures(monkeypatch)
-    plan_sweep.cache_clear()
-
-
-@pytest.fixture
-def trained(monkeypatch):
-    """How often each run was trained, by folder."""
-    counts = Counter()
-    whole = running.Run.train
-
-    def count(self, *arguments):
-        counts[self.folder.name] += 1
-        return whole(self, *arguments)
-
-    monkeypatch.setattr(running.Run, "train", count)
-    return counts
-
-
-def sweep(capsys, *arguments, launcher=None, short=SHORT):
-    """(the JSON line, the exit code, what a person reads)."""
-    plan_sweep.cache_clear()
-    code = 0
-    try:
-        drive.run_sweep([*short, *arguments], launcher or BasicLauncher())
-    except SystemExit as exit:
-        code = exit.code
-    out, err = capsys.readouterr()
-    return json.loads(out.splitlines()[-1]), code, err
-
-
-def tree(folder):
-    """Every file's bytes and the time when it was written."""
-    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-    return {str(f): (f.stat().st_mtime_ns, hashlib.sha256(f.read_bytes()).digest()) for f in files}
-
-
-def write_sweep(content):
-    folder = Path("mine/configs/sweep")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mine.yaml").write_text("question: Which?\n" + content)
-    return ["sweep=mine", "plugins=mine"]
+from transformer_norms.sweep import drive
+from transformer_norms.sweep.launching import for_hydra
 
 
 def write_bad_norm():
@@ -242,16 +127,6 @@ def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written
     assert sweep(capsys, "tokenizer=byte", "study=main")[1] == 0
 
 
-def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_again(
-    capsys, monkeypatch
-):
-    monkeypatch.setattr(Plan, "tokens", lambda self: signal.raise_signal(signal.SIGTERM))
-    answer, code, err = sweep(capsys, "norm=rmsnorm,layernorm")
-    assert (answer["runs"], answer["missing"], answer["report"], code) == (2, 2, None, 75)
-    assert "the same command goes on" in err
-    assert not Path("runs").exists()
-
-
 @pytest.fixture
 def learned(monkeypatch):
     """Four steps of training teach less than the frequencies of tokens; here they are enough."""
@@ -289,7 +164,7 @@ def test_two_stages_tune_on_one_seed_widen_and_refine_and_report_on_others(
 def test_the_best_rate_is_the_one_with_the_lowest_loss_in_its_summaries(capsys, learned):
     named = write_sweep(
         "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\nseeds: [0]\n"
-        "tune: {optimizer.lr: [1e-4, 1e-2, 1], seed: [100, 101]}\n"
+        "tune: {optimizer.lr: [1e-4, 1e-2, 1], seed: [100, 101], refine: 0}\n"
     )
     sweep(capsys, *named)
     record = read_record(Path("runs/mine/sweep-mine.json"))
@@ -299,89 +174,6 @@ def test_the_best_rate_is_the_one_with_the_lowest_loss_in_its_summaries(capsys, 
             summary = json.loads(Path("runs/mine", run.folder, "summary.json").read_text())
             means.setdefault(run.tuned["optimizer.lr"], []).append(summary["val_loss"])
     assert record.tuned[0].best["optimizer.lr"] == min(means, key=lambda rate: sum(means[rate]))
-
-
-def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypatch):
-    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
-    folder = jobs[0].folder
-    folder.mkdir(parents=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    waited = []
-
-    def sleep(seconds):
-        waited.append(folder.name)
-        if len(waited) == 3:
-            os.close(descriptor)
-
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
-    answer, code, err = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code) == (1, 0)
-    assert len(waited) == 3
-    assert err.count("waiting for 1 run that another process has") == 1
-
-
-def begin_elsewhere(job, **process):
-    """The lock and the summary of a run that another process trains."""
-    plan = Plan(compose(job.overrides))
-    data = Data(identity=plan.data_identity, fingerprint=plan.tokens().fingerprint)
-    summary = Summary(
-        status="running", identity=plan.hash, source=plan.code, data=data, process=process
-    )
-    job.folder.mkdir(parents=True)
-    summary.write(job.folder)
-    return take_lock(job.folder), summary
-
-
-def test_while_a_sweep_waits_for_a_run_it_takes_no_lock_that_a_starting_trainer_needs(
-    capsys, monkeypatch
-):
-    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
-    trainer = subprocess.Popen(["sleep", "600"])
-    lock, summary = begin_elsewhere(jobs[0], pid=trainer.pid, host=socket.gethostname())
-    sleeps, take = [], locks.take_lock
-
-    def watch(path):
-        assert path != jobs[0].folder or not 0 < len(sleeps) < 3, "a trainer would find it locked"
-        return take(path)
-
-    def sleep(seconds):
-        sleeps.append(seconds)
-        if len(sleeps) == 3:
-            lock.release()
-            trainer.kill()
-            trainer.wait()
-            replace(summary, status="finished").write(jobs[0].folder)
-
-    monkeypatch.setattr(locks, "take_lock", watch)
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    answer, code, _ = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code, len(sleeps)) == (1, 0, 3)
-
-
-@pytest.mark.parametrize("host", ["here", "elsewhere"])
-def test_a_run_whose_process_was_killed_is_taken_over(capsys, monkeypatch, trained, host):
-    """On this machine at once; on another one, where no process can be seen to end, in the end."""
-    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
-    trainer = subprocess.Popen(["sleep", "600"])
-    here = socket.gethostname()
-    lock, _ = begin_elsewhere(jobs[0], pid=trainer.pid, host=here if host == "here" else "other")
-    sleeps = []
-
-    def sleep(seconds):
-        sleeps.append(seconds)
-        if len(sleeps) == 2:
-            lock.release()
-            trainer.kill()
-            trainer.wait()
-
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(drive, "_MOST_LOOKS", 5)
-    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    answer, code, _ = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code) == (1, 0)
-    assert len(sleeps) == (2 if host == "here" else 5)
 
 
 @pytest.mark.goal("S2")
@@ -399,50 +191,6 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
     assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
     assert err.splitlines()[-1] == f"failed: layernorm s0: {error.__name__}: the queue is gone"
-
-
-def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
-    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
-
-    class Dies(BasicLauncher):
-        def launch(self, job_overrides, initial_job_idx):
-            begin_elsewhere(jobs[0])[0].release()
-            answer = {"status": "failed", "error": "its worker was killed by SIGKILL"}
-            return [JobReturn(_return_value=answer, status=JobStatus.COMPLETED)]
-
-    answer, code, err = sweep(capsys, "norm=layernorm", launcher=Dies())
-    assert (answer["failed"], code) == (1, 1)
-    assert err.splitlines()[-1] == "failed: the variant s0: its worker was killed by SIGKILL"
-    summary = json.loads((jobs[0].folder / "summary.json").read_text())
-    assert (summary["status"], summary["error"]) == ("failed", "its worker was killed by SIGKILL")
-
-
-def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):
-    launcher = BasicLauncher()
-    original = launcher.launch
-
-    def stop(job_overrides, initial_job_idx):
-        original(job_overrides, initial_job_idx)
-        return [JobReturn(_return_value={"status": "preempted"}, status=JobStatus.COMPLETED)]
-
-    launcher.launch = stop
-    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
-    assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
-    assert "the same command" in err
-
-
-def test_a_signal_that_a_finishing_run_hears_ends_the_sweep_too(capsys):
-    class Signalled(BasicLauncher):
-        def launch(self, job_overrides, initial_job_idx):
-            with Stopping() as inner:
-                inner.patient = True
-                os.kill(os.getpid(), signal.SIGUSR1)
-            return super().launch(job_overrides, initial_job_idx)
-
-    Signalled.__name__ = "BasicLauncher"
-    launcher = Signalled()
-    _, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
-    assert (len(launcher.asked), code) == (1, 75)
 
 
 def test_a_failure_that_cannot_be_written_ends_no_sweep(capsys, monkeypatch):
@@ -571,17 +319,6 @@ def test_a_single_run_is_no_place_for_what_is_about_many():
     for text in ("sweep=quick", "launcher=pool"):
         with pytest.raises(ConfigError, match=text):
             compose([text])
-
-
-def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_command(
-    capsys, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        patch.setattr(launching, "keep_weights_only", lambda folder: None)
-        sweep(capsys, "norm=layernorm,rmsnorm")
-    assert list(Path("runs").rglob("optimizer.safetensors"))
-    sweep(capsys, "norm=layernorm,rmsnorm")
-    assert not list(Path("runs").rglob("optimizer.safetensors"))
 
 
 def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):

@@ -1,0 +1,144 @@
+"""Sweeps in this process, of runs of four steps, for the tests of a sweep."""
+
+import hashlib
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from run_folders import skip_pictures
+
+from transformer_norms import compose
+from transformer_norms.run import run as running
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.summary import Data, Summary
+from transformer_norms.storage.locks import take_lock
+from transformer_norms.sweep import drive
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.launching import run_job
+
+TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
+SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
+SHORT += [
+    "data.val_tokens=300",
+    "trainer.threads=1",
+    "trainer.steps=4",
+    "trainer.batch_size=2",
+    "schedule.warmup=1",
+    "trainer.probe_every=0",
+]
+
+PLUGIN = """
+import os, signal, sys
+from torch import nn
+from transformer_norms.norms import NORMS
+
+@NORMS("bad")
+class Bad(nn.Module):
+    '''x, until the fifth call; then it ends its run in the way that `factor` says'''
+    def __init__(self, width: int, *, factor: float) -> None:
+        super().__init__()
+        self.factor, self.calls = factor, 0
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls <= 4:
+            return x
+        if self.factor == 0:
+            raise RuntimeError("no more")
+        if self.factor == 2:
+            sys.exit(7)
+        if self.factor == 3:
+            raise KeyboardInterrupt
+        if self.factor == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.factor == 5:
+            os._exit(0)
+        if self.factor == 6:
+            raise GeneratorExit("enough")
+        return x * (float("nan") if self.factor < 0 else 1.0)
+"""
+
+
+class BasicLauncher:
+    """Runs jobs here, as Hydra's of that name does, and counts what was asked of it."""
+
+    def __init__(self):
+        self.asked = []
+
+    def launch(self, job_overrides, initial_job_idx):
+        self.asked += job_overrides
+        return [
+            JobReturn(_return_value=run_job(overrides), status=JobStatus.COMPLETED)
+            for overrides in job_overrides
+        ]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    skip_pictures(monkeypatch)
+    compose_once(monkeypatch)
+    plan_sweep.cache_clear()
+
+
+def compose_once(monkeypatch):
+    """A test composes each config once, which a sweep does for a plan and for a run of it."""
+    composed = cache(lambda overrides: compose(list(overrides)))
+    for module in ("planning", "launching"):
+        monkeypatch.setattr(
+            f"transformer_norms.sweep.{module}.compose", lambda words: composed(tuple(words))
+        )
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """How often each run was trained, by folder."""
+    counts = Counter()
+    whole = running.Run.train
+
+    def count(self, *arguments):
+        counts[self.folder.name] += 1
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(running.Run, "train", count)
+    return counts
+
+
+def sweep(capsys, *arguments, launcher=None, short=SHORT):
+    """(the JSON line, the exit code, what a person reads)."""
+    plan_sweep.cache_clear()
+    code = 0
+    try:
+        drive.run_sweep([*short, *arguments], launcher or BasicLauncher())
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    return json.loads(out.splitlines()[-1]), code, err
+
+
+def tree(folder):
+    """Every file's bytes and the time when it was written."""
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(f): (f.stat().st_mtime_ns, hashlib.sha256(f.read_bytes()).digest()) for f in files}
+
+
+def write_sweep(content):
+    folder = Path("mine/configs/sweep")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.yaml").write_text("question: Which?\n" + content)
+    return ["sweep=mine", "plugins=mine"]
+
+
+def begin_elsewhere(job, **process):
+    """The lock and the summary of a run that another process trains."""
+    plan = Plan(compose(job.overrides))
+    data = Data(identity=plan.data_identity, fingerprint=plan.tokens().fingerprint)
+    summary = Summary(
+        status="running", identity=plan.hash, source=plan.code, data=data, process=process
+    )
+    job.folder.mkdir(parents=True)
+    summary.write(job.folder)
+    return take_lock(job.folder), summary

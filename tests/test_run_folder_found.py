@@ -1,0 +1,169 @@
+"""Which run a command means: one that is there already, another one, or one that it continues."""
+
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from short_runs import BASE, TEXT, config_of, go, here, rows, same, stop_at, tree
+
+from transformer_norms import ConfigError, compose, runs, train
+from transformer_norms.run.identity import code, differing_names
+from transformer_norms.run.plan import Plan
+
+
+@pytest.mark.goal("R7")
+def test_a_finished_run_is_found_done_and_no_file_changes(capfd):
+    done = go()
+    before = tree(done["folder"])
+    again = go()
+    assert tree(done["folder"]) == before
+    assert again["val_loss"] == done["val_loss"]
+    assert "has finished already" in capfd.readouterr().err
+    assert len(list(Path("runs/main").iterdir())) == 1
+
+
+def test_again_runs_beside_it_and_the_newest_is_then_meant():
+    first, second, third = go(), go("again=true"), go()
+    assert second["folder"] == first["folder"] + "-2"
+    assert third["folder"] == second["folder"]
+    assert same(first["folder"], second["folder"])
+    assert [str(run["folder"]) for run in runs("runs")] == [second["folder"]]
+
+
+def test_a_folder_that_is_not_there_has_no_table_of_runs():
+    with pytest.raises(ConfigError, match="nowhere: there is no such file or folder"):
+        runs("nowhere")
+
+
+def test_an_edited_file_is_another_run_and_a_renamed_one_the_same():
+    first = go()
+    shutil.copy("corpus.txt", "renamed.txt")
+    assert go("study=main", "data.paths=renamed.txt")["folder"] == first["folder"]
+    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
+    assert go()["folder"] != first["folder"]
+
+
+def test_one_identity_however_it_is_typed_and_watched():
+    hashes = {
+        Plan(config_of(*extra)).hash
+        for extra in (
+            ["trainer.steps=24"],
+            ["trainer.steps=2.4e1", "trainer.log_every=4"],
+            ["placement=pre", "init=mup", "trainer.keep=5", "trainer.checkpoint_every=0"],
+            ["trainer.probe_every=0", "study=unwatched"],
+            ["final_norm=always", "study=other"],
+        )
+    }
+    assert hashes == {go()["identity"]}
+    assert Plan(config_of("seed=1")).hash not in hashes
+
+
+@pytest.mark.goal("R8")
+def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
+    from transformer_norms.run import identity
+
+    done = go()
+    original = identity.code
+
+    def edited(config):
+        return {**original(config), "norms/rmsnorm.py": "0" * 16}
+
+    monkeypatch.setattr(identity, "code", edited)
+    assert go()["val_loss"] == done["val_loss"]
+    assert "run by other code (norms/rmsnorm.py differs); again=true" in capfd.readouterr().err
+    assert go("again=true")["folder"].endswith("-2")
+    stop_at(9)
+    assert go("seed=4")["status"] == "preempted"
+    monkeypatch.setattr(identity, "code", original)
+    with pytest.raises(ConfigError, match=r"norms/rmsnorm.py differs"):
+        go("seed=4")
+
+
+def test_what_a_plugins_file_imports_is_code_of_the_run_too():
+    Path("mine/core").mkdir(parents=True)
+    Path("mine/core/k.py").write_text("K = 0.5\n")
+    Path("mine/use.py").write_text("")
+    files = code(compose([*BASE, "plugins=mine"]))
+    Path("mine/core/k.py").write_text("K = 0.7\n")
+    assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
+
+
+def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
+    files = code(compose([*BASE, "norm=rmsnorm"]))
+    assert "norms/rmsnorm.py" in files
+    assert "norms/layernorm.py" not in files
+    assert not [
+        name
+        for name in files
+        if name.startswith(("report", "tracking", "sample", "sweep", "probes"))
+    ]
+    assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
+
+
+@pytest.mark.goal("R8")
+def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any_other():
+    first = go()
+    more = [f"continue_from={first['folder']}", "trainer.steps=40"]
+    further = train(compose(more))
+    assert further["status"] == "finished"
+    assert further["folder"] == go(*more)["folder"]
+    assert further["folder"] != str(Plan(config_of("trainer.steps=40")).folder)
+    assert rows(further["folder"])[: len(rows(first["folder"]))] == rows(first["folder"])
+    assert rows(further["folder"])[-1]["step"] == 40
+    with pytest.raises(ConfigError, match=r"only trainer.steps .* optimizer.lr is 0.003 there and"):
+        train(compose([*more, "optimizer.lr=1e-2"]))
+    with pytest.raises(ConfigError, match="may differ; norm is rmsnorm there and layernorm here"):
+        train(compose([*more, "norm=layernorm"]))
+    for steps in ([], ["trainer.steps=24"]):
+        with pytest.raises(ConfigError, match="a later trainer.steps .* ended at step 24"):
+            train(compose([more[0], *steps]))
+    # The origin is still what its own command and a part of its name mean, and a chain is a run of
+    # its own.
+    assert go()["folder"] == first["folder"]
+    part = first["folder"][-8:]
+    assert train(compose([f"continue_from={part}", "trainer.steps=40"])) == further
+    third = go(f"continue_from={further['folder']}", "trainer.steps=50")
+    direct = go(f"continue_from={first['folder']}", "trainer.steps=50")
+    assert third["folder"] != direct["folder"]
+    assert third["val_loss"] != direct["val_loss"]
+
+
+def test_what_continuing_does_to_the_rate_is_said_and_a_constant_rate_goes_on():
+    first = go("schedule.final=0.1")
+    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=44"]))
+    # cos at (step - warmup) / (steps - warmup): the last of 24 steps, and the next one of 44
+    last, following = (
+        0.1 + 0.9 * (1 + math.cos(math.pi * done / span)) / 2 for done, span in ((19, 20), (20, 40))
+    )
+    (said,) = longer["warnings"]
+    assert f"from {last:.3g} to {following:.3g} of its peak at step 25" in said
+    rates = {row["step"]: row["lr"] for row in rows(longer["folder"]) if "lr" in row}
+    assert rates[24] == pytest.approx(3e-3 * last)
+    assert rates[27] == pytest.approx(3e-3 * (0.1 + 0.9 * (1 + math.cos(math.pi * 22 / 40)) / 2))
+
+    constant = ["schedule=constant", "data.val_tokens=auto"]
+    first = go(*constant)
+    longer = train(compose([f"continue_from={first['folder']}", "trainer.steps=40"]))
+    (said,) = longer["warnings"]
+    assert re.search(r": data.val_tokens is \d+ there and \d+ here, which follows", said)
+    assert longer["val_loss"] == go(*constant, "trainer.steps=40")["val_loss"]
+
+
+@pytest.mark.goal("R8")
+def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):
+    from transformer_norms.run import identity
+
+    first = go("schedule=constant")
+    shutil.copy("corpus.txt", "renamed.txt")
+    more = [f"continue_from={first['folder']}", "trainer.steps=30"]
+    renamed = [*more, "data.paths=renamed.txt"]
+    assert train(compose([*renamed, "study=renamed"]))["status"] == "finished"
+    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
+    with pytest.raises(ConfigError, match="sha256 .*data.paths"):
+        train(compose(more))
+    original = identity.code
+    monkeypatch.setattr(identity, "code", lambda c: {**original(c), "schedule.py": "0" * 16})
+    (said,) = train(compose([*renamed, "study=by_other_code"]))["warnings"]
+    assert "run by other code (schedule.py differs)" in said

@@ -1,0 +1,157 @@
+"""A sweep that a signal stops, and runs that other processes have, or have died with."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from sweeps import SHORT, BasicLauncher, begin_elsewhere, here, sweep, trained
+
+from transformer_norms.run.plan import Plan
+from transformer_norms.storage import locks
+from transformer_norms.sweep import drive, launching
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.training.stopping import Stopping
+
+
+def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_again(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr(Plan, "tokens", lambda self: signal.raise_signal(signal.SIGTERM))
+    answer, code, err = sweep(capsys, "norm=rmsnorm,layernorm")
+    assert (answer["runs"], answer["missing"], answer["report"], code) == (2, 2, None, 75)
+    assert "the same command goes on" in err
+    assert not Path("runs").exists()
+
+
+def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypatch):
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
+    folder = jobs[0].folder
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    waited = []
+
+    def sleep(seconds):
+        waited.append(folder.name)
+        if len(waited) == 3:
+            os.close(descriptor)
+
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
+    answer, code, err = sweep(capsys, "norm=layernorm")
+    assert (answer["finished"], code) == (1, 0)
+    assert len(waited) == 3
+    assert err.count("waiting for 1 run that another process has") == 1
+
+
+def test_while_a_sweep_waits_for_a_run_it_takes_no_lock_that_a_starting_trainer_needs(
+    capsys, monkeypatch
+):
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
+    trainer = subprocess.Popen(["sleep", "600"])
+    lock, summary = begin_elsewhere(jobs[0], pid=trainer.pid, host=socket.gethostname())
+    sleeps, take = [], locks.take_lock
+
+    def watch(path):
+        assert path != jobs[0].folder or not 0 < len(sleeps) < 3, "a trainer would find it locked"
+        return take(path)
+
+    def sleep(seconds):
+        sleeps.append(seconds)
+        if len(sleeps) == 3:
+            lock.release()
+            trainer.kill()
+            trainer.wait()
+            replace(summary, status="finished").write(jobs[0].folder)
+
+    monkeypatch.setattr(locks, "take_lock", watch)
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
+    answer, code, _ = sweep(capsys, "norm=layernorm")
+    assert (answer["finished"], code, len(sleeps)) == (1, 0, 3)
+
+
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+def test_a_run_whose_process_was_killed_is_taken_over(capsys, monkeypatch, trained, host):
+    """On this machine at once; on another one, where no process can be seen to end, in the end."""
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
+    trainer = subprocess.Popen(["sleep", "600"])
+    here = socket.gethostname()
+    lock, _ = begin_elsewhere(jobs[0], pid=trainer.pid, host=here if host == "here" else "other")
+    sleeps = []
+
+    def sleep(seconds):
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            lock.release()
+            trainer.kill()
+            trainer.wait()
+
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(drive, "_MOST_LOOKS", 5)
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
+    answer, code, _ = sweep(capsys, "norm=layernorm")
+    assert (answer["finished"], code) == (1, 0)
+    assert len(sleeps) == (2 if host == "here" else 5)
+
+
+def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
+    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
+
+    class Dies(BasicLauncher):
+        def launch(self, job_overrides, initial_job_idx):
+            begin_elsewhere(jobs[0])[0].release()
+            answer = {"status": "failed", "error": "its worker was killed by SIGKILL"}
+            return [JobReturn(_return_value=answer, status=JobStatus.COMPLETED)]
+
+    answer, code, err = sweep(capsys, "norm=layernorm", launcher=Dies())
+    assert (answer["failed"], code) == (1, 1)
+    assert err.splitlines()[-1] == "failed: the variant s0: its worker was killed by SIGKILL"
+    summary = json.loads((jobs[0].folder / "summary.json").read_text())
+    assert (summary["status"], summary["error"]) == ("failed", "its worker was killed by SIGKILL")
+
+
+def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):
+    launcher = BasicLauncher()
+    original = launcher.launch
+
+    def stop(job_overrides, initial_job_idx):
+        original(job_overrides, initial_job_idx)
+        return [JobReturn(_return_value={"status": "preempted"}, status=JobStatus.COMPLETED)]
+
+    launcher.launch = stop
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
+    assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
+    assert "the same command" in err
+
+
+def test_a_signal_that_a_finishing_run_hears_ends_the_sweep_too(capsys):
+    class Signalled(BasicLauncher):
+        def launch(self, job_overrides, initial_job_idx):
+            with Stopping() as inner:
+                inner.patient = True
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return super().launch(job_overrides, initial_job_idx)
+
+    Signalled.__name__ = "BasicLauncher"
+    launcher = Signalled()
+    _, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
+    assert (len(launcher.asked), code) == (1, 75)
+
+
+def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_command(
+    capsys, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "keep_weights_only", lambda folder: None)
+        sweep(capsys, "norm=layernorm,rmsnorm")
+    assert list(Path("runs").rglob("optimizer.safetensors"))
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    assert not list(Path("runs").rglob("optimizer.safetensors"))
