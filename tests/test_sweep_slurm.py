@@ -72,6 +72,7 @@ class Inside(BasicLauncher):
     settings: list[dict] = []
 
     def __init__(self, settings):
+        super().__init__()
         self.settings.append(settings)
 
     def setup(self, **_):
