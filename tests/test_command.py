@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "trainer.threads=1", "trainer.checkpoint_every=5", "schedule.warmup=3"]
+SHORT += ["model.depth=1", "trainer.batch_size=4"]
 
 
 @pytest.fixture(autouse=True)

@@ -246,7 +246,8 @@ OTHERS = {
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
     "run/loading storage/manifest",
-    "a run, through load()": "analysis/norm_tuning analysis/trained/subjects commands/sampling hf/__main__",
+    "a run, through load()": "analysis/norm_tuning analysis/trained/subjects commands/sampling "
+    "hf/__main__",
     "whatever it is": "storage/reading",
 }
 

@@ -315,7 +315,7 @@ def wait_a_while(driver, seconds):
 @pytest.mark.parametrize(
     ("points", "launcher"),
     [
-        (3, "basic"),
+        (2, "basic"),
         pytest.param(50, "basic", marks=pytest.mark.nightly),
         pytest.param(25, "pool", marks=pytest.mark.nightly),
     ],
@@ -323,7 +323,7 @@ def wait_a_while(driver, seconds):
 def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, launcher, measured):
     """Two stages, or a quick one. KILLS in the environment says how many kills there are."""
     points = int(os.environ.get("KILLS", points))
-    quick = points <= 3
+    quick = points == 2
     common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
     common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
     common += ["trainer.threads=1", "trainer.log_every=1"]

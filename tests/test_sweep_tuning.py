@@ -160,15 +160,16 @@ def test_a_variant_that_fails_everywhere_has_nothing_to_tune_and_as_many_points(
     assert len(harness.points("rmsnorm")) == 6
 
 
+@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("trials", [None, 15])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(trials, monkeypatch):
+def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(trials, apart, monkeypatch):
     keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
     tuning = Tuning(keys, [100, 101], trials=trials)
     calm = Harness(tuning, Trainer()).run()
     Path("rough").mkdir()
     monkeypatch.chdir("rough")
     trainer = Trainer()
-    for runs in range(1, len(calm.trainer.trained)):
+    for runs in range(1, len(calm.trainer.trained), apart):
         trainer.stop_after = runs
         with pytest.raises(Killed):
             Harness(tuning, trainer).run()
