@@ -10,6 +10,7 @@ from references import (
     neighbours,
     neighbours_of_gains,
     over_root_width,
+    query_and_gate,
 )
 
 HEADS_OF = {
@@ -36,6 +37,14 @@ QWEN3 = {
     **LLAMA,
     "model.layers.{i}.self_attn.q_norm": "blocks.{i}.attention.f.q",
     "model.layers.{i}.self_attn.k_norm": "blocks.{i}.attention.f.k",
+}
+QWEN3_NEXT = {
+    **QWEN3,
+    "model.layers.{i}.self_attn.q_proj": (
+        query_and_gate,
+        "blocks.{i}.attention.f.query",
+        "blocks.{i}.attention.f.attention_gate",
+    ),
 }
 OLMO2 = {
     **_LLAMA,
@@ -158,6 +167,16 @@ X_SCALENORM = {
         f"{_LAYERS}.{{{layer}}}.0.0": (over_root_width, f"blocks.{{i}}.{layer}.pre")
         for layer in _SUB_LAYERS
     },
+}
+_GATE = "blocks.{i}.attention.f.attention_gate"
+X_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_gate": _GATE}
+X_HEAD_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_head_gate": _GATE}
+X_VALUE_NORM = {
+    **X_TRANSFORMERS,
+    f"{_LAYERS}.{{attention}}.1.value_rmsnorm": (
+        minus_one,
+        *(f"blocks.{{i}}.attention.f.v.heads.{head}" for head in range(HEADS)),
+    ),
 }
 X_PER_HEAD = {
     **X_TRANSFORMERS,

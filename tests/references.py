@@ -163,6 +163,11 @@ def backwards(rows):
     return rows.unflatten(0, (HEADS, 2, -1)).flip(1).flatten(0, 2)
 
 
+def query_and_gate(query, gate):
+    """Qwen3-Next: of each head the query's rows, then the gate's."""
+    return torch.cat([t.unflatten(0, (HEADS, -1)) for t in (query, gate)], 1).flatten(0, 1)
+
+
 def after_two(positions):
     """OPT's table of positions begins with two rows that nothing reads."""
     return F.pad(positions, (0, 0, 2, 0))

@@ -12,12 +12,12 @@ from torch import nn
 from written_out import l2norm
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import options
+from transformer_norms.config.compose import compose, options
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
-from transformer_norms.norms import NORMS, NOT_ARGUMENTS
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import logits_under_noise, lookahead
 
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
@@ -28,10 +28,13 @@ STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
 @cache
 def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
-    typed = [f"{key}={value}" for key, value in words.items() if key != "final_norm"]
-    typed = [text.replace("__", ".") for text in typed]
+    typed = typed_of({key: value for key, value in words.items() if key != "final_norm"})
     words = {key: value for key, value in words.items() if key == "final_norm"}
     return combined(*SMALL, *typed, f"init={init}", placement=placement, norm=norm, **words)
+
+
+def typed_of(words):
+    return [f"{key.replace('__', '.')}={value}" for key, value in words.items()]
 
 
 def model_of(**choices):
@@ -252,6 +255,35 @@ def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_no
     expected = written_out.attention(f, x, heads=HEADS, q=norm, k=norm, order=order, **how)
     found = f(x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", ["elementwise", "per_head"])
+def test_a_gate_multiplies_heads_before_w_o_by_a_sigmoid_of_what_q_k_and_v_read(gate):
+    """Also behind a norm on heads and before one on the context, and without later tokens."""
+    words = {"architecture__attention_gate": gate, "architecture__bias": "[attention_gate]"}
+    for equation in ("x + f(norm(x))", "x + f(x, head_norm=norm, ctx=norm, head_scale=2)"):
+        config = compose([*SMALL, *typed_of(words), f"placement.equation='{equation}'"])
+        model = randomize(build_model(config, vocab_size=11))
+        computes_its_equation(model, config, norm_of("rmsnorm"))
+        assert lookahead(model, 11) == 0
+
+
+@pytest.mark.parametrize("word", ["rmsnorm_np", "head", "full", "l2", "per_head"])
+def test_a_norm_on_values_is_the_runs_or_one_of_its_own(word):
+    model, plain = model_of(v_norm=word), norm_of("rmsnorm_np")
+    f, own = model.blocks[0].attention.f, norm_of("rmsnorm")
+    norm = {
+        "rmsnorm_np": plain,
+        "head": own,
+        "per_head": own,
+        "full": lambda v: own(v.flatten(2)).view_as(v),
+        "l2": l2norm,
+    }[word]
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
+    found = f(x, model.position.angles(0, TIME), None)
+    expected = written_out.attention(f, x, heads=HEADS, v=norm)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert (f.q, f.k) == (nothing, nothing)
 
 
 def one_head_without_gain(x):

@@ -87,7 +87,7 @@ def test_each_placement_and_norm_by_the_front_door_is_what_the_short_way_makes(p
 AROUND = ("post", "residual_dual", "ngpt")  # a norm before, during and after the blocks
 NAMES = {
     "embed": ["none", "fixnorm", *(n for n in NORMS if n != "batchnorm")],
-    "qk_norm": ["none", "head", "per_head", "full", "l2"],
+    "qk_norm": ["none", "head", "per_head", "full", "l2", "rmsnorm_np"],
 }
 
 
@@ -111,14 +111,18 @@ def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_nor
 def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
     for extra in (
         ("architecture.tied=false", "architecture.bias=true"),
-        ("architecture.bias=true", "model.kv_heads=1", "qk_norm=per_head"),
-        ("model.head_dim=6", "architecture.rope_fraction=0.5"),
+        ("architecture.bias=true", "model.kv_heads=1", "qk_norm=per_head", "v_norm=head"),
+        (
+            "model.head_dim=6",
+            "architecture.rope_fraction=0.5",
+            "architecture.attention_gate=per_head",
+        ),
         ("model.head_dim=5", "position=none", "qk_norm=full", "model.kv_heads=1"),
         ("model.dropout=0.3", "architecture.attention_cap=20", "architecture.logit_cap=30"),
     ):
         for placement in ("hybrid_star", "normformer", "subln", "ngpt", "parallel"):
             own = placement in ("hybrid_star", "ngpt")
-            typed = [text for text in extra if not (own and text.startswith("qk_norm"))]
+            typed = [text for text in extra if not (own and text.startswith(("qk_norm", "v_norm")))]
             config = combined(*TINY, *typed, placement=placement)
             model = build_model(config, VOCABULARY)
             model(torch.randint(VOCABULARY, (2, 8))).sum().backward()

@@ -246,6 +246,9 @@ def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
 
     assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
     assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
+    assert inside(v_norm="rmsnorm_np") == ("v=rmsnorm_np (v_norm=rmsnorm_np)",)
+    (gate,) = inside("architecture.attention_gate=per_head")
+    assert "sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)" in gate
     assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)
     stand_in = inside(placement="hybrid", norm="dyt")
     assert stand_in == ("the norm at q, k, v is rmsnorm, since norm=dyt",)

@@ -129,7 +129,13 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
 
 
 @pytest.mark.goal("Q5")
-@pytest.mark.parametrize("choice", ["mlp=gelu", "mlp=swiglu model.kv_heads=2"])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "mlp=gelu architecture.attention_gate=elementwise",
+        "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
+    ],
+)
 def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):
     """The counter is torch's own, on the model itself."""
     typed = ["model=nano", "tokenizer=byte", "trainer.steps=10", "trainer.eval_every=0"]

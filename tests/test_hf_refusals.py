@@ -110,6 +110,8 @@ OURS = [
     (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
     (f"{LLAMA} qk_norm=per_head", "qk_norm=per_head"),
     (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),
+    (f"{LLAMA} v_norm=rmsnorm_np", "v_norm=rmsnorm_np, where llama has none"),
+    (f"{LLAMA} architecture.attention_gate=per_head", "attention_gate=per_head, where"),
     (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
     (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),
     (f"{LLAMA} architecture.embed_scale=3", "architecture.embed_scale=3, where llama has 1"),

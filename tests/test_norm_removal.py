@@ -139,7 +139,7 @@ FOLDED = [
     "norm=layernorm_np architecture.tied=false",
     "norm=rmsnorm placement=parallel",
     "norm=layernorm placement=parallel_two_norms model.kv_heads=1",
-    "norm=layernorm placement=lns",
+    "norm=layernorm placement=lns architecture.attention_gate=elementwise",
     "norm=layernorm placement=layerscale embed=none architecture.logit_cap=5",
     "preset=gpt2",
     "norm=rmsnorm final_norm=layernorm",

@@ -21,7 +21,7 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import to_mapping
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import plain
+from transformer_norms.kinds import plain, value_at
 from transformer_norms.names import RENAMED, option_files, options
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.checkpoint import newest, save
@@ -135,6 +135,22 @@ def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():
     before = plain(compose(typed))
     del before["data"]["test_fraction"]
     assert run_hash(before, {}) == without
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen"),
+    [("v_norm", "head"), ("architecture.attention_gate", "per_head")],
+)
+def test_a_run_without_a_younger_key_is_the_run_of_its_default(key, chosen):
+    default, other = compose([]), compose([f"{key}={chosen}"])
+    before = plain(default)
+    for tree in (before, before["choices"]):
+        *above, last = key.split(".")
+        node = tree if not above else tree.get(above[0], {})
+        node.pop(last, None)
+    assert run_hash(before, {}) == run_hash(default, {}) != run_hash(other, {})
+    completed = old.complete({"resolved": before})["resolved"]
+    assert value_at(completed, key) == value_at(default, key)
 
 
 @pytest.mark.goal("K3")

@@ -116,6 +116,19 @@ TRANSFORMERS = {
         {"head_dim": 6, "num_key_value_heads": 2},
         "norm=rmsnorm qk_norm=head mlp=swiglu model.kv_heads=2",
     ),
+    "pre, attention gate": (
+        tables.QWEN3_NEXT,
+        "Qwen3Next",
+        {
+            "head_dim": 6,
+            "num_key_value_heads": 2,
+            "layer_types": ["full_attention"] * there.DEPTH,
+            "mlp_only_layers": [*range(there.DEPTH)],
+            "rope_parameters": {**ROPE, "partial_rotary_factor": 0.67},
+        },
+        "norm=rmsnorm_1p qk_norm=head mlp=swiglu model.kv_heads=2 architecture.rope_fraction=0.67 "
+        "architecture.attention_gate=elementwise",
+    ),
     "pre, qk after rotation": (
         tables.NANOCHAT,
         "NanoChat",
@@ -235,6 +248,19 @@ X_TRANSFORMERS = {
         "norm=rmsnorm norm.eps=1e-30 qk_norm=per_head",
         {"use_rmsnorm": True, "attn_qk_rmsnorm": True},
     ),
+    "v_per_head": (
+        "norm=rmsnorm norm.eps=1e-30 v_norm=per_head",
+        {"use_rmsnorm": True, "attn_value_rmsnorm": True},
+    ),
+    "gate": (
+        "norm=layernorm_nobias architecture.attention_gate=elementwise",
+        {"attn_gate_values": True},
+    ),
+    "head_gate": (
+        "norm=layernorm_nobias architecture.attention_gate=per_head "
+        "architecture.bias=[attention_gate]",
+        {"attn_gate_value_heads": True},
+    ),
     "qk_l2": (
         "norm=layernorm_nobias qk_norm=l2 architecture.attention_scale=10",
         {"attn_qk_norm": True, "attn_qk_norm_scale": 10},
@@ -248,6 +274,9 @@ X_TABLES = {
     "scalenorm": tables.X_SCALENORM,
     "layerscale": tables.X_LAYERSCALE,
     "qk_per_head": tables.X_PER_HEAD,
+    "v_per_head": tables.X_VALUE_NORM,
+    "gate": tables.X_GATE,
+    "head_gate": tables.X_HEAD_GATE,
 }
 
 

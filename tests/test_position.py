@@ -87,11 +87,12 @@ def test_every_spelling_of_the_bases_is_the_same_model_which_the_cache_does_not_
         ("false", ""),
         ("[query,key,value]", "query key value"),
         ("[key,up,down,head]", "key up down head"),
-        ("[gate,output]", "gate output"),
+        ("[gate,output,attention_gate]", "gate output attention_gate"),
     ],
 )
 def test_the_roles_that_have_a_bias_are_those_of_the_key(roles, names):
-    model = built(f"architecture.bias={roles}", "architecture.tied=false", "mlp=swiglu")
+    gate = f"architecture.attention_gate={'per_head' if 'attention_gate' in roles else 'none'}"
+    model = built(f"architecture.bias={roles}", "architecture.tied=false", "mlp=swiglu", gate)
     found = {name.split(".")[-2] for name, _ in model.named_parameters() if name.endswith(".bias")}
     assert found == set(names.split())
     for name, parameter in model.named_parameters():

@@ -23,7 +23,8 @@ def rotated(x, base=10_000):
 def attention(
     f, x, *, heads, q=same, k=same, v=same, head_norm=same, ctx=same, head_scale=1, **how
 ):
-    """W_o ctx(head_scale * head_norm(softmax(scale q k^T) v)) over the past, token by token."""
+    """W_o ctx(gate * head_scale * head_norm(softmax(scale q k^T) v)) over the past, token by token.
+    The gate is 1, or 1 / (1 + exp(-W_g x)) where f has one: for each head or each dimension."""
     split = lambda linear: linear_of(linear, x).unflatten(-1, (-1, linear.out_features // heads))  # noqa: E731
     order = how.get("order", "before")
     turn = (lambda n, t: rotated(n(t))) if order == "before" else (lambda n, t: n(rotated(t)))
@@ -38,7 +39,13 @@ def attention(
         weights = (scores - scores.amax(-1, keepdim=True)).exp()
         weights = weights / weights.sum(-1, keepdim=True)
         context[:, t] = torch.einsum("bhs,bshd->bhd", weights, values[:, : t + 1])
-    return linear_of(f.output, ctx((head_norm(context) * head_scale).flatten(2)))
+    context = head_norm(context) * head_scale
+    if isinstance(f.attention_gate, torch.nn.Linear):
+        gates = 1 / (1 + (-linear_of(f.attention_gate, x)).exp())
+        every = gates.shape[-1] // heads  # gates of a head
+        context = torch.stack([c * gates[..., h * every : (h + 1) * every]
+                               for h, c in enumerate(context.unbind(2))], 2)  # fmt: skip
+    return linear_of(f.output, ctx(context.flatten(2)))
 
 
 def mlp(f, x, *, hidden=same, mid=same, hidden_scale=1):

@@ -87,8 +87,8 @@ One run in two processes:
   torchrun --nproc-per-node 2 -m transformer_norms train parallel=ddp
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
-model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm and qk_norm
-take auto, none or a norm.
+model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
+and v_norm take auto, none or a norm.
 
 AXIS=CHOICE, one file of configs/ each:
 {options}

@@ -26,7 +26,11 @@ MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
 STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the first block on
 # The roles of the matrices that read the norm before a sub-layer or before the head.
-READERS = {"attention": ("query", "key", "value"), "mlp": ("up", "gate"), "head": ("head",)}
+READERS = {
+    "attention": ("query", "key", "value", "attention_gate"),
+    "mlp": ("up", "gate"),
+    "head": ("head",),
+}
 
 
 # --------------------------------------------------------------------- which norms can be removed
@@ -172,6 +176,8 @@ def compose_normless(file: Path, model: Transformer, plugins: str = "none") -> C
         roles |= {role for readers in READERS.values() for role in readers}
     if not MLPS[model.config.mlp.type].gated:
         roles -= {"gate"}
+    if model.config.architecture.attention_gate == "none":
+        roles -= {"attention_gate"}
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = compose([*own, *changed, f"architecture.bias={bias}"])
@@ -220,4 +226,5 @@ def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
     _, i, first, *_ = path.split(".")
     for name in ("attention", "mlp") if first == "pre" else (first,):
         f = model.get_submodule(f"blocks.{i}.{name}.f")
-        yield from (getattr(f, role) for role in READERS[name] if hasattr(f, role))
+        layers = (getattr(f, role, None) for role in READERS[name])
+        yield from (layer for layer in layers if isinstance(layer, nn.Linear))

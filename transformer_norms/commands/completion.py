@@ -105,7 +105,7 @@ def _pairs(parsed_args: Namespace) -> dict[str, str]:
 def _values(key: str, value: str) -> list[str]:
     if key in _OF_RUNS:
         return _names(runs_below(), value)
-    if key in ("embed", "final_norm", "qk_norm"):
+    if key in ("embed", "final_norm", "qk_norm", "v_norm"):
         return ["auto", "none", *sorted(option_files("norm"))]
     switch = isinstance(_defaults({}).get(key), bool)
     return ["true", "false"] if switch else sorted(option_files(key)) if key in AXES else []

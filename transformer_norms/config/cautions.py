@@ -8,7 +8,7 @@ from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement, read_placement
+from transformer_norms.model.placement import Placement, head_sites, read_placement
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
@@ -59,8 +59,9 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
 def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     """Yields the choices that change nothing."""
     depth, norm = config.model.depth, config.choices["norm"]
-    norms = {site.norm for _, site in placement.sites()} | {config.embed, config.final_norm}
-    if "norm" not in norms and config.qk_norm in ("none", "l2") and norm != "none":
+    sites = [*placement.sites(), *head_sites(config.qk_norm, config.v_norm).items()]
+    norms = {site.norm for _, site in sites} | {config.embed, config.final_norm}
+    if "norm" not in norms and norm != "none":
         yield f"norm={norm} stands nowhere in placement={config.choices.placement}"
     for number, entry in enumerate(placement.where):
         if not any(entry.blocks({"i": i, "l": i + 1, "N": depth}) for i in range(depth)):
@@ -82,14 +83,18 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
 
 def _heads(config: Config, placement: Placement) -> Iterator[str]:
     sizes = config.model
-    for name, site in placement.sites():
+    chosen = head_sites(config.qk_norm, config.v_norm)
+    sites = [("placement.equation: ", name, site) for name, site in placement.sites()]
+    sites += [
+        (f"{'v' if name == 'v' else 'qk'}_norm: ", name, site) for name, site in chosen.items()
+    ]
+    for key, name, site in sites:
         if name == "v" and site.share == "full" and sizes.kv_heads != sizes.heads:
-            yield "placement.equation: v=norm@full spans the few heads of model.kv_heads alone"
+            yield f"{key}v=norm@full spans the few heads of model.kv_heads alone"
         kind = config.norms.get(site.norm, {}).get("type")
         if name in ("q", "k") and kind in BOUNDED:
             yield (
-                f"placement.equation: {name}={kind} bounds each coordinate of a query or key, and "
-                "not its length"
+                f"{key}{name}={kind} bounds each coordinate of a query or key, and not its length"
             )
 
 
@@ -100,7 +105,7 @@ def _unlike_the_paper(
     made both."""
     choices = config.choices
     made = {
-        **{key: choices[key] for key in ("embed", "final_norm", "qk_norm", "init")},
+        **{key: choices[key] for key in ("embed", "final_norm", "qk_norm", "v_norm", "init")},
         **{key: value_at(config, key) for key in AUTO_ARCHITECTURE},
     }
     names = {key.rpartition(".")[2]: key for key in made}

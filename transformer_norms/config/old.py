@@ -53,11 +53,13 @@ def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {"choices": axes, **chosen, "resolved": resolved}
 
 
-# Keys that are younger than `resolved:`: the node, the types of it that have the key (no type means
-# all), the key, and the value that was built before. At this value a key is no part of a run's
-# identity.
+# Keys that are younger than `resolved:`: the node (no name means the root), the types of it that
+# have the key (no type means all), the key, and the value that was built before. At this value a
+# key is no part of a run's identity.
 YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
+    ("", (), "v_norm", "none"),
     ("architecture", (), "embed_scale_order", "before"),
+    ("architecture", (), "attention_gate", "none"),
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
@@ -72,11 +74,15 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
 )
 
 
+# What of these was chosen, where it came to that value. Old inits state no factors.
+_CHOSEN: dict[str, Any] = {"lr_factor": dict.fromkeys(GROUPS, "auto"), "v_norm": "auto"}
+
+
 def younger_keys(resolved: Any) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yields each node that may have a younger key, the key, and the value built before. The other
     norms of a model stand in `norms`."""
     for name, types, key, value in YOUNGER:
-        nodes = [_node(resolved, [name])]
+        nodes = [_node(resolved, name.split())]
         if name == "norm":
             norms = _node(resolved, ["norms"])
             nodes += norms.values() if isinstance(norms, dict) else ()
@@ -92,13 +98,14 @@ def complete(saved: Any) -> Any:
         return saved
     for tree in (saved, saved.get("resolved")):
         for node, key, value in younger_keys(tree):
-            chosen = key == "lr_factor" and tree is saved  # old inits state no factors
-            node.setdefault(key, dict.fromkeys(GROUPS, "auto") if chosen else copy.deepcopy(value))
+            chosen = _CHOSEN.get(key, value) if tree is saved else value
+            node.setdefault(key, copy.deepcopy(chosen))
         if isinstance(tree, dict):
             tree.setdefault("parallel", {"type": "none"})
             _put_tokens(tree, chosen=tree is saved)
             if isinstance(tree.get("choices"), dict):
-                tree["choices"] = current_names(tree["choices"])
+                words = {} if tree is saved else {"v_norm": "none"}
+                tree["choices"] = {**words, **current_names(tree["choices"])}
     # Such a file was chosen for auto, and its values meant nothing.
     if saved.get("init") == {"std": {"default": 0}, "truncate": "none"}:
         saved["init"] = {}

@@ -24,7 +24,7 @@ from transformer_norms.kinds import Mark, Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import Placement, qk_site, read_placement
+from transformer_norms.model.placement import Placement, head_sites, read_placement
 from transformer_norms.model.settings import InitFile, Sizes, formula_values, resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES, SHARES
 from transformer_norms.names import options, unknown
@@ -45,8 +45,10 @@ DEFAULTS: Nodes = {
     "qk_norm_order": "before",
     "attention_cap": "none",
 }
+# The keys that name a norm, or say where the run's norm stands.
+NORM_KEYS = ("embed", "final_norm", "qk_norm", "v_norm")
 # The keys that a norm or a placement may bring.
-BRINGS = ["embed", "final_norm", "qk_norm", "init", *DEFAULTS]
+BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
@@ -80,7 +82,7 @@ def resolve(
     resolving.resolve_stream()
     resolving.resolve_rates()
     resolving.resolve_device_and_seed(device)
-    words = {key: nodes[key] for key in ("embed", "final_norm", "qk_norm")}
+    words = {key: nodes[key] for key in NORM_KEYS}
     nodes["choices"] = {**axes, "init": rule, **words}
     nodes["chosen"] = {"choices": axes, **chosen}
     config = Config(**{name: _freeze(name, node) for name, node in nodes.items()}, warnings=())
@@ -154,12 +156,14 @@ class _Resolving:
             nodes["final_norm"] = self.brings.get("final_norm", "none" if ends_normed else "norm")
         elif nodes["final_norm"] == "always":
             nodes["final_norm"] = "norm"
-        qk_norm = nodes["qk_norm"] = self._resolve_qk_norm()
+        for key, sites in (("qk_norm", ("q", "k")), ("v_norm", ("v",))):
+            nodes[key] = self._resolve_head_norm(key, sites)
+        chosen = head_sites(nodes["qk_norm"], nodes["v_norm"])
         nodes["qkv"] = nodes["norm"].get("brings", {}).get("qkv", "norm")
-        if qk_norm != "none" and nodes["norm"]["type"] == "none":
+        if nodes["norm"]["type"] == "none" and any(s.norm == "norm" for s in chosen.values()):
             nodes["qkv"] = "rmsnorm"
         named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
-        named.append(("qk_norm", "norm" if qk_norm == "none" else qk_site(qk_norm).norm))
+        named += [("v_norm" if at == "v" else "qk_norm", s.norm) for at, s in chosen.items()]
         named += [(f"placement.{site}", norm.norm) for site, norm in self.placement.sites()]
         nodes["norms"] = {}
         for key, name in named:
@@ -167,24 +171,28 @@ class _Resolving:
                 name = "l2norm" if (key, name) == ("embed", "fixnorm") else name
                 nodes["norms"][name] = self._read_norm(key, name)
 
-    def _resolve_qk_norm(self) -> str:
-        word = self.nodes["qk_norm"]
+    def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
+        """Returns the word for the norm at the sites q and k, or v."""
+        word = self.nodes[key]
         if word == "auto":
-            word = self.brings.get("qk_norm", "none")
-        if word not in ("none", *SHARES, "l2"):
-            known = ("auto", "none", *SHARES, "l2")
-            raise ConfigError(f"qk_norm: {unknown('qk_norm', word, known)}")
-        sites = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
-        if not sites or word == "none":
+            word = self.brings.get(key, "none")
+        known = ["auto", "none", *SHARES, "l2"]
+        if word not in known[1:]:
+            try:
+                self.option("norm", word)
+            except ConfigError:
+                names = dict.fromkeys([*known, *options("norm")])
+                raise ConfigError(f"{key}: {unknown(key, word, names)}") from None
+        own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
+        if word == "none" or not {*own} & {*sites}:
             return str(word)
-        if "qk_norm" in self.typed:
+        if key in self.typed:
             raise ConfigError(
-                f"qk_norm={word}: this placement sets {', '.join(sites)} itself; "
-                "leave qk_norm out or choose another placement"
+                f"{key}={word}: this placement sets {', '.join(own)} itself; "
+                f"leave {key} out or choose another placement"
             )
-        self.notes.append(
-            f"the preset's qk_norm={word} gives way to the placement's own q and k norms"
-        )
+        norms = " and ".join(sites) + (" norms" if len(sites) > 1 else " norm")
+        self.notes.append(f"the preset's {key}={word} gives way to the placement's own {norms}")
         return "none"
 
     def _read_norm(self, key: str, name: Any) -> Nodes:
@@ -327,8 +335,7 @@ class _Resolving:
     def _has_unit_length_queries(self) -> bool:
         nodes = self.nodes
         norms = [site.norm for name, site in self.placement.sites() if name in ("q", "k")]
-        if nodes["qk_norm"] != "none":
-            norms.append(qk_site(nodes["qk_norm"]).norm)
+        norms += [site.norm for site in head_sites(nodes["qk_norm"], "none").values()]
         names = [nodes["qkv"] if name == "norm" else name for name in norms]
         contents = {"norm": nodes["norm"], "none": {"type": "none"}, **nodes["norms"]}
         return any(contents[name]["type"] == "l2norm" for name in names)
@@ -402,6 +409,11 @@ def _check_biases(config: Config) -> None:
     if "gate" in roles and not MLPS[config.mlp.type].gated:
         kind = config.mlp.type
         raise ConfigError(f"architecture.bias: gate is not allowed: a {kind} mlp has no gate")
+    if "attention_gate" in roles and config.architecture.attention_gate == "none":
+        raise ConfigError(
+            "architecture.bias: attention_gate is not allowed where architecture.attention_gate is "
+            "none"
+        )
     if "head" in roles and config.architecture.tied:
         raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
 

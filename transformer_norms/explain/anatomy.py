@@ -14,7 +14,7 @@ from transformer_norms.formula import Formula
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement, qk_site
+from transformer_norms.model.placement import Placement, head_sites
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
@@ -174,9 +174,9 @@ class Anatomy:
         )
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
-        if name == "attention" and self.config.qk_norm != "none":
-            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
-            plan = replace(plan, sites={**plan.sites, **both})
+        if name == "attention":
+            chosen = head_sites(self.config.qk_norm, self.config.v_norm)
+            plan = replace(plan, sites={**plan.sites, **chosen})
         norms = {
             site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
             for site in ("pre", *INSIDE[name], "out", "post")

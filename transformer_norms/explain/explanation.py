@@ -106,18 +106,29 @@ def equations(anatomy: Anatomy) -> Section:
 
 
 def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Iterator[str]:
-    """Yields what other keys put inside attention: norms on q and k, a stand-in norm, a cap."""
+    """Yields what other keys put inside attention: norms on q, k and v, a stand-in norm, a cap, a
+    gate."""
     config = anatomy.config
-    if config.qk_norm != "none" and "q" in norms:
-        norm = norms["q"].name + ("" if norms["q"].share == "head" else f"@{norms['q'].share}")
-        yield f"q={norm}, k={norm} (qk_norm={config.qk_norm})"
-    elif config.qkv != "norm":
+    for key, named in (("qk_norm", "qk"), ("v_norm", "v")):
+        word = getattr(config, key)
+        if word != "none" and named[0] in norms:
+            norm = norms[named[0]]
+            share = "" if norm.share == "head" else f"@{norm.share}"
+            each = ", ".join(f"{site}={norm.name}{share}" for site in named)
+            yield f"{each} ({key}={word})"
+    if config.qk_norm == config.v_norm == "none" and config.qkv != "norm":
         sites = [site for site in HEAD_SITES if site in norms and norms[site].name == config.qkv]
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
+    if (gate := config.architecture.attention_gate) != "none":
+        each = {"elementwise": "each dimension of each head", "per_head": "each head"}[gate]
+        yield (
+            f"the heads before W_o are multiplied by sigmoid(W_g x), one gate for {each} "
+            f"(architecture.attention_gate={gate})"
+        )
 
 
 def formulas(anatomy: Anatomy) -> Section:
@@ -290,7 +301,16 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     """The value of every key that may be auto, and who chose it."""
     config = anatomy.config
     factors = [f"optimizer.lr_factor.{group}" for group in config.optimizer.get("lr_factor", {})]
-    keys = ("init", "embed", "final_norm", "qk_norm", *AUTO_ARCHITECTURE, *factors, *SIZES)
+    keys = (
+        "init",
+        "embed",
+        "final_norm",
+        "qk_norm",
+        "v_norm",
+        *AUTO_ARCHITECTURE,
+        *factors,
+        *SIZES,
+    )
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     facts += [Fact(key, (_text(value_at(config, key)), reason)) for key, reason in _horizon(config)]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
@@ -318,7 +338,8 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     if key.startswith("optimizer."):
         return _chooser_of_factor(config, key, typed)
     if word not in ("auto", value) and word != "always":
-        return f"the placement's own q and k norms, before the preset's {word}"
+        sites = "v norm" if key == "v_norm" else "q and k norms"
+        return f"the placement's own {sites}, before the preset's {word}"
     if word != "auto":
         return _by_hand(config, key, typed) + (": always" if word == "always" else "")
     if config.embed == "fixnorm" and short == "embed_scale":

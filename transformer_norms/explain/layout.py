@@ -185,6 +185,7 @@ class _Labels:
         after = (
             *self.norm(norms.get("head_norm")),
             *self.factor(factors.get("head_scale")),
+            *self.gate(),
             *self.norm(norms.get("ctx")),
         )
         if not (after or any(chains.values())):
@@ -194,7 +195,14 @@ class _Labels:
         kind = self.anatomy.config.attention.type
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{cap}")
-        return (Mark("layer", "W_q  W_k  W_v"), *fork, mix, *after, Mark("layer", "W_o"))
+        weights = "W_q  W_k  W_v" + "  W_g" * bool(self.gate())
+        return (Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
+
+    def gate(self) -> Marks:
+        """What multiplies the heads, where attention has a gate."""
+        kind = self.anatomy.config.architecture.attention_gate
+        label = {"elementwise": "sigmoid(W_g x)", "per_head": "sigmoid(W_g x) by head"}
+        return () if kind == "none" else (Mark("factor", f"* {label[kind]}"),)
 
     def mlp(self, part: SubLayer) -> Chain:
         mid, scale = self.norm(part.norms.get("mid")), self.factor(part.factors.get("hidden_scale"))

@@ -21,6 +21,7 @@ from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.settings import formula_values
+from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
 
 Facts = dict[str, Any]
@@ -37,6 +38,7 @@ DEFAULTS: Facts = {
     "embed": "none",
     "final_norm": "norm",
     "qk_norm": "none",
+    "v_norm": "none",
     "position": "rope",
     "attention": "softmax",
     "architecture.bias": frozenset(),
@@ -44,6 +46,7 @@ DEFAULTS: Facts = {
     "architecture.embed_scale_order": "before",
     "architecture.logit_scale": 1.0,
     "architecture.attention_cap": "none",
+    "architecture.attention_gate": "none",
     "architecture.logit_cap": "none",
     "architecture.qk_norm_order": "before",
     "architecture.rope_interleaved": False,
@@ -54,9 +57,10 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     """The facts of one of our models. A fact that is no number is a few words."""
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
-    qk_norm = config.qk_norm
-    if qk_norm != "none" and config.qkv != "norm":
-        qk_norm = f"{qk_norm} with {config.qkv}"
+    qk_norm, v_norm = (
+        f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
+        for word in (config.qk_norm, config.v_norm)
+    )
     return complete_facts(
         {
             "placement": _name("placement", config),
@@ -65,6 +69,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "embed": config.embed,
             "final_norm": config.final_norm,
             "qk_norm": qk_norm,
+            "v_norm": v_norm,
             "position": config.position.type,
             "attention": config.attention.type,
             "mlp": (mlp.type, mlp.activation),
@@ -78,7 +83,13 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             },
             **{
                 f"architecture.{key}": getattr(architecture, key)
-                for key in ("attention_cap", "logit_cap", *ORDER_KEYS, "rope_interleaved")
+                for key in (
+                    "attention_cap",
+                    "attention_gate",
+                    "logit_cap",
+                    *ORDER_KEYS,
+                    "rope_interleaved",
+                )
             },
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
@@ -96,8 +107,7 @@ def complete_facts(facts: Facts) -> Facts:
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)
     facts.setdefault("architecture.rope_fraction", 1.0)
-    if not MLPS[facts["mlp"][0]].gated:
-        facts["architecture.bias"] = facts["architecture.bias"] - {"gate"}
+    facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
     if facts["position"] in ("rope", "none"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
     if facts["position"] != "rope":
@@ -105,6 +115,13 @@ def complete_facts(facts: Facts) -> Facts:
     if facts["qk_norm"] == "none":
         del facts["architecture.qk_norm_order"]
     return facts
+
+
+def _biasable(facts: Facts) -> set[str]:
+    """The roles that a model of these facts has, of those that may have a bias."""
+    there = {"gate": MLPS[facts["mlp"][0]].gated}
+    there["attention_gate"] = facts["architecture.attention_gate"] != "none"
+    return {role for role in BIASED if there.get(role, True)}
 
 
 def whole_pairs(head_dim: int, fraction: float) -> float:
@@ -199,8 +216,7 @@ def overrides_of(facts: Facts) -> list[str]:
     """The keys to type for the model that the facts describe."""
     values = {key: value for key, value in facts.items() if key not in ("vocab_size", "attention")}
     kind, activation = values.pop("mlp")
-    bias, everywhere = facts["architecture.bias"], biased(True)
-    everywhere -= set() if MLPS[kind].gated else {"gate"}
+    bias, everywhere = facts["architecture.bias"], biased(True) & _biasable(facts)
     roles = [role for role in BIASED if role in bias]
     values["architecture.bias"] = bias == everywhere or roles or False
     for key, value, formula in (

@@ -10,10 +10,10 @@ from torch import nn
 from transformer_norms.formula import Formula
 from transformer_norms.model.attention import ATTENTIONS, ORDERS, AllHeads, Attention, PerHead
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
-from transformer_norms.model.coefficient import SCALAR, Adding, Rest, Scaled, coefficient
+from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scaled, coefficient
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import PARTS, qk_site, read_placement
+from transformer_norms.model.placement import PARTS, head_sites, read_placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import ModelConfig, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
@@ -96,9 +96,8 @@ class Assembly:
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
         sizes, order = self.sizes, self.architecture.qk_norm_order
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        if self.config.qk_norm != "none":
-            both = dict.fromkeys("qk", qk_site(self.config.qk_norm))
-            plan = replace(plan, sites={**plan.sites, **both})
+        chosen = head_sites(self.config.qk_norm, self.config.v_norm)
+        plan = replace(plan, sites={**plan.sites, **chosen})
         attend, scale = self.attend(values)
         return Attention(
             width=sizes.width,
@@ -114,8 +113,16 @@ class Assembly:
             head_scale=coefficient(
                 plan.coefficient("head_scale"), self.head_shapes(sizes.heads), values
             ),
+            attention_gate=self.attention_gate(),
             ctx=self.site(plan, "ctx", "attention", values, sizes.heads * sizes.head_dim),
         )
+
+    def attention_gate(self) -> Module:
+        sizes, gate = self.sizes, self.architecture.attention_gate
+        each = {"elementwise": sizes.head_dim, "per_head": 1}
+        if gate == "none":
+            return nothing
+        return Gate(sizes.width, sizes.heads, each[gate], "attention_gate" in self.biased)
 
     def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
         """The chosen attention; and the scale that multiplies q, where it is learned."""

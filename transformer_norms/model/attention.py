@@ -25,13 +25,13 @@ Known = Float[Tensor, "batch known kv_heads head_dim"]  # tokens that q may see
 
 
 class Attention(nn.Module):
-    """W_o ctx(head_scale * head_norm(attend(q(W_q x), k(W_k x), v(W_v x))))
+    """W_o ctx(gate * head_scale * head_norm(attend(q(W_q x), k(W_k x), v(W_v x))))
 
     q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
-    [batch, time, heads, head_dim], ctx on the heads side by side. Fewer `kv_heads` than `heads` are
-    shared by groups of queries. `turn` turns q and k by the model's angles, after their norms or
-    before. `scale` multiplies q where it is learned. `attend` is one of ATTENTIONS. `bias` names
-    the matrices that have one.
+    [batch, time, heads, head_dim], ctx on the heads side by side. `attention_gate` multiplies heads
+    by sigmoid(W_g x), or is nothing. Fewer `kv_heads` than `heads` are shared by groups of queries.
+    `turn` turns q and k by the model's angles, after their norms or before. `scale` multiplies q
+    where it is learned. `attend` is one of ATTENTIONS. `bias` names the matrices that have one.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Attention(nn.Module):
         v: Layer = nothing,
         head_norm: Layer = nothing,
         head_scale: Layer = nothing,
+        attention_gate: Layer = nothing,
         ctx: Layer = nothing,
     ) -> None:
         super().__init__()
@@ -61,6 +62,7 @@ class Attention(nn.Module):
         self.attend, self.turn, self.scale = attend, turn, scale
         self.q, self.k, self.v = q, k, v
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
+        self.attention_gate = attention_gate
 
     def forward(self, x: Stream, angles: Any = None, cache: Any = None) -> Stream:
         q = self.scale(self.turn(self.q, self.split(self.query(x)), angles))
@@ -69,7 +71,7 @@ class Attention(nn.Module):
         if cache is not None:
             k, v = cache.extend(k, v)
         context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
-        return self.output(self.ctx(context.flatten(2)))
+        return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
 
     def split(self, x: Stream) -> Heads:
         return x.unflatten(-1, (-1, self.head_dim))

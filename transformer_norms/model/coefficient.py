@@ -1,4 +1,5 @@
-"""Numbers that multiply: a on the skip, b on the branch, scales of heads, logits, embeddings."""
+"""Numbers that multiply: a on the skip, b on the branch, scales of heads, logits, embeddings, and
+gates, which are computed from x."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
+from transformer_norms.model.initialization import Linear
 from transformer_norms.model.sites import EARLIER
 from transformer_norms.norms import Layer, nothing
 
@@ -128,6 +130,25 @@ class Adding(nn.Module):
         for term in rest:
             y = y + term
         return y
+
+
+class Gate(Linear):
+    """sigmoid(W x) * y, y by heads: a number for each head, or for each dimension of each head
+
+    Qiu et al. 2025, arXiv:2505.06708.
+    """
+
+    def __init__(self, width: int, heads: int, each: int = 1, bias: bool = False) -> None:
+        """`each` is the number of gates of a head: 1, or one for each of its dimensions."""
+        super().__init__(width, heads * each, bias)
+        self.heads = heads
+
+    def forward(  # type: ignore[override]
+        self,
+        y: Float[Tensor, "batch time heads head_dim"],
+        x: Float[Tensor, "batch time width"],
+    ) -> Float[Tensor, "batch time heads head_dim"]:
+        return y * torch.sigmoid(super().forward(x)).unflatten(-1, (self.heads, -1))
 
 
 class Scaled(nn.Module):

@@ -21,7 +21,7 @@ from transformer_norms.model.settings import ROLES
 from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.
-BIASED = "query key value output up gate down head".split()
+BIASED = "query key value attention_gate output up gate down head".split()
 
 
 def biased(spec: bool | Collection[str]) -> frozenset[str]:

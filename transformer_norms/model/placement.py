@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Groups, Mark, Text, plain
 from transformer_norms.model.equation import RESERVED, Reader
-from transformer_norms.model.sites import INSIDE, Site, SubLayerPlan
+from transformer_norms.model.sites import INSIDE, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 
 Plans = Mapping[str, SubLayerPlan]
@@ -19,9 +19,17 @@ SUB_LAYERS = tuple(INSIDE)
 PARTS = {"serial": SUB_LAYERS, "parallel": ("block",), "dual": ("x", "r", "end")}
 
 
-def qk_site(word: str) -> Site:
-    """Returns the norm that `qk_norm=word` puts on q and k."""
-    return Site("l2norm") if word == "l2" else Site("norm", word)
+def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
+    """Returns the norms that the keys qk_norm and v_norm put on q, k and v: a share of the run's
+    norm, l2, or a norm by its name."""
+    words = {"q": qk_norm, "k": qk_norm, "v": v_norm}
+    return {name: _head_site(word) for name, word in words.items() if word != "none"}
+
+
+def _head_site(word: str) -> Site:
+    if word in SHARES:
+        return Site("norm", word)
+    return Site("l2norm" if word == "l2" else word)
 
 
 class Placement:

@@ -21,9 +21,9 @@ from transformer_norms.kinds import (
 from transformer_norms.model.placement import Placement
 
 # The names of the modules that hold a drawn weight.
-ROLES = "embedding position head query key value output up gate down".split()
+ROLES = "embedding position head query key value attention_gate output up gate down".split()
 # The names of modules, as initialization.BIASED has them.
-Biased = Literal["query", "key", "value", "output", "up", "gate", "down", "head"]
+Biased = Literal["query", "key", "value", "attention_gate", "output", "up", "gate", "down", "head"]
 Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
@@ -112,6 +112,7 @@ class Architecture:
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
     attention_cap: Annotated[Cap, Mark.AUTO]
+    attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
     logit_cap: Cap
     rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
@@ -167,7 +168,8 @@ class ModelConfig:
     mlp: Annotated[Values, MLPFile]
     embed: Text  # the norm on the embedded tokens: none, fixnorm, norm, or a name of `norms`
     final_norm: Text  # likewise, before the head
-    qk_norm: Text  # none, a share of gains, or l2
+    qk_norm: Text  # none, a share of gains, l2, or a name of `norms`
+    v_norm: Text  # likewise
     qkv: Annotated[Text, Mark.DERIVED]  # what stands where q, k or v have the run's norm
     architecture: Architecture
     model: Sizes

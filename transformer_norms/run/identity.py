@@ -113,7 +113,7 @@ def readable(config: Config, defaults: Mapping[str, str]) -> str:
     parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]
     parts += [
         f"{key}_{choices[key]}".replace("_norm_", "_")
-        for key in ("embed", "final_norm", "qk_norm")
+        for key in ("embed", "final_norm", "qk_norm", "v_norm")
         if chosen_value(config.chosen, key) != "auto"
     ]
     return "-".join([*parts, f"s{config.seed}"])[:150]

@@ -114,7 +114,9 @@ def rough_flops(config: Config) -> float:
     sizes, keys = config.model, config.trainer
     heads = sizes.heads + sizes.kv_heads
     mlp = (3 if MLPS[config.mlp.type].gated else 2) * sizes.mlp_width
-    block = sizes.width * (2 * sizes.head_dim * heads + mlp)
+    gates = {"none": 0, "per_head": sizes.heads, "elementwise": sizes.heads * sizes.head_dim}
+    gate = gates[config.architecture.attention_gate]
+    block = sizes.width * (2 * sizes.head_dim * heads + gate + mlp)
     kind = config.tokenizer.type
     vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
     weights = sizes.depth * block + vocabulary * sizes.width

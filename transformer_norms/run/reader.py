@@ -212,7 +212,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], bool]:
         names = config["choices"].values()
         if not all(isinstance(name, str) for name in names) or type(config["seed"]) is not int:
             raise TypeError("choices are names, and the seed is a whole number")
-        for key in ("init", "data.seed", "embed", "final_norm", "qk_norm"):
+        for key in ("init", "data.seed", "embed", "final_norm", "qk_norm", "v_norm"):
             chosen_value(config["chosen"], key)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if str(path) not in str(error) else error) from None

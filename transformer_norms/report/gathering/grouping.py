@@ -10,7 +10,7 @@ from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.run.reader import SavedRun
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
-_CHOICES += ["embed", "final_norm", "qk_norm"]
+_CHOICES += ["embed", "final_norm", "qk_norm", "v_norm"]
 
 
 def group_by_variant(
