@@ -171,6 +171,10 @@ X_SCALENORM = {
 _GATE = "blocks.{i}.attention.f.attention_gate"
 X_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_gate": _GATE}
 X_HEAD_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_head_gate": _GATE}
+X_SINKS = {
+    **X_TRANSFORMERS,
+    f"{_LAYERS}.{{attention}}.1.attend.head_attn_sink": "blocks.{i}.attention.f.attend.sinks",
+}
 X_VALUE_NORM = {
     **X_TRANSFORMERS,
     f"{_LAYERS}.{{attention}}.1.value_rmsnorm": (

@@ -91,7 +91,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("axis", ["mlp", "position", "init", "embed", "qk_norm"])
+@pytest.mark.parametrize("axis", ["mlp", "position", "attention", "init", "embed", "qk_norm"])
 def test_every_other_choice_trains_a_step(axis):
     """Behind one of three placements, each time another; behind each of the three, nightly."""
     around = AROUND[:2] if axis == "qk_norm" else AROUND  # ngpt has its own
@@ -100,7 +100,7 @@ def test_every_other_choice_trains_a_step(axis):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("axis", ["mlp", "position", "init", "embed", "qk_norm"])
+@pytest.mark.parametrize("axis", ["mlp", "position", "attention", "init", "embed", "qk_norm"])
 @pytest.mark.parametrize("placement", AROUND)
 def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_norms(axis, placement):
     for name in NAMES.get(axis) or options(axis):

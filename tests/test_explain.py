@@ -247,6 +247,8 @@ def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
     assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
     assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
     assert inside(v_norm="rmsnorm_np") == ("v=rmsnorm_np (v_norm=rmsnorm_np)",)
+    (sinks,) = inside("attention=sinks")
+    assert sinks.startswith("attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))")
     (gate,) = inside("architecture.attention_gate=per_head")
     assert "sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)" in gate
     assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)

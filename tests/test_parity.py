@@ -248,6 +248,10 @@ X_TRANSFORMERS = {
         "norm=rmsnorm norm.eps=1e-30 qk_norm=per_head",
         {"use_rmsnorm": True, "attn_qk_rmsnorm": True},
     ),
+    "sinks": (
+        "norm=layernorm_nobias attention=sinks",
+        {"attn_head_learned_sink": True},
+    ),
     "v_per_head": (
         "norm=rmsnorm norm.eps=1e-30 v_norm=per_head",
         {"use_rmsnorm": True, "attn_value_rmsnorm": True},
@@ -274,6 +278,7 @@ X_TABLES = {
     "scalenorm": tables.X_SCALENORM,
     "layerscale": tables.X_LAYERSCALE,
     "qk_per_head": tables.X_PER_HEAD,
+    "sinks": tables.X_SINKS,
     "v_per_head": tables.X_VALUE_NORM,
     "gate": tables.X_GATE,
     "head_gate": tables.X_HEAD_GATE,

@@ -132,6 +132,8 @@ def _unlike_the_paper(
         yield f"recipe={choices['recipe']} is not verified: {config.about.recipe_unverified}"
     if unverified := config.init.get("unverified"):
         yield f"init={choices['init']} is not verified: {unverified}"
+    if unverified := config.attention.get("unverified"):
+        yield f"attention={choices['attention']} is not verified: {unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
 

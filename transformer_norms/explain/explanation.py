@@ -6,6 +6,7 @@ The text, and the comparison of two configs, show these facts and nothing else.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import getdoc
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
 from transformer_norms.kinds import plain, value_at
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
@@ -123,6 +125,8 @@ def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Itera
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
+    if (kind := config.attention.type) != "softmax" and (formula := getdoc(ATTENTIONS[kind])):
+        yield f"attention={kind}: {' '.join(formula.splitlines()[0].split())}"
     if (gate := config.architecture.attention_gate) != "none":
         each = {"elementwise": "each dimension of each head", "per_head": "each head"}[gate]
         yield (
@@ -405,6 +409,8 @@ def sources(anatomy: Anatomy) -> Section:
         ("not verified", about.unverified),
         (f"placement={named.placement}", placement.source),
         ("not verified", placement.unverified),
+        (f"attention={named.attention}", config.attention.get("source", "")),
+        ("not verified", config.attention.get("unverified", "")),
     ]
     for name in anatomy.norm_names():
         source = anatomy.norm_file(name).get("source", "")

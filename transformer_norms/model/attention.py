@@ -143,6 +143,49 @@ class Softmax(nn.Module):
         return self.sees(query, key) & (key <= query)
 
 
+@ATTENTIONS("sinks")
+class Sinks(Softmax):
+    """exp(s) v / (exp(sink) + sum of exp(s))      a learned logit for each head, without a value
+
+    GPT-OSS, arXiv:2508.10925. The sink is the key of a token before the first, whose value is 0.
+    Its logit stands in a dimension that q and k have besides their own, so that any kernel of
+    softmax attention computes it.
+    """
+
+    refuses = {"architecture.attention_cap": "a sink's logit is learned without a cap"}
+
+    def __init__(
+        self, *, heads: int, scale: float, cap: float | None, dropout: float, **sizes: Any
+    ):
+        super().__init__(scale=scale, cap=cap, dropout=dropout, **sizes)
+        self.sinks = nn.Parameter(torch.zeros(heads))
+
+    def forward(self, q: Queries, k: Keys, v: Keys, x: Stream) -> Queries:
+        batch, _, time, head_dim = q.shape
+        known = k.shape[2]
+        logits = (self.sinks / self.scale).to(k.dtype).view(1, -1, 1, 1)
+        sink = F.pad(logits, (head_dim, 0)).expand(batch, -1, -1, -1)
+        k, v = torch.cat((sink, F.pad(k, (0, 1))), 2), F.pad(v, (0, 1, 1, 0))
+        mask, causal = None, self.causal and time == known
+        if not self.causal or 1 < time < known:
+            mask = self.mask(torch.arange(known - time, known, device=q.device), known)
+            mask = F.pad(mask, (1, 0), value=True)
+        # A kernel that is causal wants as many queries as keys: the sink has a query as well.
+        q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
+        dropout = self.dropout if self.training else 0.0
+        how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": self.scale}
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **how)
+        return context[:, :, int(causal) :, :head_dim]
+
+    def logits(
+        self, q: Float[Tensor, "batch heads queries head_dim"], k: Keys, at: Int[Tensor, " queries"]
+    ) -> Float[Tensor, "batch heads queries known_and_sink"]:
+        """The same, and last the logit of the sink."""
+        logits = super().logits(q, k, at)
+        sinks = self.sinks.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+        return torch.cat((logits, sinks), -1)
+
+
 def norm_first(rotate: Layer, norm: Layer, x: Heads, angles: Any) -> Heads:
     return rotate(norm(x), angles)
 

@@ -155,6 +155,14 @@ class MLPFile:
 
 
 @node
+class AttentionFile:
+    """The keys of an attention's file besides the settings of its class."""
+
+    source: Annotated[Text, Mark.ASIDE] = ""
+    unverified: Annotated[Text, Mark.ASIDE] = ""
+
+
+@node
 class ModelConfig:
     """The part of a config that `build_model` reads. A `Values` node holds the `type` of a
     registered class, its settings, and what the class beside it in the annotation declares."""
@@ -164,7 +172,7 @@ class ModelConfig:
     placement: Annotated[Values, Placement]
     init: Annotated[Values, InitFile]
     position: Values
-    attention: Values
+    attention: Annotated[Values, AttentionFile]
     mlp: Annotated[Values, MLPFile]
     embed: Text  # the norm on the embedded tokens: none, fixnorm, norm, or a name of `norms`
     final_norm: Text  # likewise, before the head

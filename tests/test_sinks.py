@@ -1,0 +1,133 @@
+"""Attention with sinks against transformers' GPT-OSS, and against its formula."""
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_norms import build_model, compose
+from transformer_norms.commands.sampling import generate
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.training.causality import lookahead
+
+WIDTH, HEADS, GROUPS, DIM, TIME = 24, 4, 2, 6, 9
+SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}", "model.depth=2"]
+SIZES += [f"model.kv_heads={GROUPS}", "model=nano", "init=megatron"]
+
+
+def built(*typed):
+    model = build_model(compose([*SIZES, "attention=sinks", *typed], device="cpu"), 31)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model.double()
+
+
+@pytest.mark.goal("A2")
+@pytest.mark.filterwarnings("ignore")
+def test_attention_with_sinks_and_its_gradients_are_those_of_transformers_gpt_oss():
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
+
+    model = built("architecture.bias=[query,key,value,output]")
+    f, x = model.blocks[0].attention.f, torch.randn(2, TIME, WIDTH).double().requires_grad_()
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS}
+    config = GptOssConfig(
+        **sizes, head_dim=DIM, num_hidden_layers=2, attn_implementation="eager", sliding_window=99
+    )
+    theirs = gpt_oss.GptOssAttention(config, 0).double()
+    ours = dict(f.named_parameters())
+    names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+    pairs = {
+        f"{their}.{leaf}": f"{our}.{leaf}"
+        for their, our in names.items()
+        for leaf in ("weight", "bias")
+    }
+    pairs["sinks"] = "attend.sinks"
+    assert set(pairs) == set(dict(theirs.named_parameters()))
+    assert set(pairs.values()) == set(ours)
+    for name, parameter in theirs.named_parameters():
+        parameter.data = ours[pairs[name]].data.clone()
+    half = 1 / 10_000 ** (torch.arange(DIM // 2, dtype=torch.float32) / (DIM // 2))
+    angle = (torch.arange(TIME).double()[:, None] * half.double())[None]
+    future = torch.full((TIME, TIME), float("-inf")).triu(1).double()[None, None]
+    expected, _ = theirs(x, (angle.cos(), angle.sin()), future)
+    found = f(x, model.position.angles(0, TIME), None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    pull = torch.randn_like(found)
+    at_ours = torch.autograd.grad(found, [x, *(ours[pairs[n]] for n in pairs)], pull)
+    at_theirs = torch.autograd.grad(expected, [x, *(theirs.get_parameter(n) for n in pairs)], pull)
+    for one, other in zip(at_ours, at_theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+
+
+def sunk(q, k, v, sinks, scale):
+    """The weights of the past and of the sink, added up one by one."""
+    weights = (torch.einsum("bhid,bhjd->bhij", q, k) * scale).exp().tril(k.shape[2] - q.shape[2])
+    return weights @ v / (weights.sum(-1, keepdim=True) + sinks.exp()[:, None, None])
+
+
+@pytest.mark.parametrize("time", [1, 4, TIME])
+def test_queries_of_a_whole_sequence_and_from_a_cache_meet_the_same_sink(time):
+    attend = ATTENTIONS["sinks"](heads=3, scale=0.7, cap=None, dropout=0.0).double()
+    attend.sinks.data = torch.tensor([-1.0, 0.0, 3.0]).double()
+    q, k, v = torch.randn(3, 2, 3, TIME, 16, dtype=torch.double)
+    q = q[:, :, TIME - time :]
+    expected = sunk(q, k, v, attend.sinks, 0.7)
+    torch.testing.assert_close(attend(q, k, v, q), expected, rtol=0, atol=1e-13)
+
+
+def test_the_logits_that_probes_read_give_the_weights_of_the_softmax():
+    attend = ATTENTIONS["sinks"](heads=3, scale=0.7, cap=None, dropout=0.0).double()
+    attend.sinks.data = torch.tensor([-1.0, 0.0, 3.0]).double()
+    q, k, v = torch.randn(3, 2, 3, TIME, 16, dtype=torch.double)
+    at = torch.tensor([0, 5])
+    weights = attend.logits(q[:, :, at], k, at).softmax(-1)
+    found = weights[..., :-1] @ v
+    torch.testing.assert_close(
+        found, sunk(q, k, v, attend.sinks, 0.7)[:, :, at], atol=1e-13, rtol=0
+    )
+
+
+def test_a_model_with_sinks_looks_back_only_and_generates_as_it_computes():
+    model = built()
+    assert lookahead(model, 31) == 0
+    tokens = torch.randint(31, (1, 3))
+    seen = tokens[0].tolist()
+    for chosen in generate(model.eval(), tokens[0], 5, temperature=0):
+        assert chosen == int(model(torch.tensor([seen]))[0, -1].argmax())
+        seen.append(chosen)
+
+
+def test_dropout_takes_weights_of_tokens_as_it_does_without_a_sink():
+    """Ones as values: what is kept of the weights of the tokens, each divided by 1 - dropout."""
+    attend = ATTENTIONS["sinks"](heads=3, scale=0.7, cap=None, dropout=0.5)
+    q, k = torch.randn(2, 200, 3, TIME, 16)
+    whole = sunk(q, k, torch.ones_like(k), attend.sinks, 0.7)
+    torch.testing.assert_close(attend.eval()(q, k, torch.ones_like(k), q), whole)
+    found = attend.train()(q, k, torch.ones_like(k), q)
+    assert not torch.allclose(found, whole)
+    torch.testing.assert_close(found.mean((0, 2)), whole.mean((0, 2)), rtol=0, atol=0.05)
+
+
+def test_bfloat16_compiled_blocks_and_a_learned_scale_take_sinks():
+    model = built("qk_norm=l2").float()
+    tokens = torch.randint(31, (2, TIME))
+    expected = model(tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(tokens)
+    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.3)
+    for block in model.blocks:
+        block.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(tokens), expected)
+
+
+def test_sinks_begin_at_zero_and_are_neither_decayed_nor_capped():
+    from transformer_norms.training.optimizer import groups
+
+    model = build_model(compose([*SIZES, "attention=sinks"], device="cpu"), 31)
+    sinks = [block.attention.f.attend.sinks for block in model.blocks]
+    assert all(isinstance(sink, nn.Parameter) and not sink.any() for sink in sinks)
+    assert {id(sink) for sink in sinks} <= {id(p) for _, p in groups(model)["norms"]}
+    with pytest.raises(ConfigError, match="not allowed with attention=sinks: a sink's logit"):
+        compose([*SIZES, "attention=sinks", "architecture.attention_cap=5"], device="cpu")
