@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -13,12 +13,14 @@ from written_out import l2norm
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
+from transformer_norms.model.attention import Given
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import logits_under_noise, lookahead
+from transformer_norms.training.recomputation import recompute
 
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
 SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
@@ -266,6 +268,85 @@ def test_a_gate_multiplies_heads_before_w_o_by_a_sigmoid_of_what_q_k_and_v_read(
         model = randomize(build_model(config, vocab_size=11))
         computes_its_equation(model, config, norm_of("rmsnorm"))
         assert lookahead(model, 11) == 0
+
+
+NANOCHAT = "'3*((N - 1 - i) % 2 == 0)'"  # has_ve: every other block, the last one among them
+
+
+@pytest.mark.parametrize(("gate", "v_norm"), [(12, "none"), ("none", "head")])
+def test_rows_of_a_table_are_added_to_values_as_in_nanochat(gate, v_norm):
+    """v + 3 sigmoid(W x[:12]) E[tokens] in every other block, before a norm on v."""
+    words = {"architecture__value_embedding": NANOCHAT, "architecture__value_gate": gate}
+    model, tokens = model_of(**words, v_norm=v_norm), torch.randint(11, (2, TIME))
+    tables = [getattr(b.attention.f.values, "value_embedding", None) for b in model.blocks]
+    assert [table is not None for table in tables] == [False, True, False, True]
+    f, x = model.blocks[3].attention.f, torch.randn(2, TIME, WIDTH, dtype=torch.double)
+
+    def values(v):
+        rows = 3 * f.values.value_embedding.weight[tokens].unflatten(-1, (HEADS, -1))
+        if gate != "none":
+            assert f.values.value_gate.weight.shape == (HEADS, 12)
+            logits = torch.einsum("btc,hc->bth", x[..., :12], f.values.value_gate.weight)
+            rows = rows / (1 + (-logits).exp())[..., None]
+        return norm_of("rmsnorm")(v + rows) if v_norm == "head" else v + rows
+
+    found = f(x, model.position.angles(0, TIME), None, Given(tokens))
+    same_with_gradients(found, written_out.attention(f, x, heads=HEADS, v=values), f)
+    assert lookahead(model, 11) == 0
+
+
+def test_learned_shares_of_own_and_first_values_are_the_papers():
+    """ResFormer, arXiv:2410.17897: V_n = lambda1 V_n + lambda2 V_1, in all blocks but the first."""
+    share = "{learn: scalar, init: 0.5}"
+    words = {"architecture__value_scale": share, "architecture__value_residual": share}
+    model, norm = model_of(**words, v_norm="head"), norm_of("rmsnorm")
+    assert not [*model.blocks[0].attention.f.values.parameters()]
+    tokens = torch.randint(11, (2, TIME))
+    x, firsts = model.embedding(tokens), []
+
+    def values(v, mix):
+        firsts.append(v)
+        own_and_first = (mix.own.gain, mix.first.gain) if len(firsts) > 1 else (1, 0)
+        return norm(own_and_first[0] * v + own_and_first[1] * firsts[0])
+
+    for block in model.blocks:
+        f = block.attention.f
+        own = partial(values, mix=f.values)
+        x = x + written_out.attention(f, norm(x), heads=HEADS, v=own)
+        x = x + written_out.mlp(block.mlp.f, norm(x))
+    same_with_gradients(model(tokens), norm(x) @ model.embedding.weight.T, model)
+    assert lookahead(model, 11) == 0
+
+
+def test_rows_of_a_table_of_values_keep_their_length_where_the_streams_vectors_have_length_one():
+    model = model_of(placement="ngpt", architecture__value_embedding=3, architecture__value_gate=4)
+    mix = model.blocks[1].attention.f.values
+    for weight in (mix.value_embedding.weight, mix.value_gate.weight):
+        assert (weight.norm(dim=1) - 1).abs().min() > 1e-3
+
+
+def test_values_of_the_first_block_pass_recomputation_and_a_cache():
+    words = {"architecture__value_residual": 0.5, "architecture__value_embedding": NANOCHAT}
+    model, tokens = model_of(**words, init="gpt2"), torch.randint(11, (2, TIME))
+    plain = model(tokens)
+    cache = model.new_cache()
+    parts = [model(part, cache=cache) for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:])]
+    torch.testing.assert_close(torch.cat(parts, 1), plain, rtol=1e-12, atol=1e-12)
+    pull, weights = torch.randn_like(plain), [*model.parameters()]
+    expected = torch.autograd.grad(plain, weights, pull)
+    model.through = recompute
+    assert all(map(torch.equal, torch.autograd.grad(model(tokens), weights, pull), expected))
+
+
+def same_with_gradients(found, expected, module):
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    pull = torch.randn_like(found)
+    # The norms of what is expected have gains of their own.
+    named = [(name, p) for name, p in module.named_parameters()]
+    learned = [p for name, p in named if "values" in name or not name.endswith("gain")]
+    both = [torch.autograd.grad(y, learned, pull) for y in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("word", ["rmsnorm_np", "head", "full", "l2", "per_head"])

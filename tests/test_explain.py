@@ -247,6 +247,16 @@ def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
     assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
     assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
     assert inside(v_norm="rmsnorm_np") == ("v=rmsnorm_np (v_norm=rmsnorm_np)",)
+    for typed, said in (
+        (["architecture.value_residual=0.5"], "v = 1 * v + 0.5 * v1, v1 the values of the first"),
+        (
+            ["architecture.value_embedding=i", "architecture.value_gate=12"],
+            "v = v + 1 * sigmoid(W x[:12]) * E_v[tokens], a table of this block",
+        ),
+    ):
+        found = facts(explained(*typed), "Equations")
+        assert (0, "inside attention") not in found
+        assert found[1, "inside attention"][0].startswith(said)
     (sinks,) = inside("attention=sinks")
     assert sinks.startswith("attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))")
     (gate,) = inside("architecture.attention_gate=per_head")

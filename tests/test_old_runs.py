@@ -139,7 +139,12 @@ def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():
 
 @pytest.mark.parametrize(
     ("key", "chosen"),
-    [("v_norm", "head"), ("architecture.attention_gate", "per_head")],
+    [
+        ("v_norm", "head"),
+        ("architecture.attention_gate", "per_head"),
+        ("architecture.value_residual", "0.5"),
+        ("architecture.value_embedding", "3"),
+    ],
 )
 def test_a_run_without_a_younger_key_is_the_run_of_its_default(key, chosen):
     default, other = compose([]), compose([f"{key}={chosen}"])

@@ -252,6 +252,10 @@ X_TRANSFORMERS = {
         "norm=layernorm_nobias attention=sinks",
         {"attn_head_learned_sink": True},
     ),
+    "value_residual": (
+        "norm=layernorm_nobias architecture.value_scale=0.5 architecture.value_residual=0.5",
+        {"add_value_residual": True, "learned_value_residual_mix": False},
+    ),
     "v_per_head": (
         "norm=rmsnorm norm.eps=1e-30 v_norm=per_head",
         {"use_rmsnorm": True, "attn_value_rmsnorm": True},

@@ -20,6 +20,9 @@ pytestmark = pytest.mark.nightly
 LIMITS = {"fp64": 1e-12, "fp32": 1e-6}
 VARIANTS = [f"placement={name}" for name in options("placement")]
 VARIANTS += [f"norm={name}" for name in distinct_norms() if name not in ("none", "batchnorm")]
+VARIANTS += [f"attention={name}" for name in options("attention")]
+VARIANTS += ["architecture.attention_gate=elementwise", "architecture.value_residual=0.5"]
+VARIANTS += ["architecture.value_embedding=3"]
 KINDS = [
     ["architecture.tied=true", "trainer.activation_checkpointing=true"],
     ["architecture.tied=false"],

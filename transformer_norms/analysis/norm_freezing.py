@@ -55,6 +55,8 @@ def norm_stages(model: Transformer) -> dict[str, str]:
         )
     if not norms:
         raise ValueError("there is no norm in it")
+    if any(path.endswith(".value_gate") for path, _ in model.named_modules()):
+        raise ValueError("a value gate reads some channels of a norm, which is not folded here")
     return {path: stage for stage in STAGES for path in norms if _stage(path) == stage}
 
 

@@ -49,7 +49,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
     sizes, architecture = config.model, config.architecture
     width, values = sizes.width, formula_values(sizes)
     position = build_position(config)
-    assembly = Assembly(config, position)
+    assembly = Assembly(config, position, vocab_size=vocab_size)
     topology = TOPOLOGIES[assembly.placement.topology]
     cap, fixnorm = architecture.logit_cap, config.embed == "fixnorm"
     model = Transformer(
@@ -70,6 +70,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
         rows=norm_of(config, "l2norm" if fixnorm else "none", "embed")(width),
         enter=topology.enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
+        gives=(architecture.value_residual, architecture.value_embedding) != ("none", "none"),
     )
     model.config = config
     shard(precise(model))

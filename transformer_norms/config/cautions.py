@@ -76,6 +76,8 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
         numbers = [(Formula(a)(values), Formula(b)(values)) for a, b in pairs]
         if all(a == b for a, b in numbers) and any(a != 1 for a, _ in numbers):
             yield "placement.equation: a and b are one number, and norms forget a common scale"
+    if depth == 1 and config.architecture.value_residual != "none":
+        yield "architecture.value_residual: there is no block after the first, to which it adds"
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"

@@ -13,7 +13,7 @@ from transformer_norms.model.coefficient import Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases
-from transformer_norms.model.settings import ROLES, Sizes, formula_values
+from transformer_norms.model.settings import ROLES, Sizes, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.training.settings import WEIGHTS, check_factor
 
@@ -34,6 +34,14 @@ def check_formulas(config: Config) -> None:
             shapes = HEAD if key == "attention_scale" else STREAM
             with name_key(f"architecture.{key}", spec):
                 _check_coefficient(spec, shapes, values)
+    for key in ("value_scale", "value_residual"):
+        spec = getattr(architecture, key)
+        for here in blocks if (key, spec) != ("value_residual", "none") else ():
+            with name_key(f"architecture.{key}", spec):
+                _check_coefficient(spec, HEAD, here)
+    for here in blocks:
+        with name_key("architecture.value_embedding", architecture.value_embedding):
+            value_factor(architecture.value_embedding, here)
     with name_key("architecture.rope_base", architecture.rope_base):
         rotary_bases(architecture.rope_base, depth)
     placement = read_placement(config.placement)

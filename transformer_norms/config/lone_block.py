@@ -129,6 +129,12 @@ def _build(
             f"position={config.choices['position']}: it is added to the embedded tokens, which a "
             "block alone does not see; rope and none stand in a block"
         )
+    for key in ("value_residual", "value_embedding"):
+        if (value := getattr(config.architecture, key)) != "none":
+            raise ConfigError(
+                f"architecture.{key}: {value} is not allowed in a block alone, which has neither a "
+                "first block nor tokens"
+            )
     assembly = Assembly(config, position, norm)
     inner, topology = assembly(index), TOPOLOGIES[assembly.placement.topology]
     # The names of its weights in the model: they are drawn by name.

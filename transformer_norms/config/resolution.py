@@ -90,6 +90,7 @@ def resolve(
         _check_split,
         _check_biases,
         _check_attention,
+        _check_values,
         _check_causal,
         check_formulas,
     ):
@@ -416,6 +417,26 @@ def _check_biases(config: Config) -> None:
         )
     if "head" in roles and config.architecture.tied:
         raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
+
+
+def _check_values(config: Config) -> None:
+    """Raises ConfigError if an option of the values has nothing to act on."""
+    how, width = config.architecture, config.model.width
+    if how.value_scale != 1 and how.value_residual == "none":
+        raise ConfigError(
+            f"architecture.value_scale: {how.value_scale} is not allowed without "
+            "architecture.value_residual, beside which it stands"
+        )
+    if how.value_gate != "none" and how.value_embedding == "none":
+        raise ConfigError(
+            f"architecture.value_gate: {how.value_gate} is not allowed without "
+            "architecture.value_embedding, whose rows it multiplies"
+        )
+    if how.value_gate != "none" and how.value_gate > width:
+        raise ConfigError(
+            f"architecture.value_gate: {how.value_gate} is not allowed; x has model.width={width} "
+            "channels"
+        )
 
 
 def _check_attention(config: Config) -> None:

@@ -15,7 +15,7 @@ from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites
-from transformer_norms.model.settings import formula_values
+from transformer_norms.model.settings import formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
@@ -131,6 +131,23 @@ class Anatomy:
         """Returns whether some block adds the earlier stream, start or x0."""
         parts = [part for block in self.blocks for part in block.parts.values()]
         return any(stream in (*part.adds, *part.enters) for part in parts)
+
+    def value_terms(self, i: int) -> Iterator[str]:
+        """Yields what other keys make of the values W_v x of block i, before a norm at v."""
+        how, values = self.config.architecture, {**self.values, "i": i, "l": i + 1}
+        if how.value_residual != "none" and i:
+            own, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
+            yield (
+                f"v = {own} * v + {first} * v1, v1 the values of the first block "
+                "(architecture.value_residual)"
+            )
+        if factor := value_factor(how.value_embedding, values):
+            gate = how.value_gate
+            channels = "" if gate == "none" else f"sigmoid(W x[:{gate}]) * "
+            yield (
+                f"v = v + {factor:.4g} * {channels}E_v[tokens], a table of this block "
+                "(architecture.value_embedding)"
+            )
 
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
         """Yields every norm of the model with its block, from the embedding to the head."""
@@ -285,6 +302,10 @@ def _present(things: Mapping[str, Any]) -> dict[str, Any]:
 
 def _apply(norm: NormAt | None, text: str) -> str:
     return f"{norm.name}({text})" if norm and norm.name != "none" else text
+
+
+def _scale_text(spec: Any) -> str:
+    return f"(learned from {spec['init']})" if isinstance(spec, Mapping) else str(spec)
 
 
 def _cap_text(cap: float | str) -> str:

@@ -92,7 +92,8 @@ def equations(anatomy: Anatomy) -> Section:
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
-        beside = _beside_the_equation(anatomy, block.parts["attention"].norms)
+        norms = block.parts["attention"].norms
+        beside = (*_beside_the_equation(anatomy, norms), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
@@ -126,7 +127,7 @@ def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Itera
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
     if (kind := config.attention.type) != "softmax" and (formula := getdoc(ATTENTIONS[kind])):
-        yield f"attention={kind}: {' '.join(formula.splitlines()[0].split())}"
+        yield f"attention={kind}: {re.sub(r' {2,}', ', ', formula.splitlines()[0])}"
     if (gate := config.architecture.attention_gate) != "none":
         each = {"elementwise": "each dimension of each head", "per_head": "each head"}[gate]
         yield (

@@ -122,9 +122,9 @@ def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, li
     topology = anatomy.placement.topology
     kinds: dict[Layout, list[int]] = {}
     for i, block in enumerate(anatomy.blocks):
-        layout = _Positions(_Labels(anatomy).stages(block), topology).layout
+        layout = _Positions(_Labels(anatomy).stages(block, i), topology).layout
         if room is not None and layout.width > room:
-            layout = _Positions(_Labels(anatomy, short=True).stages(block), topology).layout
+            layout = _Positions(_Labels(anatomy, short=True).stages(block, i), topology).layout
         kinds.setdefault(layout, []).append(i)
     return kinds
 
@@ -146,8 +146,11 @@ class _Labels:
 
     def __init__(self, anatomy: Anatomy, short: bool = False) -> None:
         self.anatomy, self.short = anatomy, short
+        self.values: Marks = ()  # what is added to the values of the block
 
-    def stages(self, block: Block) -> list[Stage]:
+    def stages(self, block: Block, i: int) -> list[Stage]:
+        terms = self.anatomy.value_terms(i)
+        self.values = tuple(Mark("layer", "+ v1" if "v1" in text else "+ E_v") for text in terms)
         branches = {
             "attention": self.branch(block.parts["attention"], self.attention),
             "mlp": self.branch(block.parts["mlp"], self.mlp),
@@ -182,6 +185,7 @@ class _Labels:
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
         chains["q"] = (*chains["q"], *scale)
+        chains["v"] = (*self.values, *chains["v"])
         after = (
             *self.norm(norms.get("head_norm")),
             *self.factor(factors.get("head_scale")),

@@ -31,6 +31,7 @@ _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
+VALUE_KEYS = ("value_scale", "value_residual", "value_embedding", "value_gate")
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
 # The facts of a family that does not mention them.
@@ -47,6 +48,10 @@ DEFAULTS: Facts = {
     "architecture.logit_scale": 1.0,
     "architecture.attention_cap": "none",
     "architecture.attention_gate": "none",
+    "architecture.value_scale": 1,
+    "architecture.value_residual": "none",
+    "architecture.value_embedding": "none",
+    "architecture.value_gate": "none",
     "architecture.logit_cap": "none",
     "architecture.qk_norm_order": "before",
     "architecture.rope_interleaved": False,
@@ -91,6 +96,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                     "rope_interleaved",
                 )
             },
+            **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
         }

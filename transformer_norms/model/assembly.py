@@ -8,14 +8,21 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.attention import ATTENTIONS, ORDERS, AllHeads, Attention, PerHead
+from transformer_norms.model.attention import (
+    ATTENTIONS,
+    ORDERS,
+    AllHeads,
+    Attention,
+    PerHead,
+    ValueMix,
+)
 from transformer_norms.model.block import TOPOLOGIES, SubLayer
 from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scaled, coefficient
-from transformer_norms.model.initialization import biased
+from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, head_sites, read_placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import ModelConfig, formula_values
+from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
 
@@ -32,8 +39,10 @@ class Assembly:
         config: ModelConfig,
         position: NoPosition,
         norm: Callable[[int], nn.Module] | None = None,
+        vocab_size: int = 0,
     ) -> None:
         self.config, self.position, self.own_norm = config, position, norm
+        self.vocab_size = vocab_size
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
         self.values = formula_values(self.sizes)
@@ -113,6 +122,7 @@ class Assembly:
             head_scale=coefficient(
                 plan.coefficient("head_scale"), self.head_shapes(sizes.heads), values
             ),
+            values=self.value_mix(values),
             attention_gate=self.attention_gate(),
             ctx=self.site(plan, "ctx", "attention", values, sizes.heads * sizes.head_dim),
         )
@@ -123,6 +133,23 @@ class Assembly:
         if gate == "none":
             return nothing
         return Gate(sizes.width, sizes.heads, each[gate], "attention_gate" in self.biased)
+
+    def value_mix(self, values: Mapping[str, float]) -> Module:
+        """What values are besides W_v x: a share of the first block's, and rows of a table."""
+        sizes, how, i = self.sizes, self.architecture, int(values["i"])
+        parts: dict[str, Any] = {}
+        if how.value_residual != "none":
+            shapes = self.head_shapes(sizes.kv_heads)
+            own, first = (
+                coefficient(spec, shapes, values) for spec in (how.value_scale, how.value_residual)
+            )
+            parts = {"own": own, "first": first} if i else {"keeps": True}
+        if factor := value_factor(how.value_embedding, values):
+            table = Embedding(self.vocab_size, sizes.kv_heads * sizes.head_dim)
+            parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, values)}
+            if how.value_gate != "none":
+                parts["value_gate"] = Gate(how.value_gate, sizes.kv_heads)
+        return ValueMix(**parts) if parts else nothing
 
     def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
         """The chosen attention; and the scale that multiplies q, where it is learned."""

@@ -25,13 +25,14 @@ Known = Float[Tensor, "batch known kv_heads head_dim"]  # tokens that q may see
 
 
 class Attention(nn.Module):
-    """W_o ctx(gate * head_scale * head_norm(attend(q(W_q x), k(W_k x), v(W_v x))))
+    """W_o ctx(gate * head_scale * head_norm(attend(q(W_q x), k(W_k x), v(values(W_v x)))))
 
     q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
     [batch, time, heads, head_dim], ctx on the heads side by side. `attention_gate` multiplies heads
-    by sigmoid(W_g x), or is nothing. Fewer `kv_heads` than `heads` are shared by groups of queries.
-    `turn` turns q and k by the model's angles, after their norms or before. `scale` multiplies q
-    where it is learned. `attend` is one of ATTENTIONS. `bias` names the matrices that have one.
+    by sigmoid(W_g x), or is nothing. `values` is a ValueMix or nothing. Fewer `kv_heads` than
+    `heads` are shared by groups of queries. `turn` turns q and k by the model's angles, after their
+    norms or before. `scale` multiplies q where it is learned. `attend` is one of ATTENTIONS. `bias`
+    names the matrices that have one.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Attention(nn.Module):
         q: Layer = nothing,
         k: Layer = nothing,
         v: Layer = nothing,
+        values: Layer = nothing,
         head_norm: Layer = nothing,
         head_scale: Layer = nothing,
         attention_gate: Layer = nothing,
@@ -60,14 +62,16 @@ class Attention(nn.Module):
         self.output = Linear(heads * head_dim, width, bias="output" in bias)
         self.head_dim, self.groups = head_dim, heads // kv_heads
         self.attend, self.turn, self.scale = attend, turn, scale
-        self.q, self.k, self.v = q, k, v
+        self.q, self.k, self.v, self.values = q, k, v, values
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
         self.attention_gate = attention_gate
 
-    def forward(self, x: Stream, angles: Any = None, cache: Any = None) -> Stream:
+    def forward(
+        self, x: Stream, angles: Any = None, cache: Any = None, given: Any = None
+    ) -> Stream:
         q = self.scale(self.turn(self.q, self.split(self.query(x)), angles))
         k = self.turn(self.k, self.split(self.key(x)), angles)
-        v = self.v(self.split(self.value(x)))
+        v = self.v(self.values(self.split(self.value(x)), x, given))
         if cache is not None:
             k, v = cache.extend(k, v)
         context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
@@ -81,6 +85,49 @@ class Attention(nn.Module):
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
         return self.attend(q, k, v, x).transpose(1, 2)
+
+
+class Given:
+    """What attention has besides the stream in one pass: tokens, and the first block's values."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+        self.first: Tensor | None = None
+
+
+class ValueMix(nn.Module):
+    """own * v + first * v1 + embedded * gate(x) * E[tokens]      v1: the values of the first block
+
+    `first` is None in the first block, which `keeps` its values for the others, and where nothing
+    is added. `value_embedding` is a table E of this block alone, or None, `value_gate` a number in
+    (0, 1) for each head, or nothing. Zhou et al. 2024 (ResFormer), arXiv:2410.17897; value
+    embeddings as in nanochat.
+    """
+
+    def __init__(
+        self,
+        *,
+        keeps: bool = False,
+        own: Layer = nothing,
+        first: Layer | None = None,
+        embedded: Layer = nothing,
+        value_embedding: nn.Module | None = None,
+        value_gate: Layer = nothing,
+    ) -> None:
+        super().__init__()
+        self.keeps, self.own, self.first = keeps, own, first
+        self.embedded, self.value_embedding = embedded, value_embedding
+        self.value_gate = value_gate
+
+    def forward(self, v: Heads, x: Stream, given: Given) -> Heads:
+        if self.keeps:
+            given.first = v
+        if self.first is not None:
+            v = self.own(v) + self.first(given.first)
+        if self.value_embedding is not None:
+            table_rows = self.value_embedding(given.tokens).to(v.dtype).view_as(v)
+            v = v + self.embedded(self.value_gate(table_rows, x))
+        return v
 
 
 Queries = Float[Tensor, "batch heads time head_dim"]
@@ -166,13 +213,13 @@ class Sinks(Softmax):
         logits = (self.sinks / self.scale).to(k.dtype).view(1, -1, 1, 1)
         sink = F.pad(logits, (head_dim, 0)).expand(batch, -1, -1, -1)
         k, v = torch.cat((sink, F.pad(k, (0, 1))), 2), F.pad(v, (0, 1, 1, 0))
-        mask, causal = None, self.causal and time == known
-        if not self.causal or 1 < time < known:
-            mask = self.mask(torch.arange(known - time, known, device=q.device), known)
-            mask = F.pad(mask, (1, 0), value=True)
+        causal, mask = self.causal and time == known, None
+        if not (causal or (self.causal and time == 1)):
+            at = torch.arange(known - time, known, device=q.device)
+            mask = F.pad(self.mask(at, known), (1, 0), value=True)
         # A kernel that is causal wants as many queries as keys: the sink has a query as well.
         q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.dropout * self.training
         how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": self.scale}
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **how)
         return context[:, :, int(causal) :, :head_dim]

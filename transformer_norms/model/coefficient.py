@@ -135,7 +135,7 @@ class Adding(nn.Module):
 class Gate(Linear):
     """sigmoid(W x) * y, y by heads: a number for each head, or for each dimension of each head
 
-    Qiu et al. 2025, arXiv:2505.06708.
+    W reads the first `width` channels of x. Qiu et al. 2025, arXiv:2505.06708.
     """
 
     def __init__(self, width: int, heads: int, each: int = 1, bias: bool = False) -> None:
@@ -148,7 +148,8 @@ class Gate(Linear):
         y: Float[Tensor, "batch time heads head_dim"],
         x: Float[Tensor, "batch time width"],
     ) -> Float[Tensor, "batch time heads head_dim"]:
-        return y * torch.sigmoid(super().forward(x)).unflatten(-1, (self.heads, -1))
+        gates = super().forward(x[..., : self.in_features])
+        return y * torch.sigmoid(gates).unflatten(-1, (self.heads, -1))
 
 
 class Scaled(nn.Module):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import (
     Flag,
     Mark,
@@ -21,7 +22,10 @@ from transformer_norms.kinds import (
 from transformer_norms.model.placement import Placement
 
 # The names of the modules that hold a drawn weight.
-ROLES = "embedding position head query key value attention_gate output up gate down".split()
+ROLES = (
+    "embedding position head query key value attention_gate value_gate value_embedding output up "
+    "gate down"
+).split()
 # The names of modules, as initialization.BIASED has them.
 Biased = Literal["query", "key", "value", "attention_gate", "output", "up", "gate", "down", "head"]
 Base = Number | Text  # a formula of i, l and N
@@ -54,6 +58,11 @@ class Sizes:
     mlp_width: Annotated[Size, Mark.AUTO]
     context: Annotated[Positive, Field(le=2**24)]
     dropout: Annotated[Number, Field(ge=0, lt=1)]
+
+
+def value_factor(spec: Any, values: Mapping[str, float]) -> float:
+    """Returns what the rows of a block's value embedding are multiplied by; 0 means no table."""
+    return 0.0 if spec == "none" else float(Formula(spec)(values))
 
 
 def formula_values(sizes: Sizes) -> dict[str, float]:
@@ -112,6 +121,12 @@ class Architecture:
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
     attention_cap: Annotated[Cap, Mark.AUTO]
+    value_scale: Scale  # of a block's own values, beside value_residual
+    value_residual: Scale  # what the first block's values are multiplied by in the others, or none
+    value_embedding: (
+        Base  # what a block's own table of values is multiplied by; none and 0: no table
+    )
+    value_gate: Nothing | Positive  # the channels of x that a gate of the table's rows reads
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
     logit_cap: Cap
     rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_norms.model.attention import Cache
+from transformer_norms.model.attention import Cache, Given
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition
 from transformer_norms.norms import Layer, nothing
@@ -44,7 +44,8 @@ class Transformer(nn.Module):
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
     what blocks of several streams want before the first; `constrain` is applied to the model at the
-    start and after every optimizer step. `through` runs a block.
+    start and after every optimizer step. `through` runs a block, which has what is `Given` where
+    the model `gives` it.
     """
 
     config: Any = None  # what `build_model` built it from
@@ -70,6 +71,7 @@ class Transformer(nn.Module):
         rows: Layer = nothing,
         enter: Callable[..., Any] = nothing,
         constrain: Callable[..., Any] = nothing,
+        gives: bool = False,
     ) -> None:
         super().__init__()
         self.vocab_size, self.width, self.context = vocab_size, width, context
@@ -82,6 +84,7 @@ class Transformer(nn.Module):
         self.head = None if tied else Linear(width, vocab_size, bias=bias)
         self.logit_scale, self.cap = logit_scale, cap
         self.rows, self.enter, self.constrain = rows, enter, constrain
+        self.gives = gives
 
     def forward(
         self,
@@ -112,8 +115,9 @@ class Transformer(nn.Module):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x0 = self.dropout(self.embed(self.enter_positions(self.scale, self.position, x, start)))
         x, angles = self.enter(x0), self.position.angles(start, time)
+        given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
-            x = self.through(block, x, x0, angles, cache[i] if cache else None)
+            x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)
         return self.final(x)
 
     def logits(self, states: States) -> Float[Tensor, "*batch vocab"]:

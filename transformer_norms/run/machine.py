@@ -120,6 +120,8 @@ def rough_flops(config: Config) -> float:
     kind = config.tokenizer.type
     vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
     weights = sizes.depth * block + vocabulary * sizes.width
+    if config.architecture.value_gate != "none":  # in every block, at most
+        weights += sizes.depth * config.architecture.value_gate * sizes.kv_heads
     attention = 2 * sizes.depth * sizes.heads * sizes.head_dim * sizes.context
     read = keys.steps * keys.batch_size * sizes.context
     evaluations = keys.steps // keys.eval_every if keys.eval_every else 0
