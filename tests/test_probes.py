@@ -47,12 +47,15 @@ def shaken(model):
 
 
 def of_stream(x, end):
-    x = x.detach().double().flatten().numpy()
+    tokens = x.detach().double().flatten(0, 1).numpy()
+    cosines = [token.sum() / (token @ token * len(token)) ** 0.5 for token in tokens]
+    x = tokens.flatten()
     rms = (x**2).mean() ** 0.5
     central = x - x.mean()
     return {
         f"probe/stream_rms/{end}": rms,
         f"probe/stream_mean/{end}": x.mean(),
+        f"probe/stream_drift/{end}": (sum(c**2 for c in cosines) / len(cosines)) ** 0.5,
         f"probe/stream_largest/{end}": abs(x).max() / rms,
         f"probe/stream_kurtosis/{end}": (central**4).mean() / (central**2).mean() ** 2,
     }

@@ -31,6 +31,12 @@ MEASURES = {
     "stream_mean": Measure(
         "stream, mean", "mean of the residual stream as it leaves a block, over features and tokens"
     ),
+    "stream_drift": Measure(
+        "stream, mean / rms of a token",
+        "a token's mean over features divided by its rms, as a root mean square over tokens: the "
+        "cosine of the stream x and the all-ones vector; chance is 1/sqrt(width)",
+        True,
+    ),
     "stream_largest": Measure(
         "stream, largest / rms",
         "max |x| / sqrt(mean(x^2)) of the residual stream x as it leaves a block: large where "

@@ -120,29 +120,45 @@ def watch(model: Transformer) -> Iterator[Readings]:
     """Fills readings from the forward pass inside it. Afterwards the model has no hook left,
     however the pass ended."""
     readings: Readings = {}
+
+    def read_stream(part: str, i: int | None, x: Tensor) -> None:
+        readings.update(stream_readings(x, part, i))
+
     with ExitStack() as stack:
+        stack.enter_context(watch_streams(model, read_stream))
         for i, block in enumerate(model.blocks):
-            _watch_streams(stack, readings, i, block)
             for name in ("attention", "mlp"):
                 _watch_branch(stack, readings, i, block, name)
             _watch_attention(stack, readings, i, block)
         yield readings
 
 
-def _watch_streams(stack: ExitStack, readings: Readings, i: int, block: nn.Module) -> None:
+@contextmanager
+def watch_streams(
+    model: Transformer, read: Callable[[str, int | None, Tensor], None]
+) -> Iterator[None]:
+    """Calls `read` with each stream [batch, time, width] at the boundaries of blocks, in order:
+    the part, the block that it leaves, and the stream. What enters the first block is the part
+    `embedding` of None. Inside it the model has hooks, and afterwards none."""
+
     def read_input(block: nn.Module, given: tuple[Any, ...]) -> None:
         # Two streams enter the first block as one.
-        x = given[0][0] if isinstance(given[0], tuple) else given[0]
-        readings.update(stream_readings(x, "embedding", None))
+        read("embedding", None, given[0][0] if isinstance(given[0], tuple) else given[0])
 
-    def read_output(block: nn.Module, given: tuple[Any, ...], y: Any) -> None:
-        streams = dict(zip("xr", y, strict=True)) if isinstance(y, tuple) else {"": y}
-        for part, stream in streams.items():
-            readings.update(stream_readings(stream, part, i))
+    def reader(i: int) -> Callable[..., None]:
+        def read_output(block: nn.Module, given: tuple[Any, ...], y: Any) -> None:
+            streams = dict(zip("xr", y, strict=True)) if isinstance(y, tuple) else {"": y}
+            for part, stream in streams.items():
+                read(part, i, stream)
 
-    if i == 0:
-        stack.callback(block.register_forward_pre_hook(read_input).remove)
-    stack.callback(block.register_forward_hook(read_output).remove)
+        return read_output
+
+    with ExitStack() as stack:
+        for i, block in enumerate(model.blocks):
+            if i == 0:
+                stack.callback(block.register_forward_pre_hook(read_input).remove)
+            stack.callback(block.register_forward_hook(reader(i)).remove)
+        yield
 
 
 def stream_readings(x: Tensor, part: str, block: int | None) -> Readings:
@@ -165,6 +181,11 @@ def _mean(x: Tensor) -> Tensor:
     return x.mean()
 
 
+@STREAM_PROBES("stream_drift")
+def _drift(x: Tensor) -> Tensor:
+    return ones_cosine(x).square().mean().sqrt()
+
+
 @STREAM_PROBES("stream_largest")
 def _largest(x: Tensor) -> Tensor:
     return x.abs().amax().div(_rms(x))
@@ -174,6 +195,12 @@ def _largest(x: Tensor) -> Tensor:
 def _kurtosis(x: Tensor) -> Tensor:
     square = (x - x.mean()).square_()
     return square.square().mean().div(square.mean().square())
+
+
+def ones_cosine(x: Tensor) -> Tensor:
+    """mean(x) / sqrt(mean(x^2)) of each token: the cosine of x and the all-ones vector. Its square
+    is the share of |x|^2 that centring removes."""
+    return x.mean(-1) / x.square().mean(-1).sqrt()
 
 
 # The stream that a branch is added to, from the sub-layer, what it reads, and what the block
