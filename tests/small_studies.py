@@ -24,17 +24,12 @@ def home():
 
 @cache
 def run_of(*typed):
-    """The folder of a trained run."""
+    """The folder of a trained run. A typed key takes the place of the one here."""
     with chdir(home()):
-        config = compose(
-            [
-                *SIZES.split(),
-                *TEXT.split(),
-                *TRAINER.split(),
-                f"data.paths={home() / 'text.txt'}",
-                *typed,
-            ]
-        )
+        own = [*SIZES.split(), *TEXT.split(), *TRAINER.split()]
+        keys = dict(word.split("=") for word in (*own, *typed))
+        paths = f"data.paths={home() / 'text.txt'}"
+        config = compose([paths, *(f"{key}={value}" for key, value in keys.items())])
         return home() / train(config)["folder"]
 
 

@@ -6,6 +6,7 @@ tab becomes a space, and what does not print (controls, lone surrogates, reverse
 
 import csv
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from io import StringIO
@@ -48,6 +49,11 @@ _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
 
 def printable(text: object) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in str(text))
+
+
+def paragraph(text: str) -> str:
+    """The text with control characters replaced, wrapped at the terminal's width."""
+    return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
 
 
 def escape_markdown(text: object) -> str:

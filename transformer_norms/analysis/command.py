@@ -2,7 +2,6 @@
 
 import json
 import os
-import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell
 from transformer_norms.report.figures import figure_bytes, pyplot
 from transformer_norms.storage.files import storage_error
-from transformer_norms.text_tables import COLUMNS, printable
+from transformer_norms.text_tables import paragraph as paragraph
 
 # Measures what was typed. Returns the text to print and what the JSON line holds.
 Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
@@ -73,7 +72,9 @@ def run_analysis(
 
 def add_subjects(parser: Parser) -> None:
     """Adds the arguments that name models and their text."""
-    parser.add_argument("where", nargs="+", metavar="WHERE | KEY=VALUE", help="see below")
+    parser.add_argument(
+        "where", nargs="+", metavar="WHERE", help="models, and KEY=VALUE; see below"
+    )
     parser.add_argument("--text", type=typed_path, metavar="FILE", help="a text to measure on")
     parser.add_argument(
         "--baseline", nargs="+", metavar="KEY=VALUE", default=None,
@@ -88,11 +89,6 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"{folder}: {nearest} is a file; name a folder")
     if not os.access(nearest, os.W_OK):
         raise storage_error(folder, f"{nearest} cannot be written to")
-
-
-def paragraph(text: str) -> str:
-    """The text with control characters replaced, wrapped at the terminal's width."""
-    return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
 
 
 def svg_bytes(drawing: Any) -> bytes:

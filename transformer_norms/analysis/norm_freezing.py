@@ -72,6 +72,11 @@ def norm_sites(model: nn.Module) -> list[str]:
     return list(dict.fromkeys(_site(path) for path, _ in _norms(model)))
 
 
+def norm_places(model: nn.Module) -> list[tuple[str, str, nn.Module]]:
+    """The path, the site and the module of each norm."""
+    return [(path, _site(path), norm) for path, norm in _norms(model)]
+
+
 def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     kinds: Any = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
     return ((path, module) for path, module in model.named_modules() if isinstance(module, kinds))

@@ -41,10 +41,14 @@ ANALYSES = {
     "coordinate_check": Command(
         "analysis.coordinate_check", "whether a rate that fits one width fits all"
     ),
+    "depth_use": Command("analysis.trained.depth_use", "what each block of a model is worth"),
     "init_gradients": Command(
         "analysis.init_gradients", "gradients and streams before training, by depth"
     ),
     "invariances": Command("analysis.invariances", "what each norm is invariant to"),
+    "mean_drift": Command(
+        "analysis.trained.mean_drift", "the mean of the stream, and what centring removes"
+    ),
     "norm_removal": Command("analysis.norm_removal", "a trained run with its norms taken out"),
 }
 COMMANDS = {

@@ -5,15 +5,17 @@ differences of one command. A variant with a run that did not finish has no diff
 runs that are left are no sample of all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
-from transformer_norms.analysis.trained.subjects import Subjects
+from transformer_norms.analysis.trained.subjects import Subject, Subjects
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.statistics import FEWEST, half_interval
 from transformer_norms.comparison.verdict import Comparison, Rules, Sides, compare, pair
-from transformer_norms.text_tables import csv_table
+from transformer_norms.report.figures import line_style
+from transformer_norms.text_tables import COLUMNS, csv_table, paragraph, text_table, wrapped_table
 
 DIFFERENCES = (
     "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
@@ -113,3 +115,48 @@ def numbers_csv(numbers: Numbers) -> bytes:
         for seed, one in seeds.items():
             rows.append([name, "" if seed is None else seed, *(one.get(key) for key in keys)])
     return csv_table(rows)
+
+
+# ------------------------------------------------------------------------- what is shown of models
+
+Tables = list[tuple[list[list[str]], str]]  # each with its legend
+
+
+def by_variant(each: Iterable[tuple[Subject, Mapping[str, float]]]) -> Numbers:
+    """The numbers of models, by variant and seed."""
+    numbers: dict[str, dict[int | None, Mapping[str, float]]] = {}
+    for subject, own in each:
+        numbers.setdefault(subject.name, {})[subject.seed] = own
+    return numbers
+
+
+def seed_tables(
+    subjects: Subjects, numbers: Numbers, quantities: Quantities, legend: str
+) -> Tables:
+    """The table of means, and that of differences where variants are compared."""
+    comparisons = compare_numbers(subjects, numbers, quantities)
+    differences = difference_rows(subjects, comparisons, quantities)
+    means: Tables = [(mean_rows(numbers, quantities), legend)]
+    return [*means, (differences, DIFFERENCES)] if differences else means
+
+
+def terminal_text(title: str, names: Sequence[str], tables: Tables, remarks: Sequence[str]) -> str:
+    """A title, tables with their legends, and remarks, within 80 columns."""
+    lines = [paragraph(f"{title}: {names[0] if len(names) == 1 else f'{len(names)} models'}"), ""]
+    for rows, legend in tables:
+        table = text_table(rows)
+        fits = max(map(len, table.splitlines())) <= COLUMNS
+        lines += [table if fits else "\n".join(wrapped_table(rows)), "", paragraph(legend), ""]
+    return "\n".join([*lines, *map(paragraph, remarks)])
+
+
+def draw_seeds(axes: Any, lines: Sequence[Mapping[int, float]], name: str, place: int) -> None:
+    """Draws the numbers of each seed by block as a thin line, and their mean as a thick one."""
+    colour, dashes = line_style(place)
+    lines = [line for line in lines if line]
+    for line in lines if len(lines) > 1 else ():
+        axes.plot([*line], [*line.values()], color=colour, linewidth=0.4)
+    if lines:
+        places = sorted(set.intersection(*({*line} for line in lines)))
+        mean = [fmean(line[at] for line in lines) for at in places]
+        axes.plot(places, mean, color=colour, linestyle=dashes, linewidth=1.5, label=name)

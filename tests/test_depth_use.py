@@ -1,0 +1,123 @@
+"""The worth of each block: by hand, planted, and by the command."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import small_studies as small
+import torch
+from untrained import DEPTH, SUBJECT, model_and_text, sequences, streams_by_hand
+
+from transformer_norms.analysis.trained.depth_use import main, measure
+from transformer_norms.analysis.trained.subjects import Loaded
+from transformer_norms.progress import tell_nobody
+
+CASES = [
+    ("pre", []),
+    ("post", ["architecture.tied=false"]),
+    ("parallel", []),
+    ("residual_dual", []),
+    ("deepnorm", ["position=learned"]),
+]
+
+
+def angle(x, y):
+    return math.acos(x @ y / np.linalg.norm(x) / np.linalg.norm(y)) / math.pi
+
+
+def first_stream(x):
+    return x[0] if isinstance(x, list) else x
+
+
+@pytest.mark.parametrize(("placement", "typed"), CASES)
+def test_all_numbers_are_those_by_hand(placement, typed):
+    loaded = model_and_text(*typed, placement=placement)
+    depth = measure(SUBJECT, loaded, tell_nobody)
+    texts = sequences(loaded)
+    streams = [[first_stream(x) for x in streams_by_hand(loaded, text)[0]] for text in texts]
+    for i in range(DEPTH + 1):
+        for j in range(i + 1, DEPTH + 1):
+            ends = [angle(x[i][-1], x[j][-1]) for x in streams]
+            every = [angle(a, b) for x in streams for a, b in zip(x[i], x[j], strict=True)]
+            assert depth.angles[i, j] == pytest.approx(np.mean(ends), abs=1e-9)
+            assert depth.of_all[i, j] == pytest.approx(np.mean(every), abs=1e-9)
+    for i in range(DEPTH):
+        before, after = (np.concatenate([x[n] for x in streams]) for n in (i, i + 1))
+        change = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
+        assert depth.update[i] == pytest.approx(change.mean())
+        assert depth.rms[i] == pytest.approx((after**2).mean() ** 0.5)
+        nats = [streams_by_hand(loaded, text, without=i)[1] for text in texts]
+        assert depth.without[i] == pytest.approx(sum(nats) / 19, abs=1e-12)
+    assert depth.loss == pytest.approx(sum(streams_by_hand(loaded, t)[1] for t in texts) / 19)
+    turns = [depth.angles[i, i + 1] for i in range(DEPTH)]
+    assert depth.numbers["angle"] == pytest.approx((turns[1] + turns[2]) / 2)
+    assert depth.numbers["ratio"] == pytest.approx((turns[1] + turns[2]) / 2 / turns[0])
+    assert depth.numbers["rise"] == pytest.approx(depth.without[1:].mean() - depth.loss)
+    assert depth.numbers["update"] == pytest.approx(depth.update[1:].mean())
+
+
+def test_a_block_that_does_nothing_turns_nothing_and_is_missed_by_nobody():
+    loaded = model_and_text(placement="pre")
+    with torch.no_grad():
+        loaded.model.blocks[1].attention.f.output.weight.zero_()
+        loaded.model.blocks[1].mlp.f.down.weight.zero_()
+    depth = measure(SUBJECT, loaded, tell_nobody)
+    assert depth.turns[1] == pytest.approx(0, abs=1e-7)
+    assert depth.update[1] == 0
+    assert depth.rises[1] == pytest.approx(0, abs=1e-14)
+    assert min(abs(depth.rises[[0, 2]])) > 1e-4
+
+
+def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
+    loaded = model_and_text(placement="pre")
+    blocks = loaded.model.blocks
+    evaluate, calls = Loaded.evaluate, []
+
+    def failing(self, *given):
+        calls.append(len(self.model.blocks))
+        if len(calls) == 3:
+            raise RuntimeError("no memory")
+        return evaluate(self, *given)
+
+    monkeypatch.setattr(Loaded, "evaluate", failing)
+    with pytest.raises(RuntimeError):
+        measure(SUBJECT, loaded, tell_nobody)
+    assert loaded.model.blocks is blocks
+    assert calls == [DEPTH, DEPTH - 1, DEPTH - 1]
+    assert not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
+
+
+def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
+    assert main([str(small.study()), "--out", str(tmp_path)]) == 0
+    *lines, facts = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 4
+    names = sorted(path.name for path in tmp_path.iterdir())
+    ends = (".csv", ".md", ".svg", "_angles.csv", "_runs.csv")
+    assert names == [f"depth_use{end}" for end in ends]
+    with open(tmp_path / "depth_use.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 * small.DEPTH
+    losses = {(row["model"], row["seed"]): float(row["loss"]) for row in rows}
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
+    assert len(json.loads(facts)["numbers"]) == 6
+
+
+def test_the_command_shows_one_run_block_by_block(capsys, tmp_path):
+    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
+    assert main([str(run), "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "What each block is worth: layernorm pre s1"
+    assert [line.split()[0] for line in lines[2:6]] == ["block", "1", "2", "3"]
+    assert (tmp_path / "depth_use.svg").stat().st_size > 1000
+
+
+def test_a_model_of_one_block_is_one_line(capsys, tmp_path):
+    run = small.run_of("study=flat", "model.depth=1")
+    assert main([str(run), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert "has one block; depth is measured from two blocks on" in err
+    assert not (tmp_path / "out").exists()
