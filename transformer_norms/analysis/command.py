@@ -77,8 +77,9 @@ def add_subjects(parser: Parser) -> None:
     )
     parser.add_argument("--text", type=typed_path, metavar="FILE", help="a text to measure on")
     parser.add_argument(
-        "--baseline", nargs="+", metavar="KEY=VALUE", default=None,
-        help="compare with that, not with the sweep's own baseline; none compares nothing",
+        "--baseline", action="append", metavar="KEY=VALUE",
+        help="compare with that, not with the sweep's own baseline; none compares nothing; "
+        "may repeat",
     )  # fmt: skip
 
 

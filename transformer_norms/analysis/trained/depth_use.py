@@ -24,6 +24,7 @@ from transformer_norms.analysis.command import (
     add_subjects,
     analysis_parser,
     run_analysis,
+    set_decades,
     svg_bytes,
 )
 from transformer_norms.analysis.trained.over_seeds import (
@@ -330,6 +331,7 @@ def figure(depths: Sequence[Depth]) -> bytes:
     panels[0].set_ylim(bottom=0)
     panels[1].axhline(0, color=GREY, linewidth=0.8)
     panels[2].set_yscale("log", nonpositive="mask")
+    set_decades(panels[2])
     panels[0].legend(fontsize=FONT, frameon=False)
     if alone:
         _draw_angles(drawing, panels[3], depths[0].angles)
@@ -348,7 +350,8 @@ def _draw_angles(drawing: Any, axes: Any, angles: np.ndarray) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     style_axes(axes)
-    bar = drawing.colorbar(image, ax=axes, label="angle")
+    bar = drawing.colorbar(image, ax=axes)
+    bar.set_label("angle", fontsize=FONT + 1)
     bar.ax.tick_params(labelsize=FONT, colors=GREY)
 
 

@@ -22,6 +22,7 @@ from transformer_norms.analysis.command import (
     add_subjects,
     analysis_parser,
     run_analysis,
+    set_decades,
     svg_bytes,
 )
 from transformer_norms.analysis.norm_freezing import norm_places
@@ -315,6 +316,7 @@ def figure(drifts: Sequence[Drift]) -> bytes:
         axes.set_yscale("log", nonpositive="mask")
         axes.set(xlabel="after block" if axes is not norms else "in block", ylabel=words)
         axes.xaxis.get_major_locator().set_params(integer=True)
+        set_decades(axes)
         style_axes(axes)
     median.legend(fontsize=FONT, frameon=False)
     share.annotate("dotted: chance", (0.98, 0.02), xycoords="axes fraction", ha="right",
