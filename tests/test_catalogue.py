@@ -162,6 +162,8 @@ STRANGE = [
         ["embed_scale=2, where init=transformer2017"],
     ),
     (["placement=keel"], ["placement=keel is not verified: "]),
+    (["norm=gatednorm"], ["norm=gatednorm is not verified: how its two matrices start"]),
+    (["norm=bhyt", "placement=post"], ["final_norm=none, where norm=bhyt goes with rmsnorm"]),
     (["init=zero_out", "placement=out"], ["init: output and down start", "init=zero_out, where"]),
     (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
     (["norm.bias=true"], ["norm.bias is typed: the norm is no longer its formula, gain * x"]),

@@ -86,14 +86,21 @@ def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
 @pytest.mark.goal("Q5")
 @pytest.mark.parametrize(
     "variant",
-    ["norm=layernorm", "norm=rmsnorm", "placement=qk_cap", "trainer.activation_checkpointing=true"],
+    [
+        "norm=layernorm",
+        "norm=rmsnorm",
+        "norm=gatednorm",
+        "placement=qk_cap",
+        "trainer.activation_checkpointing=true",
+    ],
 )
 def test_flops_are_two_for_each_weight_and_pair_of_tokens_forward_and_four_backward(variant):
-    """Fused attention or not, whatever the norm, and nothing that is computed again."""
+    """Fused attention or not, for a norm its matrices, and nothing that is computed again."""
     width, mlp, context, vocabulary, depth = 64, 256, 16, 31, 2
     typed = [f"model.{key}={value}" for key, value in (("width", width), ("depth", depth))]
     trainer = trainer_of(*typed, variant, "model.mlp_width=256")
     weights = depth * (4 * width * width + 2 * width * mlp) + width * vocabulary
+    weights += (2 * depth + 1) * 2 * 16 * width if variant == "norm=gatednorm" else 0
     pairs = depth * 2 * context * width  # of one token, q k^T and the weights times v
     assert flops_per_token(trainer, context) == 3 * 2 * (weights + pairs)
     assert trainer.model.training

@@ -33,6 +33,10 @@ KEYS = [law.key for law in LAWS]
 #                  first coordinates. A row scaled grows, or changes all others: no.
 #   dyt, derf      one injective function of each coordinate, increasing or (gain < 0) decreasing:
 #                  whatever moves z moves y. A bias, drawn at random, makes them not odd.
+#   group_rmsnorm  rmsnorm in each group, whose mean squares are 1: so is theirs together.
+#   preaffine      scale z takes the place of z. ssnorm: rmsnorm with one gain.
+#   gatednorm      a function of rmsnorm's output, and silu is not odd; its gate makes sizes unlike.
+#   bhyt           a function of rmsnorm's output, odd; tanh makes sizes unlike.
 #   seednorm       z / rms(z) is rmsnorm's, but the factor gain + alpha tanh(beta^T z) of each
 #                  coordinate changes with all that changes beta^T z, and z -> -z turns the sign
 #                  of its second part alone.
@@ -46,7 +50,13 @@ YES = {
     "none": "odd later_training later_evaluation",
 }
 YES |= {"l2norm": YES["rmsnorm"], "scalenorm": YES["rmsnorm"]}
-YES |= {"derf": YES["dyt"], "seednorm": YES["dyt"]}
+YES |= {
+    "derf": YES["dyt"],
+    "seednorm": YES["dyt"],
+    "gatednorm": YES["prmsnorm"].replace("odd ", ""),
+}
+YES |= {"preaffine": YES["rmsnorm"], "ssnorm": YES["rmsnorm"], "group_rmsnorm": YES["rmsnorm"]}
+YES |= {"bhyt": YES["prmsnorm"]}
 
 
 @pytest.fixture(scope="module")

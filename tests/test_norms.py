@@ -41,6 +41,7 @@ def of_type(*types):
 
 CENTRED = of_type("layernorm")
 DIVIDED = of_type("rmsnorm", "prmsnorm", "scalenorm", "l2norm")
+DIVIDED += of_type("group_rmsnorm", "preaffine", "gatednorm", "bhyt")
 BOUNDED = of_type("dyt", "derf")
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -90,9 +91,16 @@ def mean(x):
     return x.mean(-1, keepdim=True)
 
 
+def group_mean(x, groups):
+    means = [part.mean(-1, keepdim=True).expand(part.shape) for part in x.chunk(groups, -1)]
+    return torch.cat(means, -1)
+
+
 WORDS = {
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,
+    "sigmoid": lambda x: 1 / (1 + torch.exp(-x)),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
     "erf": torch.erf,
     "max": lambda x, least: torch.where(x > least, x, least),
     "mean": mean,
@@ -100,13 +108,20 @@ WORDS = {
     "sum": lambda x: x.sum(-1, keepdim=True),
     "norm": lambda x: (x**2).sum(-1, keepdim=True).sqrt(),
     "first": lambda x, share: x[..., : max(1, int(share * x.shape[-1]))],
+    "group_mean": group_mean,
+    "product": lambda matrix, x: torch.einsum("rc,...c->...r", matrix, x),
     "batch_mean": lambda x: x.flatten(0, -2).mean(0),
     "batch_var": lambda x: x.flatten(0, -2).var(0, unbiased=False),
 }
 
 
+def named(norm):
+    """The parameters of a norm as its formula names them: a matrix by the name of its module."""
+    return {key.removesuffix(".weight"): p for key, p in norm.named_parameters()}
+
+
 def by_formula(name, norm, x):
-    own = {key: parameter.to(x.dtype) for key, parameter in norm.named_parameters()}
+    own = {key: parameter.to(x.dtype) for key, parameter in named(norm).items()}
     return eval(
         SPECS[name]["formula"], {"__builtins__": {}}, WORDS | arguments(name) | own | {"x": x}
     )
@@ -119,7 +134,8 @@ SIZES = (1, 1e-4, 1e-8)  # of x; where it is small, it counts what eps is and wh
 def test_a_norm_is_the_formula_of_its_yaml(name):
     tokens = () if name in CAUSAL else (2,)
     for shape in ((WIDTH,), (5, WIDTH), (3, 5, WIDTH), (2, 3, 4, 8), (4, 1), (2, 3, 2)):
-        norm, x = norm_of(name, shape[-1]), draw(0, *tokens, *shape) * 7 + 2
+        fewer = {"groups": min(4, shape[-1])} if "groups" in SPECS[name] else {}
+        norm, x = norm_of(name, shape[-1], **fewer), draw(0, *tokens, *shape) * 7 + 2
         for size in SIZES:
             same(norm(size * x), by_formula(name, norm, size * x), 1e-12)
 
@@ -139,13 +155,13 @@ def test_a_yaml_has_a_source_all_arguments_of_its_class_and_no_parameter_beside_
     assert check("norm", arguments(name), owner, supplied=builders) == arguments(name)
     assert spec["source"]
     names = {n.id for n in ast.walk(ast.parse(spec["formula"])) if isinstance(n, ast.Name)}
-    numbers = {key for key, value in arguments(name).items() if isinstance(value, float)}
-    assert {key for key, _ in norm_of(name).named_parameters()} == names - {"x", *WORDS, *numbers}
+    numbers = {key for key, value in arguments(name).items() if type(value) in (int, float)}
+    assert named(norm_of(name)).keys() == names - {"x", *WORDS, *numbers}
 
 
 @pytest.mark.parametrize("name", [name for name in SPECS if name == SPECS[name]["type"]])
 def test_the_docstring_of_a_class_begins_with_the_formula_of_its_yaml(name):
-    assert inspect.getdoc(NORMS[name]).startswith(SPECS[name]["formula"])
+    assert " ".join(NORMS[name].__doc__.split()).startswith(SPECS[name]["formula"])
 
 
 # torch's own
@@ -155,6 +171,8 @@ def torchs(name, norm, x):
     spec, width = SPECS[name], x.shape[-1]
     gain, bias = getattr(norm, "gain", None), getattr(norm, "bias", None)
     gain = 1 + norm.offset if spec.get("gain") == "offset" else gain
+    if spec.get("gain") == "scalar":
+        return gain * F.rms_norm(x, (width,), None, spec["eps"])
     if spec["type"] == "layernorm":
         return F.layer_norm(x, (width,), gain, bias, spec["eps"])
     if spec["type"] == "rmsnorm":
@@ -175,6 +193,52 @@ def test_a_norm_and_its_gradients_are_torchs_own_where_torch_has_it(name):
     found = torch.autograd.grad(norm(x), inputs, of)
     expected = torch.autograd.grad(torchs(name, norm, x), inputs, of)
     same(found, expected, 1e-12)
+
+
+# The authors' arithmetic
+
+
+def gated(x, gain, gate_down, gate_up, *, eps, **_):
+    """Qiu et al. 2026, section 3.4: y = RMSNorm(x), y' = sigmoid(W_up(swish(W_down(y)))) * y"""
+    y = F.rms_norm(x, x.shape[-1:], gain, eps)
+    return torch.sigmoid(F.linear(F.silu(F.linear(y, gate_down)), gate_up)) * y
+
+
+def pre_affine(x, gain, scale, *, eps):
+    """Section 3.3: RMSNorm(lambda_1 * x)"""
+    return F.rms_norm(scale * x, x.shape[-1:], gain, eps)
+
+
+def bhyt_star(x, gain, bound, *, eps, kappa, **_):
+    """MLAI-Yonsei/BHyT, BHyT_Star.forward, with its lam, weight and inv_kappa"""
+    alpha = bound * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * (1 / kappa)
+    return gain * torch.tanh(alpha * x)
+
+
+def in_groups(x, gain, *, eps, groups, **_):
+    """transformers, Zamba2RMSNormGated without a gate, in the dtype of x"""
+    parts = x.view(*x.shape[:-1], groups, -1)
+    parts = parts * torch.rsqrt(parts.pow(2).mean(-1, keepdim=True) + eps)
+    return gain * parts.view(x.shape)
+
+
+AUTHORS = {
+    "gatednorm": gated,
+    "preaffine": pre_affine,
+    "bhyt": bhyt_star,
+    "group_rmsnorm": in_groups,
+}
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_a_norm_of_2026_and_every_gradient_are_the_authors_arithmetic(name):
+    norm, x, of = norm_of(name), (draw(0) * 7 + 2).requires_grad_(), draw(1)
+    inputs = (x, *norm.parameters())
+    settings = {key: value for key, value in arguments(name).items() if key not in named(norm)}
+    expected = AUTHORS[name](x, **named(norm), **settings)
+    same(norm(x), expected, 1e-14)
+    found = torch.autograd.grad(norm(x), inputs, of)
+    same(found, torch.autograd.grad(expected, inputs, of), 1e-12)
 
 
 # Gradients
@@ -199,8 +263,8 @@ def test_the_gradients_of_a_norm_are_those_of_its_formula(name, create_graph):
 @pytest.mark.goal("A3")
 @every
 def test_first_and_second_derivatives_are_those_of_finite_differences(name):
-    width = 4
-    norm, x = norm_of(name, width), draw(3, 2, 3, width).transpose(0, 1).requires_grad_()
+    width, fewer = 4, {"groups": 2} if "groups" in SPECS[name] else {}
+    norm, x = norm_of(name, width, **fewer), draw(3, 2, 3, width).transpose(0, 1).requires_grad_()
     names = list(dict(norm.named_parameters()))
 
     def function(x, *values):
@@ -350,14 +414,22 @@ def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor)
 
 
 @pytest.mark.goal("A3")
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in of_type("prmsnorm")])
+@pytest.mark.parametrize("name", NAMES)
 @laws
 @given(seeds)
 def test_features_in_another_order_come_out_in_that_order(name, seed):
     norm, other, x = norm_of(name), norm_of(name), draw(seed)
-    order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(WIDTH, generator=generator)
+    if name in of_type("prmsnorm"):  # the first stay the first
+        order = torch.cat((torch.tensor([0]), 1 + torch.randperm(WIDTH - 1, generator=generator)))
+    if name in of_type("group_rmsnorm"):  # a group stays together
+        parts = torch.arange(WIDTH).view(4, -1)
+        parts = parts[torch.randperm(4, generator=generator)]
+        order = torch.cat([part[torch.randperm(6, generator=generator)] for part in parts])
     for parameter in other.parameters():
-        parameter.data = parameter[order] if len(parameter) == WIDTH else parameter.data
+        for axis in [axis for axis, size in enumerate(parameter.shape) if size == WIDTH]:
+            parameter.data = parameter.data.index_select(axis, order)
     same(other(x[..., order]), norm(x)[..., order])
 
 
@@ -397,6 +469,8 @@ def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
         ("scalenorm", "rmsnorm_np"),
         ("seednorm", "rmsnorm"),
         ("seednorm", "rmsnorm_np"),
+        ("preaffine", "rmsnorm"),
+        ("ssnorm", "rmsnorm"),
         ("rmsnorm", "rmsnorm_np"),
         ("rmsnorm_1p", "rmsnorm_np"),
         ("rmsnorm_bias", "rmsnorm_np"),
@@ -410,6 +484,42 @@ def test_at_the_start_a_norm_is_a_simpler_one(name, simple, seed, factor):
     norm, simple = ideal(name, 16, trained=False), ideal(simple, 16, trained=False)
     x = factor * draw(seed, 3, 5, 16)
     same(norm(x), simple(x))
+
+
+@pytest.mark.goal("A3")
+@laws
+@given(seeds, factors)
+def test_a_group_is_divided_by_its_own_root_mean_square(seed, factor):
+    norm, x, rms = ideal("group_rmsnorm"), draw(seed), ideal("rmsnorm_np", WIDTH // 4)
+    same(norm(x), norm.gain * torch.cat([rms(part) for part in x.chunk(4, -1)], -1))
+    other = torch.cat((x[..., :6], factor * draw(seed + 1)[..., 6:12], factor * x[..., 12:]), -1)
+    same(norm(other)[..., :6], norm(x)[..., :6])
+    same(norm(other)[..., 12:], norm(x)[..., 12:])
+    one, whole = ideal("group_rmsnorm", groups=1), ideal("rmsnorm")
+    same(one(x), whole(x))
+
+
+@pytest.mark.goal("A3")
+@laws
+@given(seeds, factors)
+def test_a_gate_starts_at_one_half_and_lets_through_less_than_the_whole(seed, factor):
+    norm, x = ideal("gatednorm", trained=False), factor * draw(seed)
+    same(2 * norm(x), ideal("rmsnorm_np")(x))
+    norm, whole = ideal("gatednorm"), ideal("rmsnorm")
+    whole.gain = norm.gain
+    assert (norm(x).abs() < whole(x).abs()).all()
+    assert (norm(x) * whole(x) > 0).all()
+
+
+@pytest.mark.goal("A3")
+@laws
+@given(seeds, factors)
+def test_bhyt_is_bounded_and_odd_and_rmsnorm_where_tanh_is_straight(seed, factor):
+    norm, x, rms = ideal("bhyt"), factor * draw(seed), ideal("rmsnorm_np")
+    assert (norm(x).abs() < norm.gain.abs()).all()
+    same(norm(-x), -norm(x))
+    straight, scale = ideal("bhyt", kappa=1e4), norm.bound / 1e4
+    same(straight(x) / scale, straight.gain * rms(x), 1e-6)
 
 
 @pytest.mark.goal("A3")
@@ -528,6 +638,11 @@ FALSE = [  # each differs from the file's in one sign, one number or one place
     ("dyt", "gain * tanh(x) + bias"),
     ("derf", "gain * erf(alpha * x - shift) + bias"),
     ("seednorm", "(gain + alpha * tanh(sum(beta * x))) * x / sqrt(mean(x**2)) + eps"),
+    ("group_rmsnorm", "gain * x / sqrt(mean(x**2) + eps)"),
+    ("preaffine", "gain * scale * x / sqrt(mean(x**2) + eps)"),
+    ("gatednorm", "gain * x / sqrt(mean(x**2) + eps)"),
+    ("gatednorm", "x * sigmoid(product(gate_up, silu(product(gate_down, x))))"),
+    ("bhyt", "gain * tanh(bound * x / sqrt(mean(x**2) + eps))"),
     ("batchnorm", "gain * (x - mean(x)) / sqrt(var(x) + eps) + bias"),
 ]
 

@@ -71,6 +71,15 @@ def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart():
     assert len(found["biases"]) == 2 * 6
 
 
+def test_the_matrices_of_a_gate_are_matrices_and_its_gains_are_norms():
+    model, _ = small("norm=gatednorm", "architecture.tied=false")
+    found = {group: [name for name, _ in held] for group, held in groups(model).items()}
+    assert found["head"] == ["head.weight"]
+    assert {"final.gate_up.weight", "blocks.0.mlp.pre.gate_down.weight"} <= {*found["matrices"]}
+    assert len(found["norms"]) == 2 * 2 + 1
+    assert all(name.endswith(".gain") for name in found["norms"])
+
+
 def rates_and_decays(optimizers, model):
     names = {p: name for name, p in model.named_parameters()}
     return {

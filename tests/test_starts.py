@@ -336,6 +336,31 @@ def test_dyt_may_lack_its_bias_and_alpha_may_start_by_site():
     torch.testing.assert_close(norm(x), norm.gain * torch.tanh(0.05 * x))
 
 
+@torch.no_grad()
+def test_the_norms_of_2026_start_as_their_papers_and_code_say():
+    def model_of(*typed):
+        model = build_model(compose([*SIZES, "model.depth=1", *typed]), VOCABULARY)
+        return model, dict(model.named_parameters())
+
+    model, named = model_of("norm=bhyt", "qk_norm=head")
+    bounds = {name: p.item() for name, p in named.items() if name.endswith(".bound")}
+    assert bounds == {"blocks.0.attention.pre.bound": 2.0, "blocks.0.mlp.pre.bound": 1.0}
+    assert {type(norm).__name__ for norm in (model.final, model.blocks[0].attention.f.q)} == {
+        "RMSNorm"
+    }
+    assert "final.gain" not in model_of("norm=bhyt", "placement=post")[1]
+    _, named = model_of("norm=ssnorm")
+    assert [p.tolist() for name, p in named.items() if name.endswith("gain")] == [[1.0]] * 3
+    model, named = model_of("norm=gatednorm", "init=normal")
+    down, up = (named[f"final.gate_{word}.weight"] for word in ("down", "up"))
+    assert (down.shape, up.shape) == ((16, WIDTH), (WIDTH, 16))
+    assert down.std().item() == pytest.approx(0.02, rel=0.2)
+    assert not torch.equal(down, named["blocks.0.mlp.pre.gate_down.weight"])
+    x = torch.randn(9, WIDTH)
+    half = x / x.square().mean(-1, keepdim=True).sqrt() / 2
+    torch.testing.assert_close(model.final(x), half, rtol=0.01, atol=0.01)
+
+
 def test_every_role_can_be_typed_and_follows_the_default():
     def std(*typed):
         return dict(compose(list(typed)).init.std)
@@ -362,6 +387,11 @@ def test_every_role_can_be_typed_and_follows_the_default():
         (["init.stream=1", "placement=peri"], "embed=norm gives the embedded tokens their size"),
         (["init.stream=1", "norm=scalenorm"], "embed=fixnorm gives"),
         (["norm=dyt", "norm.alpha_init={attention:1}"], "norm.alpha_init"),
+        (["norm=group_rmsnorm", "norm.groups=5"], "norm.groups: 5 does not divide "),
+        (
+            ["placement.equation='x + f(norm(x), q=group_rmsnorm)'", "model.head_dim=6"],
+            "norm=group_rmsnorm: groups: 4 does not divide 6, the features of a norm (at q)",
+        ),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_in_one_line(typed, line):

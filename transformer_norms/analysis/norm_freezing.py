@@ -18,8 +18,8 @@ from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import wide
 from transformer_norms.norms.layernorm import LayerNorm
+from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 MOMENTUM = 0.9  # of the average length, from step to step

@@ -136,6 +136,9 @@ def _unlike_the_paper(
         yield f"init={choices['init']} is not verified: {unverified}"
     if unverified := config.attention.get("unverified"):
         yield f"attention={choices['attention']} is not verified: {unverified}"
+    for name, norm in {choices["norm"]: config.norm, **config.norms}.items():
+        if unverified := norm.get("unverified"):
+            yield f"norm={name} is not verified: {unverified}"
     if placement.unverified:
         yield f"placement={choices['placement']} is not verified: {placement.unverified}"
 

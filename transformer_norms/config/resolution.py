@@ -25,11 +25,17 @@ from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, head_sites, read_placement
-from transformer_norms.model.settings import InitFile, Sizes, formula_values, resolve_sizes
-from transformer_norms.model.sites import HEAD_SITES, SHARES
+from transformer_norms.model.settings import (
+    InitFile,
+    Sizes,
+    formula_values,
+    resolve_sizes,
+    site_width,
+)
+from transformer_norms.model.sites import HEAD_SITES, SHARES, Site
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.stated import check_formula
+from transformer_norms.norms.stated import check_formula, check_width
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
 
@@ -92,6 +98,7 @@ def resolve(
         _check_attention,
         _check_values,
         _check_causal,
+        _check_widths,
         check_formulas,
     ):
         check_choices(config)
@@ -154,7 +161,10 @@ class _Resolving:
             nodes["embed"] = self.brings.get("embed", "none")
         if nodes["final_norm"] == "auto":
             ends_normed = self.placement.ends_normed(nodes["model"]["depth"])
-            nodes["final_norm"] = self.brings.get("final_norm", "none" if ends_normed else "norm")
+            if ends_normed and "final_norm" not in self.placement.brings:
+                nodes["final_norm"] = "none"
+            else:
+                nodes["final_norm"] = self.brings.get("final_norm", "norm")
         elif nodes["final_norm"] == "always":
             nodes["final_norm"] = "norm"
         for key, sites in (("qk_norm", ("q", "k")), ("v_norm", ("v",))):
@@ -449,6 +459,23 @@ def _check_attention(config: Config) -> None:
             raise ConfigError(f"attention={kind}: refuses: {unknown('key', key, unset)}")
         if (value := value_at(config, key)) != unset[key]:
             raise ConfigError(f"{key}: {value} is not allowed with attention={kind}: {reason}")
+
+
+def _check_widths(config: Config) -> None:
+    """Raises ConfigError if a norm cannot be built at the width of a site where it stands."""
+    placement, norms = read_placement(config.placement), {"norm": config.norm, **config.norms}
+    sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
+    sites += head_sites(config.qk_norm, config.v_norm).items()
+    for name, site in sites:
+        word = config.qkv if name in HEAD_SITES and site.norm == "norm" else site.norm
+        if word not in norms:  # none, and fixnorm, which is on the table
+            continue
+        width = site_width(name, site.share, config.model)
+        try:
+            check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
+        except ValueError as error:
+            key = "norm." if word == "norm" else f"norm={word}: "
+            raise ConfigError(f"{key}{error} (at {name})") from None
 
 
 def _check_causal(config: Config) -> None:

@@ -15,7 +15,7 @@ from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites
-from transformer_norms.model.settings import formula_values, value_factor
+from transformer_norms.model.settings import formula_values, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
@@ -226,12 +226,7 @@ class Anatomy:
         sizes = self.config.model
         on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
-        if heads:
-            width = sizes.head_dim * (heads if at.share == "full" else 1)
-        else:
-            widths = {"ctx": sizes.heads * sizes.head_dim}
-            widths |= dict.fromkeys(INSIDE["mlp"], sizes.mlp_width)
-            width = widths.get(site, self.width)
+        width = site_width(site, at.share, sizes)
         shapes = _head_shapes(heads, sizes.head_dim) if heads else _shapes(width)
         scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
         name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm

@@ -53,7 +53,7 @@ def insert_tables(text: str) -> str:
 
 def norm_table() -> str:
     rows = [
-        (f"`{name}`", f"`{norm['formula']}`", norm["source"])
+        (f"`{name}`", f"`{norm['formula']}`", norm["source"] + _doubt(norm))
         for name, norm in _definitions("norm").items()
     ]
     return _markdown(("`norm=`", "formula, on the last axis", "source"), rows)
@@ -88,8 +88,12 @@ def _companions(file: Definition) -> str:
     if "weight_constraint" in file:
         lines.append(f"weights of {file['weight_constraint'].replace('_', ' ')}")
     if "unverified" in file:
-        lines.append(f"*unverified: {file['unverified']}*")
+        lines.append(_doubt(file).removeprefix("<br>"))
     return "<br>".join(lines)
+
+
+def _doubt(file: Definition) -> str:
+    return f"<br>*unverified: {file['unverified']}*" if "unverified" in file else ""
 
 
 def _spelling(value: Any) -> str:

@@ -150,6 +150,10 @@ def _numbers(anatomy: Anatomy, name: str) -> str:
     file, width = anatomy.norm_file(name), anatomy.width
     texts = [f"{key} = {_text(value)}" for key, value in file.items() if key not in NOT_ARGUMENTS]
     for own, parameter in anatomy.build_norm(name, width).named_parameters():
+        if parameter.dim() > 1:
+            shape = " x ".join(map(str, parameter.shape))
+            texts.append(f"{own.removesuffix('.weight')}: a matrix, {shape}, which the init draws")
+            continue
         start = float(parameter.detach().flatten()[0])
         many = (
             "one a feature, from" if parameter.numel() > 1 else f"one number, at width {width} from"
@@ -288,8 +292,8 @@ def parameters(config: Config, model: nn.Module) -> Section:
     facts.append(Fact("all", (tensors, count, "", "")))
     on = "are" if decays["norms"] else "are not"
     remarks = [
-        "matrices: weights inside blocks; embeddings: of tokens and of positions; head: if it is "
-        "its own; norms: all that norms and coefficients learn",
+        "matrices: weights of sub-layers and inside norms; embeddings: of tokens and of positions; "
+        "head: if it is its own; norms: all else that norms and coefficients learn",
         f"norms {on} decayed (optimizer.decay_norms={_text(optimizer.decay_norms)}, "
         f"optimizer={config.choices.optimizer})",
     ]
@@ -414,13 +418,16 @@ def sources(anatomy: Anatomy) -> Section:
         ("not verified", config.attention.get("unverified", "")),
     ]
     for name in anatomy.norm_names():
-        source = anatomy.norm_file(name).get("source", "")
-        texts.append((f"norm={anatomy.known_name(name)}", source))
+        file = anatomy.norm_file(name)
+        texts.append((f"norm={anatomy.known_name(name)}", file.get("source", "")))
+        texts.append(("not verified", file.get("unverified", "")))
     return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in texts
                                        if text not in ("", "none")])  # fmt: skip
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping) and "learn" not in value:
+        return ", ".join(f"{_text(each)} at {place}" for place, each in value.items())
     if isinstance(value, Mapping):
         more = "".join(f", {k} {v}" for k, v in value.items() if k not in ("learn", "init"))
         return f"a learned {value['learn']} from {value['init']}{more}"

@@ -20,6 +20,7 @@ from transformer_norms.kinds import (
     node,
 )
 from transformer_norms.model.placement import Placement
+from transformer_norms.model.sites import INSIDE
 
 # The names of the modules that hold a drawn weight.
 ROLES = (
@@ -76,6 +77,15 @@ def formula_values(sizes: Sizes) -> dict[str, float]:
         "m": sizes.mlp_width,
         "L": sizes.context,
     }
+
+
+def site_width(site: str, share: str, sizes: Sizes) -> int:
+    """Returns how many features the norm at a site acts on."""
+    heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads, "head_norm": sizes.heads}
+    if site in heads:
+        return sizes.head_dim * (heads[site] if share == "full" else 1)
+    inside = dict.fromkeys(INSIDE["mlp"], sizes.mlp_width)
+    return {**inside, "ctx": sizes.heads * sizes.head_dim}.get(site, sizes.width)
 
 
 def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
@@ -136,10 +146,12 @@ class Architecture:
 
 @node
 class NormFile:
-    """The keys of a norm's file besides the settings of its class."""
+    """The keys of a norm's file besides the settings of its class. `unverified` says what could not
+    be read in the paper or its code."""
 
     formula: Annotated[Text, Mark.ASIDE] = ""
     source: Annotated[Text, Mark.ASIDE] = ""
+    unverified: Annotated[Text, Mark.ASIDE] = ""
     brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
 
 

@@ -11,9 +11,11 @@ norm from its YAML. The defaults of a class are the values of the YAML that has 
 A YAML's `formula` names x, the parameters and numbers of its norm, and functions:
     mean var sum norm        of a token's coordinates; var is the mean of (x - mean(x))**2
     first(x, share)          the first coordinates, int(share * width) of them and at least one
+    group_mean(x, groups)    the mean over the part, one of so many equal ones, of each coordinate
+    product(matrix, x)       of a matrix that the norm learns
     batch_mean batch_var     of a coordinate over all tokens
-    sqrt log exp abs sign tanh sigmoid erf     of each number
-    max(x, bound) min(x, bound)                of each number and a bound
+    sqrt log exp abs sign tanh sigmoid silu erf     of each number
+    max(x, bound) min(x, bound)                     of each number and a bound
 Whoever chooses the norm has its formula compared with its class first (stated.py).
 """
 
@@ -32,7 +34,7 @@ Layer = Callable[..., Tensor]  # what stands at a site: a module, or `nothing`
 
 NORMS = Registry("norm")
 # Keys of a norm's YAML that are no arguments of its class. `formula` is compared with the class.
-NOT_ARGUMENTS = ("type", "formula", "source", "brings")
+NOT_ARGUMENTS = ("type", "formula", "source", "unverified", "brings")
 
 
 def nothing(x: T, *_: Any) -> T:

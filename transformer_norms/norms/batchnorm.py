@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Epsilon, Flag, Momentum
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import wide
+from transformer_norms.norms.parts.affine import wide
 
 
 @NORMS("batchnorm")

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.norms import NORMS, Place
-from transformer_norms.norms.affine import Start, Starts, start_at, wide
-from transformer_norms.norms.analytic import by_autograd
+from transformer_norms.norms.parts.affine import Start, Starts, start_at, wide
+from transformer_norms.norms.parts.analytic import by_autograd
 
 
 @NORMS("derf")

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Flag
 from transformer_norms.norms import NORMS, Place
-from transformer_norms.norms.affine import Starts, start_at, wide
-from transformer_norms.norms.analytic import by_autograd
+from transformer_norms.norms.parts.affine import Starts, start_at, wide
+from transformer_norms.norms.parts.analytic import by_autograd
 
 
 @NORMS("dyt")

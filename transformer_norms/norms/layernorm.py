@@ -4,7 +4,7 @@ from torch import Tensor
 
 from transformer_norms.kinds import Epsilon, Flag
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import Affine, Gain, wide
+from transformer_norms.norms.parts.affine import Affine, Gain, wide
 
 
 @NORMS("layernorm")
@@ -22,4 +22,6 @@ class LayerNorm(Affine):
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         y = wide(x)
-        return F.layer_norm(y, (self.width,), *self.gain_and_bias(y.dtype), self.eps).to(x.dtype)
+        gain, bias = self.gain_and_bias(y.dtype)
+        gain = gain if gain is None else gain.expand(self.width)
+        return F.layer_norm(y, (self.width,), gain, bias, self.eps).to(x.dtype)

@@ -3,8 +3,8 @@ from torch import Tensor
 
 from transformer_norms.kinds import Epsilon, Flag
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import Affine, Gain, wide
-from transformer_norms.norms.division import divide, root_mean_square
+from transformer_norms.norms.parts.affine import Affine, Gain, wide
+from transformer_norms.norms.parts.division import divide, root_mean_square
 
 
 @NORMS("rmsnorm")

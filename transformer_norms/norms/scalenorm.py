@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Epsilon
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import wide
-from transformer_norms.norms.division import divide, euclidean
+from transformer_norms.norms.parts.affine import wide
+from transformer_norms.norms.parts.division import divide, euclidean
 
 
 @NORMS("scalenorm")

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Epsilon
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.affine import Start, wide
-from transformer_norms.norms.division import divide, root_mean_square
+from transformer_norms.norms.parts.affine import Start, wide
+from transformer_norms.norms.parts.division import divide, root_mean_square
 
 
 @NORMS("seednorm")

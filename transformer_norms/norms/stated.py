@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -23,6 +25,16 @@ def first(x: Tensor, share: float) -> Tensor:
     return x[..., : max(1, int(share * x.shape[-1]))]
 
 
+def group_mean(x: Tensor, groups: int) -> Tensor:
+    """The mean of the part of the features that a feature lies in, for each feature."""
+    parts = x.unflatten(-1, (groups, -1))
+    return parts.mean(-1, keepdim=True).expand_as(parts).flatten(-2)
+
+
+def product(matrix: Tensor, x: Tensor) -> Tensor:
+    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
+
+
 def over_tokens(x: Tensor) -> tuple[int, ...]:
     return tuple(range(x.dim() - 1))
 
@@ -35,6 +47,8 @@ FUNCTIONS: Functions = {
     "batch_mean": (1, lambda x: x.mean(over_tokens(x))),
     "batch_var": (1, lambda x: x.var(over_tokens(x), correction=0)),
     "first": (2, first),
+    "group_mean": (2, group_mean),
+    "product": (2, product),
     "sqrt": (1, torch.sqrt),
     "log": (1, torch.log),
     "exp": (1, torch.exp),
@@ -42,6 +56,7 @@ FUNCTIONS: Functions = {
     "sign": (1, torch.sign),
     "tanh": (1, torch.tanh),
     "sigmoid": (1, torch.sigmoid),
+    "silu": (1, torch.nn.functional.silu),
     "erf": (1, torch.erf),
     "max": (2, lambda x, bound: torch.clamp(x, min=bound)),
     "min": (2, lambda x, bound: torch.clamp(x, max=bound)),
@@ -56,12 +71,36 @@ def check_formula(kind: str, formula: str, settings: Mapping[str, Any]) -> None:
     _check(kind, formula, json.dumps(plain(settings), sort_keys=True))
 
 
+def check_width(kind: str, width: int, settings: Mapping[str, Any]) -> None:
+    """ValueError where the class `kind`, with `settings`, cannot be built at a width."""
+    _check_width(kind, width, json.dumps(plain(settings), sort_keys=True))
+
+
+@cache
+def _check_width(kind: str, width: int, settings_json: str) -> None:
+    _build(kind, width, json.loads(settings_json))
+
+
+def _build(kind: str, width: int, settings: Mapping[str, Any]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        return NORMS[kind](width, **settings)
+
+
+def _build_somewhere(kind: str, settings: Mapping[str, Any]) -> tuple[Any, int]:
+    """Returns the norm and its width. A norm that has groups, say, needs a multiple of them."""
+    whole = [value for value in settings.values() if type(value) is int and value > 0]
+    for number in (1, *whole):
+        width = math.lcm(WIDTH, number)
+        with suppress(ValueError):
+            return _build(kind, width, settings), width
+    return _build(kind, WIDTH, settings), WIDTH
+
+
 @cache
 def _check(kind: str, formula: str, settings_json: str) -> None:
     settings = json.loads(settings_json)
     stated, generator = Formula(formula, FUNCTIONS), torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        norm = NORMS[kind](WIDTH, **settings)
+    norm, width = _build_somewhere(kind, settings)
     if not isinstance(norm, torch.nn.Module):  # the norm that computes nothing
         norm = torch.nn.Identity()
     norm = norm.double()
@@ -69,7 +108,7 @@ def _check(kind: str, formula: str, settings_json: str) -> None:
         for parameter in norm.parameters():
             parameter += torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
         for size in SIZES:
-            x = size * torch.randn(2, 3, WIDTH, generator=generator, dtype=torch.float64)
+            x = size * torch.randn(2, 3, width, generator=generator, dtype=torch.float64)
             computed = norm(x)
             expected = torch.as_tensor(stated({**values_of(norm, settings), "x": x}))
             distance = (computed - expected).abs().max()
@@ -84,11 +123,12 @@ def _check(kind: str, formula: str, settings_json: str) -> None:
 
 def values_of(norm: torch.nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The names that a formula may use besides x: the norm's numbers, where its file leaves one out
-    the default of its class, and its parameters. A gain that is kept as an offset is 1 + offset; a
-    gain that is absent is 1 and a bias that is absent 0."""
+    the default of its class, its parameters and its matrices. A gain that is kept as an offset is
+    1 + offset; a gain that is absent is 1 and a bias that is absent 0."""
     arguments = inspect.signature(type(norm)).parameters.values()
     values = {**{one.name: one.default for one in arguments}, **settings}
     numbers = {key: value for key, value in values.items() if type(value) in (int, float)}
-    parameters = {name: p.detach() for name, p in norm.named_parameters()}
+    named = norm.named_parameters()
+    parameters = {name.removesuffix(".weight"): p.detach() for name, p in named}
     gain = 1 + parameters["offset"] if "offset" in parameters else 1.0
     return {"gain": gain, "bias": 0.0, **numbers, **parameters}

@@ -18,6 +18,7 @@ from transformer_norms.model.initialization import Embedding, Linear, fans
 from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
+from transformer_norms.norms.parts.matrix import Matrix
 from transformer_norms.training.parallel.sharding import map_whole
 from transformer_norms.training.settings import GROUPS, check_factor
 from transformer_norms.training.tensors import local
@@ -31,9 +32,9 @@ Groups = dict[str, list[tuple[str, nn.Parameter]]]
 
 
 def groups(model: nn.Module) -> Groups:
-    """Returns every parameter in exactly one of five groups: `matrices` (weights inside blocks),
-    `embeddings` (of tokens, also where the head is tied, and of positions), `head` (of its own),
-    `norms` (what a norm or a coefficient learns), `biases`.
+    """Returns every parameter in exactly one of five groups: `matrices` (weights of sub-layers and
+    inside norms), `embeddings` (of tokens, also where the head is tied, and of positions), `head`
+    (of its own), `norms` (what else a norm or a coefficient learns), `biases`.
     """
     by_group: Groups = {name: [] for name in GROUPS}
     seen: set[int] = set()
@@ -48,10 +49,10 @@ def groups(model: nn.Module) -> Groups:
 
 
 def _group(module: nn.Module, name: str) -> str:
-    if isinstance(module, Linear):
+    if isinstance(module, (Linear, Matrix)):
         if name.endswith(".bias"):
             return "biases"
-        return "matrices" if name.startswith("blocks.") else "head"
+        return "head" if name.startswith("head.") else "matrices"
     return "embeddings" if isinstance(module, Embedding) else "norms"
 
 

@@ -1,7 +1,4 @@
-"""x divided by a length of its own: rmsnorm, prmsnorm, seednorm, l2norm and scalenorm.
-
-Outside of norms/, since several norms are made of it.
-"""
+"""x divided by a length of its own: rmsnorm and all that is made of it, l2norm and scalenorm."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_norms.norms.analytic import by_autograd
+from transformer_norms.norms.parts.analytic import by_autograd
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformer_norms.kinds import Flag, Number, Text
 from transformer_norms.norms import Place
 
-Gain = Literal["learned", "offset", "none"]
+Gain = Literal["learned", "scalar", "offset", "none"]
 Start = Annotated[Number, Field(ge=-100, le=100)]  # where a learned number starts
 STARTS = ("attention", "mlp", "final")
 
@@ -39,9 +39,9 @@ def wide(x: Tensor) -> Tensor:
 
 
 class Affine(nn.Module):
-    """The parameters of LayerNorm, RMSNorm and PRMSNorm: a `gain` of ones, or an `offset` of zeros
-    whose gain is 1 + offset, so that weight decay draws the gain to 1 and not to 0, or neither; and
-    a bias.
+    """The parameters of LayerNorm, of RMSNorm and of its kin: a `gain` of ones, or one number for
+    all features (`scalar`), or an `offset` of zeros whose gain is 1 + offset, so that weight decay
+    draws the gain to 1 and not to 0, or none of them; and a bias.
     """
 
     gain: nn.Parameter | None
@@ -50,8 +50,8 @@ class Affine(nn.Module):
 
     def __init__(self, width: int, *, gain: Gain, bias: Flag) -> None:
         super().__init__()
-        learned, offset = gain == "learned", gain == "offset"
-        self.register_parameter("gain", nn.Parameter(torch.ones(width)) if learned else None)
+        count, offset = {"learned": width, "scalar": 1}.get(gain), gain == "offset"
+        self.register_parameter("gain", nn.Parameter(torch.ones(count)) if count else None)
         self.register_parameter("offset", nn.Parameter(torch.zeros(width)) if offset else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
 
