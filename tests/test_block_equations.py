@@ -60,8 +60,8 @@ def randomize(model):
 def shake(norm):
     for name, parameter in norm.named_parameters():
         torch.manual_seed(sum(name.encode()))
-        parameter.data = torch.randn(WIDTH * 64, dtype=parameter.dtype)[: parameter.numel()]
-        parameter.data = parameter.data.view(parameter.shape) + 0.2
+        drawn = torch.randn(WIDTH * 64, dtype=parameter.dtype)[: parameter.numel()]
+        parameter.data = drawn.view(parameter.shape) + 0.2
     return norm
 
 

@@ -107,6 +107,8 @@ OURS = [
     (f"{LLAMA} placement=layerscale placement.learned.b.init=1", "placement=layerscale, changed"),
     (f"{LLAMA} norm=dyt", "norm=dyt, where"),
     (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
+    (f"{LLAMA} norm=ssnorm", "norm=ssnorm, where"),
+    (f"{LLAMA} norm=gatednorm", "norm=gatednorm, where"),
     (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
     (f"{LLAMA} qk_norm=per_head", "qk_norm=per_head"),
     (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),

@@ -3,6 +3,8 @@
 Theirs runs with its own float32 casts lifted, ours as it is.
 """
 
+import importlib
+
 import papers
 import pytest
 import reference_tables as tables
@@ -12,6 +14,7 @@ from torch.func import functional_call
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
+from transformer_norms.norms import GroupRMSNorm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = {
@@ -327,3 +330,22 @@ def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
     mlp = "swiglu" if placement in ("ngpt", "simplenorm") else "relu2"
     fixed = f"norm=rmsnorm mlp={mlp} position=none architecture.embed_scale=none"
     compare(ours_of(f"placement={placement} {fixed}"), reference)
+
+
+@pytest.mark.parametrize(("model", "name"), [("zamba2", "Zamba2"), ("falcon_h1", "FalconH1")])
+def test_an_rmsnorm_in_groups_and_every_gradient_are_those_of_transformers(model, name):
+    """Theirs can be gated, and is not here."""
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    groups = {"group_size": there.WIDTH // 4} if model == "zamba2" else {"n_groups": 4}
+    theirs = getattr(module, f"{name}RMSNormGated")(there.WIDTH, eps=1e-6, **groups).double()
+    ours = GroupRMSNorm(there.WIDTH).double()
+    ours.gain.data = theirs.weight.data = torch.randn(there.WIDTH, generator=seeded(0)).double()
+    x, of = (torch.randn(3, 5, there.WIDTH, generator=seeded(i)).double() for i in (1, 2))
+    x.requires_grad_()
+    y = ours(x)
+    with there.in_float64():
+        expected = theirs(x)
+    torch.testing.assert_close(y, expected, rtol=1e-14, atol=1e-14)
+    found = torch.autograd.grad(y, (x, ours.gain), of)
+    wanted = torch.autograd.grad(expected, (x, theirs.weight), of)
+    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)

@@ -27,14 +27,21 @@ KINDS = [
     ["architecture.tied=true", "trainer.activation_checkpointing=true"],
     ["architecture.tied=false"],
 ]
-EVERY = [[variant, *kind] for variant in VARIANTS for kind in KINDS]
+FITTING = {"norm=group_rmsnorm": ["norm.groups=2"]}  # the width here is no multiple of 4
+EVERY = [[variant, *FITTING.get(variant, []), *kind] for variant in VARIANTS for kind in KINDS]
 COMPILED = [
     [f"placement={name}", "trainer.compile=true", *more]
     for name, *more in (("pre",), ("residual_dual", "trainer.activation_checkpointing=true"))
 ]
 STEPS = [
     [variant, f"optimizer={optimizer}", *more]
-    for variant in ("preset=gpt2", "placement=ngpt", "placement=mixln", "norm=seednorm")
+    for variant in (
+        "preset=gpt2",
+        "placement=ngpt",
+        "placement=mixln",
+        "norm=seednorm",
+        "norm=gatednorm",
+    )
     for optimizer in ("adamw", "muon")
     for more in ([], ["trainer.accumulation=4"])
 ]
