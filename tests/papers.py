@@ -294,6 +294,15 @@ def gemma4(p, i, x, attention, mlp):
     return p[f"{mlp}.skip.gain"] * x
 
 
+@block(end="final")
+def beam(p, i, x, attention, mlp):
+    """x = sqrt((n - 1)/n) x + sqrt(1/n) LN(F(LN(x))), n = 2, 3, 4 .. over all sub-layers"""
+    for n, here, f in ((2 * i + 2, attention, p.attention), (2 * i + 3, mlp, p.mlp)):
+        update = p.norm(f"{here}.out", f(i, p.norm(f"{here}.pre", x)))
+        x = math.sqrt((n - 1) / n) * x + math.sqrt(1 / n) * update
+    return x
+
+
 @model
 def residual_dual(p, x):
     """f = F(x);  r = r + f;  x = LN(x + f);  at the end x + LN(r)"""

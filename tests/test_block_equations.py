@@ -111,6 +111,7 @@ HELD = {
     "start": lambda layer: layer.skip.start,
     "x0": lambda layer: layer.skip.x0,
     "enter.x": lambda layer: getattr(layer.enter, "skip", layer.enter),
+    "enter.start": lambda layer: layer.enter.start,
     "enter.x0": lambda layer: layer.enter.x0,
     "pre.scale": lambda layer: layer.pre.scale,
     "q.scale": lambda layer: layer.f.q.scale,

@@ -89,6 +89,8 @@ nanochat        all  attention  norm(x)          e*x            -    -     1.35-
 nanochat        all  mlp        norm(x)          x              -    x     1                  -
 gemma4          all  attention  norm(x)          x              -    xf    1                  vo
 gemma4          all  mlp        norm(x)          a*x            -    f     1                  ud
+beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)        vo
+beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)         ud
 """
 
 # What a model does.
@@ -140,6 +142,7 @@ spannorm        e        1       only    1
 simplenorm      e        1       after   1+2*l
 nanochat        norm(e)  1       after   mixed(l)
 gemma4          e        1       after   1+2*l
+beam            e        1       after   1
 """
 # Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
 # scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,

@@ -186,6 +186,7 @@ GAINS = {
     "simplenorm": {D: 5 * N + 1, M: N},
     "nanochat": {D: 2 * N + 2},
     "gemma4": {D: 4 * N + 1},
+    "beam": {D: 4 * N + 1},
     "ngpt": {},
 }
 COEFFICIENTS = {
@@ -266,7 +267,7 @@ def test_another_seed_gives_every_weight_another_start():
 # --------------------------------------------------------------------- scales of what is written
 
 # With a norm of all that any sub-layer writes.
-UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt", "simplenorm", "gemma4")
+UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt", "simplenorm", "gemma4", "beam")
 
 
 @pytest.mark.parametrize("placement", GAINS)
