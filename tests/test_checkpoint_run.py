@@ -241,7 +241,11 @@ def resume(trainer, seed=0):
     identity = json.loads((run_of(seed) / "summary.json").read_text())["identity"]
     folder = run_of(seed) / "checkpoints"
     found = checkpoint.newest(
-        folder, identity, lines.append, lambda saved: checkpoint.check(saved, wanted)
+        folder,
+        identity,
+        lines.append,
+        lambda saved: checkpoint.check(saved, wanted),
+        wanted.sizes(),
     )
     assert all("\n" not in line and "\x1b" not in line for line in lines)
     return found.path.name, lines
@@ -414,6 +418,22 @@ def test_loading_passes_over_what_was_sealed_again(home, name, capfd):
     first = load_file(run_of(0) / "checkpoints" / FIRST / "model.safetensors")
     assert torch.equal(load(run_of(0)).embedding.weight, first[WEIGHT])
     assert words in capfd.readouterr().err
+
+
+@pytest.mark.goal("X7")
+@pytest.mark.parametrize("name", ["model", "optimizer"])
+def test_eight_sealed_gigabytes_are_refused_by_their_size_and_not_read(home, trainer, name, capfd):
+    file = newest_of(0) / f"{name}.safetensors"
+    os.truncate(file, 8 << 30)
+    manifest = json.loads((newest_of(0) / "manifest.json").read_bytes())
+    manifest["files"][file.name]["size"] = 8 << 30
+    (newest_of(0) / "manifest.json").write_bytes(seal_manifest(manifest))
+    found, (line,) = resume(trainer)
+    assert found == FIRST
+    assert f"{file}: {8 << 30} bytes, and this run's has" in line
+    if name == "model":
+        load(run_of(0))
+        assert f"{file}: {8 << 30} bytes" in capfd.readouterr().err
 
 
 def test_a_run_continues_from_its_origins_newest_checkpoint_that_can_be_used(home, capfd):

@@ -144,18 +144,20 @@ def newest(
     identity: str | None,
     warn: Callable[[str], None],
     check: Callable[[Checkpoint], None] = lambda saved: None,
+    most: Mapping[str, int] = {},
 ) -> Checkpoint | None:
     """Returns the newest checkpoint that verifies, belongs to the run and passes the `check`, or
     None if there never was one.
 
     The run is that of `identity`; None is any run. `check` raises DamagedError where a checkpoint
-    is not what its reader wants. Calls `warn` for each one that is passed over. Raises
-    NoUsableCheckpoint if all are.
+    is not what its reader wants, and `most` has the most bytes of tensors that it can take, by the
+    name of their file. Calls `warn` for each one that is passed over. Raises NoUsableCheckpoint if
+    all are.
     """
     candidates = _candidates(folder)
     for _, path in candidates:
         try:
-            saved = verify(path)
+            saved = verify(path, most)
             if identity not in (None, saved.identity):
                 raise DamagedError(f"{path} is of another run: {saved.identity}, not {identity}")
             check(saved)
@@ -220,10 +222,12 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     return sorted(numbered, reverse=True)
 
 
-def verify(path: Path) -> Checkpoint:
-    """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
+def verify(path: Path, most: Mapping[str, int] = {}) -> Checkpoint:
+    """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError. A file of
+    tensors that is longer than its header and `most` bytes is not hashed."""
     stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
-    manifest = verify_folder(path, SCHEMA, _NAMES, oldest=_OLDEST)
+    longest = {name + _SUFFIX: 8 + _LONGEST_HEADER + size for name, size in most.items()}
+    manifest = verify_folder(path, SCHEMA, _NAMES, oldest=_OLDEST, most=longest)
     step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
     if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
         raise DamagedError(f"{path / MANIFEST} lacks what a checkpoint says")

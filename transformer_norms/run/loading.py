@@ -11,7 +11,7 @@ from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
 from transformer_norms.run.reader import read_tokenizer
 from transformer_norms.run.summary import read_summary
-from transformer_norms.training.restoring import model_tensors
+from transformer_norms.training.restoring import model_tensors, size_of
 from transformer_norms.training.tensors import load_weights
 
 
@@ -33,7 +33,8 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     def check(saved: checkpoint.Checkpoint) -> None:
         checkpoint.check_weights(saved, steps, wanted)
 
-    saved = checkpoint.newest(folder / "checkpoints", identity, say, check)
+    most = {"model": size_of(wanted)}
+    saved = checkpoint.newest(folder / "checkpoints", identity, say, check, most)
     if saved is None:
         raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
     with saved.open("model") as weights:

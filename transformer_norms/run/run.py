@@ -416,12 +416,12 @@ class Run:
         def check(saved: checkpoint.Checkpoint) -> None:
             checkpoint.check(saved, wanted)
 
-        saved = checkpoint.newest(self._checkpoints, identity, say, check)
+        saved = checkpoint.newest(self._checkpoints, identity, say, check, wanted.sizes())
         if saved is not None:
             checkpoint.prune(self._checkpoints, saved.step, self.config.trainer.keep)
         if saved is None and self.plan.origin is not None:
             origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
-            saved = checkpoint.newest(origin, identity, say, check)
+            saved = checkpoint.newest(origin, identity, say, check, wanted.sizes())
         return saved
 
 

@@ -131,11 +131,13 @@ def verify_folder(
     names: str,
     hash_file: Callable[[Path], str] = sha256,
     oldest: int | None = None,
+    most: Mapping[str, int] = {},
 ) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
-    what it has hashed. A manifest may be of an earlier schema, if `oldest` names one.
+    what it has hashed. A manifest may be of an earlier schema, if `oldest` names one. `most` has
+    the most bytes that a file can have, by its name: a longer one is not even hashed.
     """
     with name_damage(path):
         if not stat.S_ISDIR(path.lstat().st_mode):
@@ -147,6 +149,11 @@ def verify_folder(
                 raise DamagedError(f"{file} does not belong there")
         for name, described in files.items():
             _check_size(path / name, described["size"])
+            if name in most and described["size"] > most[name]:
+                raise DamagedError(
+                    f"{path / name}: {described['size']} bytes, and this run's has {most[name]} "
+                    "at most"
+                )
         for name, described in files.items():
             check_hash(path / name, described, hash_file)
     return manifest

@@ -6,9 +6,11 @@ fit raises ValueError, one line, and changes nothing.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
+from math import prod
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -114,6 +116,12 @@ class Stored(NamedTuple):
 Tensors = Mapping[str, Stored]
 
 
+def size_of(tensors: Tensors) -> int:
+    """Returns the bytes of stored tensors. The first digits in the name of a type are its bits."""
+    bits = {t.dtype: int((re.findall(r"[0-9]+", t.dtype) or ["8"])[0]) for t in tensors.values()}
+    return sum(prod(t.shape) * bits[t.dtype] // 8 for t in tensors.values())
+
+
 def stored_dtype(tensor: Tensor) -> str:
     """Returns safetensors' name of a tensor's type: F32, BF16, .."""
     name = str(tensor.dtype).removeprefix("torch.")
@@ -205,6 +213,13 @@ class Wanted(NamedTuple):
     steps: int
     model: Tensors
     kept: Mapping[str, Tensors]
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the most bytes of tensors in each file of a checkpoint."""
+        return {
+            "model": size_of(self.model),
+            "optimizer": sum(map(size_of, self.kept.values())),
+        }
 
     def check_state(self, step: int, state: Mapping[str, Any]) -> TrainerState:
         read = read_state(state)
