@@ -41,6 +41,8 @@ class Bad(nn.Module):
     def __init__(self, width: int, *, factor: float) -> None:
         super().__init__()
         self.factor, self.calls = factor, 0
+        if factor == 7:
+            raise RuntimeError("no room")
     def forward(self, x):
         self.calls += self.training
         if self.calls <= 4:

@@ -72,33 +72,39 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, mea
     """Whatever ends a job: an error, a loss that is no number, sys.exit, its own KeyboardInterrupt,
     and any other BaseException. No signal came, so the sweep was not asked to stop."""
     write_bad_norm()
-    ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 6, 2, 3)]
+    ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 6, 2, 3, 7)]
     named = write_sweep(
         "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\n"
-        f"together: [{', '.join(ends)}, {ends[-1].replace('1e-3', '2e-3')}]\n"
+        f"together: [{', '.join(ends)}, {ends[-2].replace('1e-3', '2e-3')}]\n"
     )
     answer, code, err = sweep(capsys, *named)
     assert {**answer, "report": ""} == {
-        "study": "mine", "runs": 7, "finished": 1, "diverged": 1, "failed": 5, "missing": 0,
+        "study": "mine", "runs": 8, "finished": 1, "diverged": 1, "failed": 6, "missing": 0,
         "report": "",
     }  # fmt: skip
     assert code == 1
-    assert err.count("Traceback (most recent call last)") == 5 - 1  # once for each cause
+    # Once for each cause. What cannot be built without a device was tried on one after that.
+    assert err.count("Traceback (most recent call last)") == 5 + 1
     causes = {
         "bad factor=0 lr=0.001 s0": "RuntimeError: no more",
         "bad factor=6 lr=0.001 s0": "GeneratorExit: enough",
         "bad factor=2 lr=0.001 s0": "SystemExit: 7",
         "2 runs (bad factor=3 lr=0.001 s0, bad factor=3 lr=0.002 s0)": "KeyboardInterrupt",
     }
-    for line, (names, cause) in zip(err.splitlines()[-4:], causes.items(), strict=True):
+    *told, unbegun = [line for line in err.splitlines() if line.startswith("failed: ")]
+    assert unbegun == "failed: bad factor=7 lr=0.001 s0: RuntimeError: no room"
+    assert "bad factor=7 lr=0.001 s0: failed before the first step: RuntimeError: no room" in err
+    left_out = "6 of 8 runs have no result (5 failed, 1 failed before the first step)"
+    assert left_out in " ".join(err.split())
+    for line, (names, cause) in zip(told, causes.items(), strict=True):
         start, _, place = line.rpartition(" ")
         assert start == f"failed: {names}: {cause}; its traceback is in"
         summary = json.loads(Path(place).read_text())
         assert summary["status"] == "failed"
         assert "Traceback" in summary["error"]
     sweep(capsys, *named)
-    assert sorted(trained.values()) == [1, 1, 2, 2, 2, 2, 2]
-    measured("the other runs end beside five that fail and one that diverges")
+    assert sorted(trained.values()) == [1, 1, 2, 2, 2, 2, 2, 2]
+    measured("the other runs end beside six that fail and one that diverges")
 
 
 def test_a_run_that_its_plugin_ends_has_failed(monkeypatch):

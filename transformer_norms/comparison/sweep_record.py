@@ -16,6 +16,7 @@ from transformer_norms.run.folder import Attempts
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.reading import is_there, read_json, read_typed
 
+FAILED_AT_START = "failed before the first step"  # a run's state that leaves no folder
 MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
 
 Item = TypeVar("Item")
@@ -99,7 +100,8 @@ class SweepRecord:
     search; in a record without it, every point of the grid was tried. `most` is the largest number
     of seeds of a variant where seeds are added until it is decided. `looks` are kept whatever is
     typed next. `asked` tells what an earlier, wider command planned from what is asked now; a
-    record without it is older than it is.
+    record without it is older than it is. `unbegun` are the folders of runs that failed before
+    their first step, and so left none.
     """
 
     name: FolderName
@@ -118,6 +120,7 @@ class SweepRecord:
     most: Annotated[int, Field(ge=1)] | None = None
     looks: list[Look] = field(default_factory=list)
     asked: Asked | None = None
+    unbegun: list[FolderName] = field(default_factory=list)
     schema: Literal[1] = 1
 
     def write(self, study: Path) -> Path:
@@ -201,6 +204,7 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         runs=_planned(before.runs, now.runs),
         most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
         looks=add_looks(before.looks, now.looks),
+        unbegun=_union(before.unbegun, now.unbegun),
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transformer_norms.comparison.contrasts import Contrast
-from transformer_norms.comparison.sweep_record import Tuned, Values
+from transformer_norms.comparison.sweep_record import FAILED_AT_START, Tuned, Values
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.run.reader import SavedRun
@@ -25,7 +25,8 @@ Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given
 @dataclass(frozen=True)
 class StudyRun:
     """A planned run, or a run that no sweep planned; `run` is None if there is no folder, or if it
-    is `damaged`. `identity` is the hash of its config, where the run counts."""
+    is `damaged`. It is `unbegun` if it failed before its first step. `identity` is the hash of its
+    config, where the run counts."""
 
     folder: Path
     run: SavedRun | None
@@ -35,11 +36,13 @@ class StudyRun:
     seed: int
     identity: str = ""
     damaged: bool = False
+    unbegun: bool = False
 
     @property
     def status(self) -> str:
         if self.run is None:
-            return "damaged" if self.damaged else "missing"
+            absent = FAILED_AT_START if self.unbegun else "missing"
+            return "damaged" if self.damaged else absent
         return self.run.summary.status
 
     @property
@@ -165,7 +168,7 @@ class Study:
     def goes_on(self) -> bool:
         """Whether something is unfinished that has not failed: only a person tries that again."""
         states = {member.status for member in self.counted if not member.ended}
-        return bool(states - {"failed", "damaged"}) or (self._waits and not states)
+        return bool(states - {"failed", FAILED_AT_START, "damaged"}) or (self._waits and not states)
 
     @property
     def _waits(self) -> bool:

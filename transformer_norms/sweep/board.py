@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from transformer_norms.comparison.sweep_record import FAILED_AT_START
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
 from transformer_norms.run.metrics import parse_row
@@ -23,7 +24,7 @@ from transformer_norms.run.summary import ENDED
 from transformer_norms.storage.reading import open_file
 from transformer_norms.sweep.planning import Job, state_of
 
-OVER = (*ENDED, "failed")
+OVER = (*ENDED, "failed", FAILED_AT_START)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
 MOST_ROWS = 12  # of the live table
 _TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it

@@ -15,6 +15,7 @@ from typing import Any
 
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
 from transformer_norms.comparison.sweep_record import (
+    FAILED_AT_START,
     Asked,
     Look,
     SweepRecord,
@@ -167,16 +168,25 @@ class Sweep:
         if not self.stopped:
             for job in jobs:
                 look_at_ended(job, self.board.say)
+        if self._unbegun:
+            self._record()
         self.board.look()
+
+    @property
+    def _unbegun(self) -> list[str]:
+        """The folders that runs would have had that failed before their first step."""
+        return [job.run.folder for job in self.jobs
+                if job.folder in self.failed and not job.folder.is_dir()]  # fmt: skip
 
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.asked:
             self.stopped = True
         if answer["status"] == "failed" or (answer["status"] == "lost" and not self.stopping.asked):
             self.failed[job.folder] = answer["error"]
-            self.board.tell(job, "failed", answer["error"])
+            begun = job.folder.is_dir()
+            self.board.tell(job, "failed" if begun else FAILED_AT_START, answer["error"])
             traceback = answer.get("traceback", "")
-            if job.folder.is_dir():
+            if begun:
                 record_failure(job, traceback or answer["error"])
             if traceback not in self.tracebacks:  # ten seeds fail with one error
                 self.tracebacks.add(traceback)
@@ -319,13 +329,15 @@ class Sweep:
                 self.question.variants,
                 [] if self.question.until_decided else self.question.first_seeds,
             ),
+            unbegun=self._unbegun,
         )
         study = self.planner.study
         make_folder(study)
         with wait_for_lock(study):  # one command at a time reads and writes the record
             if self.path.is_file():
                 record = self._with_earlier(read_record(self.path), record)
-            record.write(study)
+            unbegun = [name for name in record.unbegun if not (study / name).is_dir()]
+            replace(record, unbegun=unbegun).write(study)
 
     def _with_earlier(self, before: SweepRecord, now: SweepRecord) -> SweepRecord:
         """The record with what stays of the one before. A named sweep's planned runs stay planned

@@ -82,6 +82,7 @@ def _planned_run(
         planned.seed,
         planned.identity,
         damaged=folder in sources.damaged,
+        unbegun=planned.folder in record.unbegun,
     )
 
 
