@@ -207,6 +207,19 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(
     assert not View.open_ids
 
 
+def test_nothing_is_written_through_a_link_of_a_stranger(
+    run: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = run.parent / "wandb"
+    home.mkdir()
+    view = view_of(run, "offline")
+    for name in ("mirror.log", f"{view.key}.lock"):
+        (home / name).symlink_to(run.parent / f"outside-{name}")
+    assert sync([run], "offline") == 2
+    assert f"{view.key}.lock: is a link" in capsys.readouterr().err
+    assert not list(run.parent.glob("outside-*"))
+
+
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("diverged", 0), ("failed", 1)])
 def test_how_a_run_ended_is_how_it_ends_in_wandb(
     run: Path, stand_in: StandIn, metrics: MetricsFile, status: str, code: int

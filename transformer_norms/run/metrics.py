@@ -31,7 +31,7 @@ class MetricsFile:
     def _open(self) -> None:
         with storage(self.path):
             # Unbuffered: a kept buffer would be written again after a full disk had refused it.
-            self._file = open(self.path, "ab", buffering=0, opener=_open_plain)  # noqa: SIM115
+            self._file = open(self.path, "ab", buffering=0, opener=open_plain)  # noqa: SIM115
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes null for a number that is not finite, and lists its key under `nonfinite`."""
@@ -96,7 +96,7 @@ def _split(data: bytes) -> tuple[list[bytes], bytes]:
     return [line + b"\n" for line in lines], torn
 
 
-def _open_plain(path: str, flags: int) -> int:
+def open_plain(path: str, flags: int) -> int:
     """Opens no link, which may lead out of the run, and waits for no reader of a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 

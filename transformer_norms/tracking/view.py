@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import wandb
 
 from transformer_norms.errors import ConfigError, describe_error, hide_secrets
-from transformer_norms.run.metrics import LONGEST
+from transformer_norms.run.metrics import LONGEST, open_plain
 from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.storage.locks import Lock, take_lock
 from transformer_norms.storage.reading import read_bytes, read_json
@@ -122,6 +122,8 @@ class View(ABC):
             self.home.mkdir(exist_ok=True)
             remove_leftovers(self.home)
             file = self.home / f"{self.key}.lock"
+            if file.is_symlink():
+                raise ConfigError(f"{file}: is a link, and nothing is written through one")
             file.touch()
             self._lock = take_lock(file)
             if self._lock is not None:
@@ -250,6 +252,7 @@ class View(ABC):
     def _note(self, error: Exception, text: str = "") -> str:
         """Writes one line to mirror.log and returns it."""
         line = hide_secrets(text + describe_error(error))
-        with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
+        file = self.home / "mirror.log"
+        with suppress(OSError), open(file, "a", encoding="utf-8", opener=open_plain) as log:
             log.write(f"{self.name}: {line}\n")
         return line
