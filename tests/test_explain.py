@@ -355,6 +355,18 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
     assert len([box for box in root.iter() if box.get("class") == "norm"]) == boxes
 
 
+@pytest.mark.parametrize("placement", ["hybrid", "simplenorm"])
+def test_what_parts_inside_a_sub_layer_has_no_way_round_its_norms(placement):
+    """One of the chains that stand side by side is on the line of their branch."""
+    for layout in kinds_of_block(explained(placement=placement, mlp="swiglu").anatomy):
+        layers = [mark for mark in layout.marks if mark.label.startswith(("W_q", "W_gate"))]
+        for layer in layers:
+            after = [mark for mark in layout.marks if layer.line < mark.line <= layer.line + 4]
+            norms = {mark.column for mark in after if mark.kind == "norm"}
+            assert layer.column in norms or not norms
+        assert layers
+
+
 def check_drawing(layout):
     """The words of every mark are whole, and no line ends in the air."""
     lines = terminal_lines(layout)

@@ -6,6 +6,7 @@ model/settings.py. A formula becomes a number when its block is built, threads a
 run starts.
 """
 
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
@@ -176,11 +177,21 @@ class _Resolving:
         named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
         named += [("v_norm" if at == "v" else "qk_norm", s.norm) for at, s in chosen.items()]
         named += [(f"placement.{site}", norm.norm) for site, norm in self.placement.sites()]
+        self._check_hidden()
         nodes["norms"] = {}
         for key, name in named:
             if name not in ("norm", "none"):
                 name = "l2norm" if (key, name) == ("embed", "fixnorm") else name
                 nodes["norms"][name] = self._read_norm(key, name)
+
+    def _check_hidden(self) -> None:
+        """Raises ConfigError if the placement puts a norm on hidden units, for which the mlp, which
+        may be a user's own, has no argument."""
+        kind = self.nodes["mlp"]["type"]
+        arguments = inspect.signature(MLPS[kind]).parameters.values()
+        takes = any(one.name == "up_norm" or one.kind is one.VAR_KEYWORD for one in arguments)
+        if not takes and any(site == "hidden" for site, _ in self.placement.sites()):
+            raise ConfigError(f"mlp: {kind} takes no argument up_norm, for the placement's hidden")
 
     def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
         """Returns the word for the norm at the sites q and k, or v."""

@@ -90,13 +90,18 @@ class Fork:
         return 2 * max(len(chain) for chain in self.chains) - 1
 
     @property
+    def before(self) -> int:
+        """How many chains stand to the left of the one that is on the branch's line."""
+        return (len(self.chains) - 1) // 2
+
+    @property
     def left(self) -> int:
-        many = len(self.chains)
-        return (many * self.slot + (many - 1) * GAP) // 2
+        return self.before * (self.slot + GAP) + self.slot // 2
 
     @property
     def right(self) -> int:
-        return self.left + 1
+        after = len(self.chains) - 1 - self.before
+        return after * (self.slot + GAP) + self.slot // 2 + 1
 
 
 Marks = tuple[Mark, ...]
@@ -365,7 +370,7 @@ class _Positions:
         """Places the chains side by side, joined above and below. Returns the last line."""
         step, last = fork.slot + GAP, line + fork.height + 1
         for number, chain in enumerate(fork.chains):
-            place = step * (2 * number - len(fork.chains) + 1) // 2
+            place = step * (number - fork.before)
             if place:
                 side = column + place
                 self.wire((column, line), (side, line), (side, last), (column, last))
