@@ -27,7 +27,7 @@ BUDGETS = {
     "catalogue": (
         120,
         "block_equations capped catalogue equation fingerprints formula initialization library mlp "
-        "norms parity placement planted position presets sinks starts theory typed",
+        "norms parity patterns placement planted position presets sinks starts theory typed",
     ),
     "training": (
         45,

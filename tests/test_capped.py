@@ -8,7 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.model import capped, flex
+from transformer_norms.model import flex
+from transformer_norms.model import kernels as capped
 
 CAP, SCALE, TIME = 1.3, 0.7, 9
 WAYS = ("written_out", "fused")
@@ -40,7 +41,10 @@ def eager_flex(monkeypatch):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_capped_attention_and_its_gradients_are_the_formulas(way, dtype, bound, eager_flex):
-    attend = {"written_out": capped.written_out, "fused": flex.fused}[way]
+    attend = {
+        "written_out": capped.written_out,
+        "fused": partial(flex.fused, pattern=capped.Pattern()),
+    }[way]
     *inputs, grad = of_heads(dtype, count=4)
     found, expected = attend(*inputs, CAP, SCALE), formula(*inputs)
     torch.testing.assert_close(found, expected, rtol=0, atol=bound)

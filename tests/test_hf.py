@@ -17,6 +17,7 @@ MODERN = {**SIZES, "intermediate_size": 41}
 GROUPED = {**MODERN, "num_key_value_heads": 2}
 ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_heads": 1}
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
 BASE = {"rope_type": "default", "rope_theta": 77.0}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -61,6 +62,7 @@ CASES = {
         {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},
     ],
     "mistral": [
+        {**GROUPED, **rope(), "head_dim": 10, "sliding_window": 5},
         {**GROUPED, **rope(), "head_dim": 10, "sliding_window": CONTEXT},
         {**ODD, "sliding_window": None, "tie_word_embeddings": True, "rms_norm_eps": 3e-3},
     ],
@@ -68,10 +70,12 @@ CASES = {
         {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
         {**ODD, "tie_word_embeddings": True, "head_dim": 4},
         {**GROUPED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
     ],
     "qwen3": [
         {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3},
         {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": True},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
     ],
     "olmo": [
         {**GROUPED, **rope(), "attention_bias": True},
@@ -81,10 +85,18 @@ CASES = {
         {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
         {**ODD, "tie_word_embeddings": True, "attention_bias": True},
     ],
+    "olmo3": [
+        {
+            **{**GROUPED, "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 5},
+            "rope_parameters": gemma3(77.0, 77.0),
+        },
+        {**ODD, "tie_word_embeddings": True, "attention_bias": True, "sliding_window": 9},
+        {**GROUPED, "sliding_window": None, "rope_parameters": gemma3(50.0, 900.0)},
+    ],
     "exaone4": [
         {
             **{**GROUPED, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 3e-3},
-            **{"sliding_window": CONTEXT, "sliding_window_pattern": 4},
+            **{"sliding_window": 7, "sliding_window_pattern": 4},
         },
         {**ODD, "sliding_window": None, "tie_word_embeddings": True, "layer_types": [FULL] * 2},
         {**GROUPED, "sliding_window": 99, "layer_types": [FULL, FULL], "head_dim": 8},
@@ -94,7 +106,7 @@ CASES = {
         {
             **{**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7},
             **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
-            **{"sliding_window": CONTEXT, "rms_norm_eps": 3e-3},
+            **{"sliding_window": 4, "rms_norm_eps": 3e-3},
         },
         {**ODD, "head_dim": 6, "attn_logit_softcapping": None, "final_logit_softcapping": None},
         {**GROUPED, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
@@ -103,6 +115,7 @@ CASES = {
         {
             **{**GROUPED, "num_hidden_layers": 7, "head_dim": 10, "query_pre_attn_scalar": 7},
             **{"rope_parameters": gemma3(50.0, 900.0), "rms_norm_eps": 3e-3},
+            "sliding_window": 4,
         },
         {**ODD, "head_dim": 6, "tie_word_embeddings": False, "final_logit_softcapping": 3.0},
         {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
@@ -118,6 +131,10 @@ CASES = {
         {**MODERN, **rope(partial_rotary_factor=0.34), "use_parallel_residual": False},
         {**MODERN, "attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_new",
          **rope(partial_rotary_factor=1.0)},
+    ],
+    "bloom": [
+        {**BLOOM, "n_head": 6, "layer_norm_epsilon": 3e-3},
+        {**BLOOM, "n_head": 8, "tie_word_embeddings": False},
     ],
     "gptj": [
         {**OPENAI, "rotary_dim": 4, "layer_norm_epsilon": 3e-3},
@@ -151,6 +168,8 @@ def theirs_of(name, config, dtype=torch.float64, seed=0):
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
     for block in model.transformer.h if name == "gptj" else ():
         block.attn.embed_positions = sines(config.rotary_dim)
+    for block in model.transformer.h if name == "bloom" else ():
+        block.mlp.gelu_impl = torch.nn.GELU("tanh")  # whose sqrt(2/pi) has eight digits there
     return model.eval()
 
 

@@ -19,7 +19,7 @@ SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_atten
 SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value_heads": 2}
 OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}
 ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
-ALL_LAYERS = {"use_sliding_window": True, "max_window_layers": 0}
+BLOOM = {"vocab_size": 37, "hidden_size": 24, "n_head": 4}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -28,14 +28,9 @@ def rope(**more):
 
 
 THEIRS = [
-    ("mistral", {**SIZES, "sliding_window": 11}, "sliding_window=11", "the context of 12"),
-    ("qwen2", {**SIZES, **ALL_LAYERS, "sliding_window": 4}, "sliding_window=4", "below"),
-    ("qwen3", {**SIZES, **ALL_LAYERS, "sliding_window": 4}, "sliding_window=4", "below"),
-    ("gemma2", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
-    ("gemma3_text", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
-    ("exaone4", {**SIZES, "sliding_window": 4}, "sliding_window=4", "below"),
     ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
-    ("bloom", {"vocab_size": 37, "hidden_size": 24, "n_head": 4}, "bloom", "ALiBi"),
+    ("bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}, "_post_layernorm=True"),
+    ("mpt", {"vocab_size": 37, "d_model": 24, "n_heads": 4, "n_layers": 2}, "mpt", "not built"),
     ("mixtral", {**SIZES, "num_local_experts": 2}, "mixtral", "experts"),
     ("qwen3_moe", {**SIZES, "num_experts": 2}, "qwen3_moe", "experts"),
     ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
@@ -130,6 +125,8 @@ OURS = [
     (f"{LLAMA} architecture.bias=[query,key,value,head]", "architecture.bias=query key value head"),
     (f"{LLAMA} architecture.rope_fraction=0.5", "architecture.rope_fraction=0.5"),
     (f"{LLAMA} architecture.rope_interleaved=true", "architecture.rope_interleaved=True"),
+    (f"{LLAMA} architecture.sliding_window=[7,5]", "architecture.sliding_window=7 5, where"),
+    (f"{LLAMA} position=alibi", "position=alibi"),
     (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
     ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "
      "architecture.attention_scale=0.3", "architecture.attention_scale=0.3, where"),

@@ -276,6 +276,10 @@ X_TRANSFORMERS = {
         "norm=layernorm_nobias qk_norm=l2 architecture.attention_scale=10",
         {"attn_qk_norm": True, "attn_qk_norm_scale": 10},
     ),
+    "alibi": (
+        "norm=layernorm_nobias position=alibi",
+        {"alibi_pos_bias": True, "alibi_num_heads": there.HEADS},
+    ),
     "attention_cap": (
         "norm=layernorm_nobias architecture.attention_cap=5",
         {"attn_softclamp_logits": True, "attn_logit_softclamp_value": 5.0},
@@ -298,7 +302,8 @@ def test_x_transformers_has_the_same_decoder(case):
     ours, config = X_TRANSFORMERS[case]
     compare_with(
         X_TABLES.get(case, tables.X_TRANSFORMERS),
-        f"mlp=relu2 position=none architecture.embed_scale=none {ours}",
+        f"mlp=relu2 architecture.embed_scale=none {ours}"
+        + ("" if "position=" in ours else " position=none"),
         there.x_transformers_decoder,
         ff_relu_squared=True,
         **config,

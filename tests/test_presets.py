@@ -18,8 +18,8 @@ from transformer_norms.names import folder_of_configs, option_files
 PRESETS = [name for name in options("preset") if name != "none"]
 VOCABULARY = 37
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 8}
-SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
-OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=16"]
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 8192}
+OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=8192"]
 
 # Each as transformers' own config class has it, and what the released configs say besides.
 PUBLISHED = {
@@ -30,24 +30,26 @@ PUBLISHED = {
     "llama2": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5}),
     "llama3": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "base": 5e5}),
     "mistral": ("mistral", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "num_key_value_heads": 2,
-                            "sliding_window": None}),
+                            "sliding_window": 4096}),
     "gptneox": ("gpt_neox", {"intermediate_size": 128}),
+    "bloom": ("bloom", {"seq_length": 8192}),
     "gptj": ("gptj", {"rotary_dim": 4}),
     "cohere": ("cohere", {"intermediate_size": 88}),
     "olmo": ("olmo", {"intermediate_size": 88}),
     "olmo2": ("olmo2", {"intermediate_size": 88, "rms_norm_eps": 1e-6, "base": 5e5}),
+    "olmo3": ("olmo3", {"intermediate_size": 88, "rms_norm_eps": 1e-6}),
     "qwen2": ("qwen2", {"intermediate_size": 88, "tie_word_embeddings": True, "base": 1e6,
                         "num_key_value_heads": 2}),
     "qwen3": ("qwen3", {"intermediate_size": 88, "tie_word_embeddings": True, "base": 1e6,
                         "num_key_value_heads": 2, "head_dim": 16}),
     "gemma2": ("gemma2", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
-                          "query_pre_attn_scalar": 16, "sliding_window": 16}),
+                          "query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3": ("gemma3_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
-                               "query_pre_attn_scalar": 16, "sliding_window": 16}),
+                               "query_pre_attn_scalar": 16, "sliding_window": 1024}),
     "glm4": ("glm4", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
                       "attention_bias": True}),
     "exaone4": ("exaone4", {"intermediate_size": 88, "num_key_value_heads": 2, "base": 1e6,
-                            "sliding_window": 16, "sliding_window_pattern": 4}),
+                            "sliding_window": 4096, "sliding_window_pattern": 4}),
 }  # fmt: skip
 
 

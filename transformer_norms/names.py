@@ -22,6 +22,7 @@ RENAMED = {
         "tiny": "nano", "small": "micro", "base": "124m", "medium": "350m", "large": "774m",
         "xl": "1558m",
     },
+    "preset": {"bloom_norms": "bloom"},
 }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("architecture", (), "value_residual", "none"),
     ("architecture", (), "value_embedding", "none"),
     ("architecture", (), "value_gate", "none"),
+    ("architecture", (), "sliding_window", "none"),
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),

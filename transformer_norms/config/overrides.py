@@ -159,6 +159,7 @@ _WITH_FORMULAS = (
     *(f"init.std.{role}" for role in ("default", *ROLES)),
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
     "architecture.rope_base",
+    "architecture.sliding_window",
     *(f"optimizer.lr_factor.{group}" for group in GROUPS),
 )
 

@@ -40,12 +40,13 @@ USES = {
     "position": Use(
         POSITIONS,
         ("width", "context", "head_dim", "bases", "fraction", "interleaved"),
-        {"forward": "x start", "angles": "start time", "rotation": "i"},
+        {"forward": "x start", "angles": "start time", "rotation": "i", "bias": "i heads"},
     ),
     "attention": Use(
         ATTENTIONS,
         ("width", "heads", "head_dim", "context", "dropout", "scale", "cap"),
         {"forward": "q k v x"},
+        offered=("sliding_window", "position_bias"),
     ),
     "mlp": Use(
         MLPS,

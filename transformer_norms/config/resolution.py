@@ -26,6 +26,7 @@ from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.position import POSITIONS, NoPosition, sliding_windows
 from transformer_norms.model.settings import (
     InitFile,
     Sizes,
@@ -101,6 +102,7 @@ def resolve(
         _check_causal,
         _check_widths,
         check_formulas,
+        _check_offered,
     ):
         check_choices(config)
     lines = [*resolving.notes, *changed, *cautions(config, typed)]
@@ -487,6 +489,33 @@ def _check_widths(config: Config) -> None:
         except ValueError as error:
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None
+
+
+def _check_offered(config: Config) -> None:
+    """Raises ConfigError if a window or a bias is set, and the chosen attention does not name it
+    among its arguments, so that it could not act."""
+    kind, sizes = config.attention.type, config.model
+    spec, context = config.architecture.sliding_window, sizes.context
+    biased = POSITIONS[config.position.type].bias is not NoPosition.bias
+    chosen = {
+        "sliding_window": (
+            f"architecture.sliding_window: {spec}",
+            any(sliding_windows(spec, sizes.depth, context)),
+        ),
+        "position_bias": (f"position={config.choices.position}", biased),
+    }
+    named = {name for base in ATTENTIONS[kind].__mro__ for name in _arguments(base)}
+    for argument, (key, wanted) in chosen.items():
+        if wanted and argument not in named:
+            raise ConfigError(
+                f"{key} is not allowed with attention={kind}: it takes no argument {argument}"
+            )
+
+
+def _arguments(kind: type) -> Collection[str]:
+    """Returns the names of the arguments that a class itself states."""
+    own = vars(kind).get("__init__")
+    return inspect.signature(own).parameters if inspect.isfunction(own) else ()
 
 
 def _check_causal(config: Config) -> None:

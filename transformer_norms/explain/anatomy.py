@@ -15,6 +15,7 @@ from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites
+from transformer_norms.model.position import sliding_windows
 from transformer_norms.model.settings import formula_values, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
 
@@ -61,6 +62,7 @@ class SubLayer:
     factors: Mapping[str, Factor]
     adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
     enters: Mapping[str, Factor | None] = field(default_factory=dict)  # of the sum that it reads
+    window: int = 0  # the tokens that a query of an attention sees; 0 is all
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ class Anatomy:
         self.depth, self.width = config.model.depth, config.model.width
         self.gated = MLPS[config.mlp.type].gated
         self.attention_cap = _cap_text(config.architecture.attention_cap)
+        windows = config.architecture.sliding_window
+        self.windows = sliding_windows(windows, self.depth, config.model.context)
+        self.alibi = config.position.type == "alibi"
         self.logit_cap = _cap_text(config.architecture.logit_cap)
         self.blocks = [self._block(i) for i in range(self.depth)]
         fixnorm = config.embed == "fixnorm"
@@ -208,7 +213,9 @@ class Anatomy:
             }
             for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
         )
-        return SubLayer(_present(norms), _present(self._factors(name, plan, values)), adds, enters)
+        factors = _present(self._factors(name, plan, values))
+        window = self.windows[int(values["i"])] if name == "attention" else 0
+        return SubLayer(_present(norms), factors, adds, enters, window)
 
     def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
         """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""

@@ -15,11 +15,11 @@ from torch import nn
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
-from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt
+from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import rule_of
-from transformer_norms.model.position import rotary_bases
+from transformer_norms.model.position import alibi_slopes, rotary_bases
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.measures import WORDS
@@ -92,8 +92,8 @@ def equations(anatomy: Anatomy) -> Section:
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
-        norms = block.parts["attention"].norms
-        beside = (*_beside_the_equation(anatomy, norms), *anatomy.value_terms(i))
+        beside = _beside_the_equation(anatomy, block.parts["attention"])
+        beside = (*beside, *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
@@ -108,10 +108,10 @@ def equations(anatomy: Anatomy) -> Section:
     return Section("Equations", ("", "", ""), facts, remarks)
 
 
-def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Iterator[str]:
+def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what other keys put inside attention: norms on q, k and v, a stand-in norm, a cap, a
-    gate."""
-    config = anatomy.config
+    gate, a bias by distance, a window."""
+    config, norms = anatomy.config, part.norms
     for key, named in (("qk_norm", "qk"), ("v_norm", "v")):
         word = getattr(config, key)
         if word != "none" and named[0] in norms:
@@ -134,6 +134,13 @@ def _beside_the_equation(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Itera
             f"the heads before W_o are multiplied by sigmoid(W_g x), one gate for {each} "
             f"(architecture.attention_gate={gate})"
         )
+    if anatomy.alibi:
+        slopes = alibi_slopes(config.model.heads)
+        texts = [f"{slope:.3g}" for slope in slopes]
+        shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
+        yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
+    if part.window:
+        yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
 
 
 def formulas(anatomy: Anatomy) -> Section:

@@ -185,7 +185,9 @@ class _Labels:
     def attention(self, part: SubLayer) -> Chain:
         """One box, unless a norm or a learned factor stands inside it."""
         norms, factors = part.norms, part.factors
-        cap = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
+        beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
+        beside += ", ALiBi" if self.anatomy.alibi else ""
+        beside += f", window {part.window}" if part.window else ""
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
@@ -198,12 +200,12 @@ class _Labels:
             *self.norm(norms.get("ctx")),
         )
         if not (after or any(chains.values())):
-            return (Mark("layer", f"attention{cap}"),)
+            return (Mark("layer", f"attention{beside}"),)
         named = (chain or (Mark("name", site),) for site, chain in chains.items())
         fork = (Fork(tuple(named)),) if any(chains.values()) else ()
         kind = self.anatomy.config.attention.type
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
-        mix = Mark("layer", f"{mixing}{cap}")
+        mix = Mark("layer", f"{mixing}{beside}")
         weights = "W_q  W_k  W_v" + "  W_g" * bool(self.gate())
         return (Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 

@@ -162,9 +162,16 @@ QUERY_SCALAR = Clause(
 ROOT_WIDTH = Clause(lambda config: {"architecture.embed_scale": config.hidden_size**0.5})
 
 
+# ALiBi knows no last position; released configs say how long the sequences of training were.
+SEQUENCE = Clause(
+    lambda config: {"model.context": getattr(config, "seq_length", 2048)},
+    lambda facts: {"seq_length": facts["model.context"]},
+)
+
 # --------------------------------------------------------------------- rotation and windows
 
 BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
+WINDOW = "architecture.sliding_window"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -231,11 +238,18 @@ def _read_bases(config: Any) -> Facts:
 
 
 def _write_bases(facts: Facts) -> dict[str, Any]:
-    bases = [base or 1e4 for base in facts.get(BASE, [0])]
-    local, full = min(bases), max(bases)
+    """A block slides where it has a window, or, where none has one, where its base is not the
+    largest."""
+    bases, windows = [base or 1e4 for base in facts.get(BASE, [0])], facts[WINDOW]
+    full = max(bases)
+    slides = [bool(w) if any(windows) else base < full for base, w in zip(bases, windows)]  # noqa: B905
+    of_kind = {
+        kind: next((base for base, here in zip(bases, slides) if here == slide), full)  # noqa: B905
+        for kind, slide in ((SLIDING, True), (FULL, False))
+    }
     return {
-        "rope_parameters": {SLIDING: _write_base(local), FULL: _write_base(full)},
-        "layer_types": [FULL if base == full else SLIDING for base in bases],
+        "rope_parameters": {kind: _write_base(base) for kind, base in of_kind.items()},
+        "layer_types": [SLIDING if slide else FULL for slide in slides],
     }
 
 
@@ -250,11 +264,11 @@ def _read_rotated(config: Any) -> Facts:
 
 def _write_rotated(facts: Facts) -> dict[str, Any]:
     bases = facts.get(BASE, [0])
-    some = not all(bases)
+    some = not all(bases) or any(facts[WINDOW])
     return {
         "rope_parameters": _write_base(max(bases)),
         "layer_types": [SLIDING if base and some else FULL for base in bases],
-        "sliding_window": facts["model.context"] if some else None,
+        "sliding_window": _window_or_context(facts) if some else None,
     }
 
 
@@ -262,22 +276,39 @@ def _write_rotated(facts: Facts) -> dict[str, Any]:
 ROTATED_WHERE_SLIDING = Clause(_read_rotated, _write_rotated)
 
 
-def _refuse_window(config: Any) -> Facts:
-    """A window as long as the context is no window."""
+def _read_windows(config: Any) -> Facts:
+    """A window as long as the context hides nothing."""
     window, context = config.sliding_window, config.max_position_embeddings
-    kinds = getattr(config, "layer_types", None) or [SLIDING]
+    kinds = getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers
     if strange := sorted(set(kinds) - {SLIDING, FULL}):
         raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
-    if window is not None and window < context and SLIDING in kinds:
-        raise ValueError(
-            f"sliding_window={window} has no counterpart here: it is below the context of "
-            f"{context} (max_position_embeddings)"
-        )
-    return {}
+    hides = window is not None and window < context
+    return {WINDOW: [window if hides and kind == SLIDING else 0 for kind in kinds]}
 
 
-# No window: it is written as None, as the context where the family's default layers want a number,
-# or by another clause.
-NO_WINDOW = Clause(_refuse_window, lambda facts: {"sliding_window": None})
-WINDOW_OF_CONTEXT = Clause(_refuse_window, lambda facts: {"sliding_window": facts["model.context"]})
-WINDOW_OF_ANOTHER_CLAUSE = Clause(_refuse_window)
+def _window_or_context(facts: Facts) -> int:
+    return max(facts[WINDOW]) or int(facts["model.context"])
+
+
+def _kinds(facts: Facts) -> dict[str, Any]:
+    some = any(facts[WINDOW])
+    return {"layer_types": [SLIDING if w else FULL for w in facts[WINDOW]]} if some else {}
+
+
+# One window. It is for all blocks, or for some, and then their kinds are written; where there is
+# none, it is written as None, or as the context where the family's default layers want a number.
+WINDOW_OF_ALL = Clause(_read_windows, lambda facts: {"sliding_window": max(facts[WINDOW]) or None})
+WINDOW_IF_USED = Clause(
+    _read_windows,
+    lambda facts: {
+        "sliding_window": max(facts[WINDOW]) or None,
+        "use_sliding_window": any(facts[WINDOW]),
+        **_kinds(facts),
+    },
+)
+WINDOW_OF_SOME = Clause(
+    _read_windows, lambda facts: {"sliding_window": _window_or_context(facts), **_kinds(facts)}
+)
+# The kinds, or all, are written by another clause.
+WINDOW_OF_KINDS = Clause(_read_windows, lambda facts: {"sliding_window": _window_or_context(facts)})
+WINDOW_OF_ANOTHER_CLAUSE = Clause(_read_windows)

@@ -17,7 +17,7 @@ from transformer_norms.names import unknown
 
 BY_NAME = {family.model_type: family for family in FAMILIES}
 ELSEWHERE = {
-    **dict.fromkeys(("bloom", "mpt"), "ALiBi is not built"),
+    "mpt": "its norms have no bias, and its family is not built",
     **dict.fromkeys(
         ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
     ),

@@ -19,7 +19,7 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.position import rotary_bases
+from transformer_norms.model.position import rotary_bases, sliding_windows
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
@@ -97,6 +97,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                 )
             },
             **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
+            "architecture.sliding_window": sliding_windows(
+                architecture.sliding_window, sizes.depth, sizes.context
+            ),
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
         }
@@ -110,11 +113,12 @@ def complete_facts(facts: Facts) -> Facts:
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
+    facts.setdefault("architecture.sliding_window", [0] * facts["model.depth"])
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)
     facts.setdefault("architecture.rope_fraction", 1.0)
     facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
-    if facts["position"] in ("rope", "none"):  # nothing is added to the embedded tokens
+    if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
     if facts["position"] != "rope":
         facts = {key: value for key, value in facts.items() if key not in ROTATION}
@@ -233,6 +237,9 @@ def overrides_of(facts: Facts) -> list[str]:
     ):
         if same(facts[f"architecture.{key}"], value):
             values[f"architecture.{key}"] = formula
+    windows = facts["architecture.sliding_window"]
+    same_window = windows[0] or "none"
+    values["architecture.sliding_window"] = same_window if len(set(windows)) == 1 else windows
     if "architecture.rope_base" in facts:
         bases, head_dim = facts["architecture.rope_base"], facts["model.head_dim"]
         values["architecture.rope_base"] = bases[0] if len(set(bases)) == 1 else bases

@@ -12,15 +12,18 @@ from typing import Any
 from transformer_norms.hf.clauses import (
     BASE_PER_KIND,
     HEAD_DIM,
-    NO_WINDOW,
     PARTIAL_ROTARY,
     QUERY_SCALAR,
     ROOT_WIDTH,
     ROTARY,
     ROTARY_DIMENSIONS,
     ROTATED_WHERE_SLIDING,
+    SEQUENCE,
+    WINDOW_IF_USED,
+    WINDOW_OF_ALL,
     WINDOW_OF_ANOTHER_CLAUSE,
-    WINDOW_OF_CONTEXT,
+    WINDOW_OF_KINDS,
+    WINDOW_OF_SOME,
     Clause,
     activation,
     always,
@@ -130,6 +133,12 @@ FEW = {
     "num_hidden_layers": "model.depth",
     "num_attention_heads": "model.heads",
     "max_position_embeddings": "model.context",
+}
+BLOOM = {
+    **TIED,
+    "hidden_size": "model.width",
+    "n_layer": "model.depth",
+    "n_head": "model.heads",
 }
 SIZES = same({**FEW, "intermediate_size": "model.mlp_width"})
 GROUPS = same({"num_key_value_heads": "model.kv_heads"})
@@ -246,14 +255,14 @@ FAMILIES = (
     ),
     Family(
         "mistral",
-        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
+        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, WINDOW_OF_ALL),
         lines(BASE + PRE_NAMES),
     ),
     Family(
         "qwen2",
         (
             norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, NO_WINDOW),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, WINDOW_IF_USED),
             biases(fixed="query key value"),
         ),
         lines(BASE + PRE_NAMES),
@@ -262,7 +271,7 @@ FAMILIES = (
         "qwen3",
         (
             norm("rmsnorm", **PRE, qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, NO_WINDOW),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, WINDOW_IF_USED),
             ATTENTION_BIAS,
         ),
         lines(BASE + PRE_NAMES + QK_NAMES),
@@ -292,6 +301,22 @@ FAMILIES = (
         ),
     ),
     Family(
+        "olmo3",
+        (
+            norm("rmsnorm", placement="out", qk_norm="full"),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ATTENTION_BIAS),
+            *(BASE_PER_KIND, WINDOW_OF_KINDS),
+        ),
+        lines(
+            BASE
+            + OUT_NAMES
+            + """
+            .self_attn.q_norm         .attention.f.q.norm
+            .self_attn.k_norm         .attention.f.k.norm
+            """
+        ),
+    ),
+    Family(
         "exaone4",
         (
             norm("rmsnorm", placement="out", qk_norm="head"),
@@ -304,7 +329,7 @@ FAMILIES = (
         "gemma2",
         (
             norm("rmsnorm_1p", placement="sandwich"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, ROTARY, WINDOW_OF_CONTEXT),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, ROTARY, WINDOW_OF_SOME),
             *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
             cap("attn_logit_softcapping", "architecture.attention_cap"),
             cap("final_logit_softcapping", "architecture.logit_cap"),
@@ -316,7 +341,7 @@ FAMILIES = (
         "gemma3_text",
         (
             norm("rmsnorm_1p", placement="sandwich", qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_CONTEXT),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
             *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
             cap("final_logit_softcapping", "architecture.logit_cap"),
             never("use_bidirectional_attention"),
@@ -368,6 +393,31 @@ FAMILIES = (
             "gpt_neox.layers.{i}",
         ),
         ("attention_dropout", "hidden_dropout"),
+    ),
+    Family(
+        "bloom",
+        (
+            norm("layernorm", **PRE, embed="norm", position="alibi"),
+            same({**BLOOM, "layer_norm_epsilon": "norm.eps"}),
+            *(SEQUENCE, inner_width(), always({"mlp": ("plain", "gelu_tanh")})),
+            biases(fixed=f"{ATTENTION} up down"),
+            never("apply_residual_connection_post_layernorm"),
+        ),
+        lines(
+            f"""
+            transformer.word_embeddings            embedding
+            transformer.word_embeddings_layernorm  embed
+            .input_layernorm                       .attention.pre
+            .post_attention_layernorm              .mlp.pre
+            .self_attention.query_key_value        [by_head] {QUERY_KEY_VALUE}
+            .self_attention.dense                  .attention.f.output
+            .mlp.dense_h_to_4h                     .mlp.f.up
+            .mlp.dense_4h_to_h                     .mlp.f.down
+            transformer.ln_f                       final
+            lm_head                                head
+            """,
+            "transformer.h.{i}",
+        ),
     ),
     Family(
         "gptj",

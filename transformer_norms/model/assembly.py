@@ -21,7 +21,7 @@ from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scal
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, head_sites, read_placement
-from transformer_norms.model.position import NoPosition
+from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
@@ -46,6 +46,8 @@ class Assembly:
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
         self.values = formula_values(self.sizes)
+        windows = self.architecture.sliding_window
+        self.windows = sliding_windows(windows, self.sizes.depth, self.sizes.context)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -155,7 +157,12 @@ class Assembly:
         """The chosen attention; and the scale that multiplies q, where it is learned."""
         sizes, scale = self.sizes, self.architecture.attention_scale
         cap, choice = self.architecture.attention_cap, self.config.attention
-        learned = isinstance(scale, Mapping)
+        learned, i = isinstance(scale, Mapping), int(values["i"])
+        # An attention that has no use for one of these need not name it.
+        offered = {
+            "sliding_window": self.windows[i] or None,
+            "position_bias": self.position.bias(i, sizes.heads),
+        }
         attend = ATTENTIONS.maker(choice)(
             scale=1.0 if learned else float(Formula(scale)(values)),
             cap=None if cap == "none" else float(cap),
@@ -164,6 +171,7 @@ class Assembly:
             head_dim=sizes.head_dim,
             context=sizes.context,
             dropout=sizes.dropout,
+            **{key: value for key, value in offered.items() if value is not None},
         )
         if not learned:
             return attend, nothing

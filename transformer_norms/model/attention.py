@@ -4,17 +4,15 @@
 a context is chosen by name (`attention=softmax`), and stands below it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_norms.model.capped import capped_attention
 from transformer_norms.model.initialization import Linear
+from transformer_norms.model.kernels import Pattern, PositionBias, kernel_of, pattern_attention
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 
@@ -139,19 +137,33 @@ class Softmax(nn.Module):
     """softmax(s) v, s = scale * q k^T, or cap * tanh(scale * q k^T / cap)      Vaswani et al. 2017
 
     The queries are the last `time` of the `known` tokens: all of them in training, fewer when
-    generating from a cache. A subclass that restricts what a query sees defines `sees`.
+    generating from a cache. A query sees the last `sliding_window` of the tokens up to itself, or
+    all. `position_bias` is added to s. A subclass that restricts further what a query sees defines
+    `sees`.
 
     Any module with this `forward` can be registered. `x` is the stream that q, k and v were
     computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
     option for which the module has no use to the reason: architecture.attention_cap,
-    architecture.attention_scale or model.dropout.
+    architecture.attention_scale or model.dropout. A module whose arguments do not name
+    `sliding_window` or `position_bias` has no use for these.
     """
 
     refuses: Mapping[str, str] = {}
 
-    def __init__(self, *, scale: float, cap: float | None, dropout: float, **sizes: Any) -> None:
+    def __init__(
+        self,
+        *,
+        scale: float,
+        cap: float | None,
+        dropout: float,
+        sliding_window: int | None = None,
+        position_bias: PositionBias | None = None,
+        **sizes: Any,
+    ) -> None:
         super().__init__()
         self.scale, self.cap, self.dropout = scale, cap, dropout
+        self.sliding_window = sliding_window
+        self.pattern = Pattern(sliding_window, position_bias)
         self.causal = type(self).sees is Softmax.sees  # kernels need no mask for it
 
     def sees(
@@ -162,16 +174,24 @@ class Softmax(nn.Module):
         return key <= query
 
     def forward(self, q: Queries, k: Keys, v: Keys, x: Stream) -> Queries:
-        time, known = q.shape[2], k.shape[2]
-        mask, causal = None, self.causal and time == known
-        if not self.causal or 1 < time < known:
-            mask = self.mask(torch.arange(known - time, known, device=q.device), known)
         dropout = self.dropout if self.training else 0.0
-        kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
-        if self.cap is not None:
-            kernel = partial(capped_attention, cap=self.cap)
-        how = {"attn_mask": mask, "dropout_p": dropout, "is_causal": causal, "scale": self.scale}
-        return kernel(q, k, v, **how)
+        if self.causal:
+            return pattern_attention(
+                *(q, k, v, self.pattern), cap=self.cap, scale=self.scale, dropout=dropout
+            )
+        time, known = q.shape[2], k.shape[2]
+        key = torch.arange(known, device=q.device)
+        at = key[known - time :]
+        mask = self.pattern.add_bias(self.mask(at, known), at[:, None], key, q.shape[1], q)
+        how: dict[str, Any] = {"dropout_p": dropout, "scale": self.scale}
+        return kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
+
+    def flops(self, q: Queries, k: Keys, v: Keys) -> int:
+        """Returns the FLOPs of q k^T and of the weights times v. Each query is counted with all
+        tokens, or with as many as its window has."""
+        batch, heads, time, head_dim = q.shape
+        keys = min(k.shape[2], self.sliding_window or k.shape[2])
+        return 2 * batch * heads * time * keys * (head_dim + v.shape[3])
 
     def logits(
         self, q: Float[Tensor, "batch heads queries head_dim"], k: Keys, at: Int[Tensor, " queries"]
@@ -183,11 +203,15 @@ class Softmax(nn.Module):
             logits = q.to(dtype) @ k.to(dtype).mT * self.scale
         if self.cap is not None:
             logits = self.cap * torch.tanh(logits / self.cap)
-        return logits.masked_fill(~self.mask(at, k.shape[2]), float("-inf"))
+        key = torch.arange(k.shape[2], device=q.device)
+        seen = self.mask(at, k.shape[2])
+        if self.pattern.bias is not None:
+            logits = logits + self.pattern.add_bias(seen, at[:, None], key, q.shape[1], logits)
+        return logits.masked_fill(~seen, float("-inf"))
 
     def mask(self, at: Int[Tensor, " queries"], known: int) -> Bool[Tensor, "queries known"]:
         query, key = at[:, None], torch.arange(known, device=at.device)
-        return self.sees(query, key) & (key <= query)
+        return self.sees(query, key) & self.pattern.sees(query, key)
 
 
 @ATTENTIONS("sinks")
@@ -213,10 +237,13 @@ class Sinks(Softmax):
         logits = (self.sinks / self.scale).to(k.dtype).view(1, -1, 1, 1)
         sink = F.pad(logits, (head_dim, 0)).expand(batch, -1, -1, -1)
         k, v = torch.cat((sink, F.pad(k, (0, 1))), 2), F.pad(v, (0, 1, 1, 0))
-        causal, mask = self.causal and time == known, None
-        if not (causal or (self.causal and time == 1)):
-            at = torch.arange(known - time, known, device=q.device)
-            mask = F.pad(self.mask(at, known), (1, 0), value=True)
+        plain, mask = self.causal and self.pattern == Pattern(), None
+        causal = plain and time == known
+        if not (causal or (plain and time == 1)):
+            key = torch.arange(known, device=q.device)
+            at = key[known - time :]
+            seen = self.pattern.add_bias(self.mask(at, known), at[:, None], key, q.shape[1], q)
+            mask = F.pad(seen, (1, 0), value=float(seen.dtype == torch.bool))
         # A kernel that is causal wants as many queries as keys: the sink has a query as well.
         q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
         dropout = self.dropout * self.training

@@ -1,11 +1,14 @@
-"""How a token knows where it stands: added to the stream, turned into q and k, or not at all.
+"""How a token knows where it stands: added to the stream, turned into q and k, added to logits, or
+not at all.
 
-A position has two ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)`
-gives what `rotation(i)` turns the queries and keys of block i by. `start` is the position of the
+A position has three ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)`
+gives what `rotation(i)` turns the queries and keys of block i by; `bias(i, heads)` is added to its
+logits. `start` is the position of the
 first token, above 0 only when generating from a cache.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.initialization import Embedding
+from transformer_norms.model.kernels import PositionBias
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
 
@@ -37,6 +41,9 @@ class NoPosition(nn.Module):
 
     def rotation(self, i: int) -> Callable[..., Any]:
         return nothing
+
+    def bias(self, i: int, heads: int) -> PositionBias | None:
+        return None
 
 
 @POSITIONS("learned")
@@ -158,16 +165,59 @@ def rotate(
     return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
 
 
-def rotary_bases(spec: Any, depth: int) -> list[float]:
-    """Returns `rope_base` as one number for each block, from a number, a formula of i, l, N, or a
-    list of them. ValueError where it is none of these, or neither 0 nor between 1 and 1e9."""
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """2^(-8 h / heads) for h = 1, 2, ..., where heads is a power of two. Else those of the power
+    below it, then every second one of the power above it."""
+    if heads & (heads - 1) == 0:
+        return tuple(2.0 ** (-8 * h / heads) for h in range(1, heads + 1))
+    below = 1 << (heads.bit_length() - 1)
+    return alibi_slopes(below) + alibi_slopes(2 * below)[::2][: heads - below]
+
+
+@dataclass(frozen=True)
+class LinearBias:
+    """-slope * (query - key), with a slope for each head"""
+
+    slopes: tuple[float, ...]
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Callable[..., Tensor]:
+        slopes = torch.tensor(self.slopes, device=device, dtype=dtype)
+        return lambda head, query, key: slopes[head] * (key - query)
+
+
+@POSITIONS("alibi")
+class ALiBi(NoPosition):
+    """softmax(scale * q k^T - slope * distance), a slope for each head and nothing learned
+    Press et al. 2021, arXiv:2108.12409
+
+    The slopes fall from 2^(-8/heads) to 2^-8 in equal ratios; `alibi_slopes` says what other
+    numbers of heads than powers of two have, as the paper's code does. Neither the scale of the
+    logits nor their cap acts on the bias.
+    """
+
+    def bias(self, i: int, heads: int) -> PositionBias:
+        return LinearBias(alibi_slopes(heads))
+
+
+def numbers_of_blocks(
+    spec: Any, depth: int, what: str, values: Mapping[str, float] = {}
+) -> list[float]:
+    """Returns one number for each block, from a number, a formula of i, l, N and the names in
+    `values`, or a list of them. ValueError where it is none of these."""
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if len(spec) != depth:
-            raise ValueError(f"there are {len(spec)} bases for {depth} blocks")
+            raise ValueError(f"there are {len(spec)} {what} for {depth} blocks")
         formulas = [Formula(each) for each in spec]
     else:
         formulas = [Formula(spec)] * depth
-    bases = [float(formula({"i": i, "l": i + 1, "N": depth})) for i, formula in enumerate(formulas)]
+    own = ({**values, "i": i, "l": i + 1, "N": depth} for i in range(depth))
+    return [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
+
+
+def rotary_bases(spec: Any, depth: int) -> list[float]:
+    """Returns `rope_base` as one number for each block. ValueError where one is neither 0 nor
+    between 1 and 1e9."""
+    bases = numbers_of_blocks(spec, depth, "bases")
     for i, base in enumerate(bases):
         if base != 0 and not 1 < base <= 1e9:
             raise ValueError(
@@ -175,3 +225,16 @@ def rotary_bases(spec: Any, depth: int) -> list[float]:
                 "nothing is to turn"
             )
     return bases
+
+
+def sliding_windows(spec: Any, depth: int, context: int) -> list[int]:
+    """Returns `sliding_window` as the number of tokens that a query of each block sees, 0 for all,
+    from a formula of i, l, N and L, or a list of them. ValueError where one is no whole number."""
+    windows = numbers_of_blocks(0 if spec == "none" else spec, depth, "windows", {"L": context})
+    for i, window in enumerate(windows):
+        if not (0 <= window <= 2**24 and window == int(window)):
+            raise ValueError(
+                f"in block i={i} it is {window:g}; a window is a whole number of tokens from 1 on, "
+                "or 0 for all of them"
+            )
+    return [int(window) if window < context else 0 for window in windows]

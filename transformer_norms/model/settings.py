@@ -139,6 +139,7 @@ class Architecture:
     value_gate: Nothing | Positive  # the channels of x that a gate of the table's rows reads
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
     logit_cap: Cap
+    sliding_window: Base | tuple[Base, ...]  # tokens that a query sees; none or 0 is all
     rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
     rope_fraction: Annotated[Number, Field(gt=0, le=1)]

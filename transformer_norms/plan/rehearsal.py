@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.tree import Config
 from transformer_norms.model.attention import Softmax
+from transformer_norms.model.kernels import Pattern
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS, groups
@@ -200,11 +201,11 @@ def _keep_shard(ledger: Ledger, shards: int, kept: dict[Tensor, Tensor], paramet
 
 
 def _fuse_caps(model: nn.Module) -> None:
-    """Leaves out the cap of attention where a GPU computes it in one kernel, which allocates what
-    the kernel without a cap does."""
+    """Leaves out the cap, the window and the bias of attention where a GPU computes them in one
+    kernel, which allocates what the kernel without them does."""
     for module in model.modules():
         if isinstance(module, Softmax) and module.causal and not module.dropout:
-            module.cap = None
+            module.cap, module.pattern = None, Pattern()
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """How many FLOPs training takes, and what share of a device's peak a run made use of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_norms.training.accelerators import peak_of
@@ -37,16 +40,40 @@ def flops_per_token(trainer: Trainer, context: int) -> float:
 def training_flops(forward: Callable[[Batch], Any], batch: Batch) -> int:
     """Returns the FLOPs of the forward and the backward pass of a batch.
 
-    Matrix products are counted in the forward pass, those of attention over all pairs of tokens;
-    the gradient of a product is two of its size. What is computed again in the backward pass and
-    the optimizer are left out.
+    Matrix products are counted in the forward pass; the gradient of a product is two of its size.
+    Attention is counted over all pairs of tokens, whatever a causal mask hides. Under a sliding
+    window each query counts as many keys as the window has, whichever kernel computes it. What is
+    computed again in the backward pass and the optimizer are left out.
     """
     # A compiled block that meets the counter's mode is never compiled again in this process.
     eager = torch.compiler.set_stance("force_eager")
     counter = FlopCounterMode(display=False, custom_mapping=ATTENTION)
-    with eager, counter:
+    with eager, counter, count_windows(counter) as excess:
         forward(batch)
-    return 3 * counter.get_total_flops()
+    return 3 * (counter.get_total_flops() - sum(excess))
+
+
+@contextmanager
+def count_windows(counter: FlopCounterMode) -> Iterator[list[int]]:
+    """Yields what the counter counts too much: a kernel under a mask computes pairs that no query
+    of a sliding window sees."""
+    excess: list[int] = []
+
+    def begin(module: nn.Module, given: Any) -> None:
+        if getattr(module, "sliding_window", None):
+            excess.append(-counter.get_total_flops())
+
+    def end(module: Any, given: Any, context: Any) -> None:
+        if getattr(module, "sliding_window", None):
+            q, k, v, *_ = given
+            excess[-1] += counter.get_total_flops() - module.flops(q, k, v)
+
+    hooks = register_module_forward_pre_hook(begin), register_module_forward_hook(end)
+    try:
+        yield excess
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def peak(device: str, precision: str) -> float | None:

@@ -1,0 +1,213 @@
+"""Attention over a pattern of tokens: what each query sees, what its distances add to its logits,
+and a cap on them. The kernels of `scaled_dot_product_attention` know neither windows nor caps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+SMALLEST_HEAD = 16  # dimensions of a head, the fewest that flex attention's kernels take
+Queries = Float[Tensor, "batch heads time head_dim"]
+Keys = Float[Tensor, "batch heads known head_dim"]
+
+
+@runtime_checkable
+class PositionBias(Protocol):
+    """A number for each head and pair of tokens, by their positions. It can be hashed."""
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Callable[..., Tensor]:
+        """Returns a function of (head, query, key): tensors of integers that broadcast."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The keys that a query sees, and the bias that is added to its logits, after their cap.
+
+    A query sees itself and what is before it: the last `window` tokens in all, or every one.
+    """
+
+    window: int | None = None
+    bias: PositionBias | None = None
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Returns whether a query sees a key, by their positions."""
+        seen = key <= query
+        return seen if self.window is None else seen & (query - key < self.window)
+
+    def add_bias(
+        self, seen: Tensor, query: Tensor, key: Tensor, heads: int, like: Tensor
+    ) -> Tensor:
+        """Returns `seen` [queries, known] as it is, or, with a bias, what is added to logits of the
+        dtype of `like`: [heads, queries, known], -inf where nothing is seen."""
+        if self.bias is None:
+            return seen
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        bias = self.bias.on(seen.device, dtype)
+        head = torch.arange(heads, device=seen.device)[:, None, None]
+        return bias(head, query, key).masked_fill(~seen, float("-inf")).to(like.dtype)
+
+
+def _mask(
+    pattern: Pattern, time: int, known: int, heads: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    query = torch.arange(known - time, known, device=device)[:, None]
+    key, like = torch.arange(known, device=device), torch.empty((), dtype=dtype, device=device)
+    return pattern.add_bias(pattern.sees(query, key), query, key, heads, like)
+
+
+_kept_mask = lru_cache(maxsize=8)(_mask)
+
+
+def mask_of(pattern: Pattern, q: Queries, known: int) -> Tensor:
+    """Returns the pattern for the last `time` of the `known` tokens. Steps of training share it."""
+    # A graph has its own, and what is made under a mode or without autograd is of no use after it.
+    lone = torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch.is_inference(q)
+    make = _mask if lone or q.shape[2] == 1 else _kept_mask
+    return make(pattern, q.shape[2], known, q.shape[1], q.dtype, q.device)
+
+
+def pattern_attention(
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    pattern: Pattern,
+    *,
+    cap: float | None,
+    scale: float,
+    dropout: float,
+) -> Queries:
+    """softmax(s + bias) v, s = scale * q k^T or cap * tanh(scale * q k^T / cap), over the keys that
+    each of the queries sees. The queries are the last `time` of the `known` tokens."""
+    time, window, fixed = q.shape[2], pattern.window, {"dropout_p": dropout, "scale": scale}
+    if window is not None:  # no query sees a key before these
+        k, v = (t[:, :, -(time + window - 1) :] for t in (k, v))
+    kernel, known = kernel_of(cap), k.shape[2]
+    if pattern.bias is None and (window is None or known <= window) and time in (1, known):
+        return kernel(q, k, v, attn_mask=None, is_causal=time == known, **fixed)
+    if time == known and not dropout and has_one_kernel(q):
+        # Its import brings torch._dynamo, which takes as long as torch.
+        from transformer_norms.model.flex import fused
+
+        return fused(q, k, v, cap, scale, pattern)
+    if window is not None and 2 * window < time == known:
+        return in_chunks(partial(kernel, **fixed), q, k, v, pattern, window)
+    mask = mask_of(pattern, q, known)
+    return kernel(q, k, v, attn_mask=mask, is_causal=False, **fixed)
+
+
+def kernel_of(cap: float | None) -> Callable[..., Tensor]:
+    plain: Callable[..., Tensor] = F.scaled_dot_product_attention
+    return plain if cap is None else partial(capped_attention, cap=cap)
+
+
+def in_chunks(
+    kernel: Callable[..., Tensor], q: Queries, k: Keys, v: Keys, pattern: Pattern, window: int
+) -> Queries:
+    """Attention to the last `window` tokens, by chunks of as many queries. A chunk sees keys of its
+    own and of the chunk before it, so time grows with `window` and not with the sequence."""
+    batch, heads, time, _ = q.shape
+    first = (t[:, :, :window] for t in (q, k, v))
+    begin = kernel(*first, attn_mask=mask_of(pattern, q[:, :, :window], window), is_causal=False)
+    q, k, v = (F.pad(t, (0, 0, 0, -time % window)) for t in (q, k, v))
+    q, k, v = (t.unflatten(2, (-1, window)).transpose(1, 2) for t in (q, k, v))
+    k, v = (torch.cat((t[:, :-1], t[:, 1:]), dim=3) for t in (k, v))
+    # batch * chunks heads window head_dim
+    q, k, v = q[:, 1:].flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    rest = kernel(q, k, v, attn_mask=mask_of(pattern, q, 2 * window), is_causal=False)
+    rest = rest.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
+    return torch.cat((begin, rest[:, :, : time - window]), dim=2)
+
+
+def capped_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cap: float,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """softmax(cap * tanh(scale * q k^T / cap)) v, with the cap before the mask      Gemma 2
+
+    The arguments are those of `scaled_dot_product_attention`, and the cap. Causal attention without
+    dropout, which is what training needs, is one kernel on a GPU. Elsewhere its gradient is written
+    out, since flex attention has no backward pass on a CPU.
+    """
+    if is_causal and not dropout_p:
+        return causal(q)(q, k, v, cap, scale)
+    logits = q @ k.transpose(-1, -2) * scale
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits = cap * torch.tanh(logits.to(dtype) / cap)
+    if is_causal:
+        attn_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return F.dropout(logits.softmax(-1).to(v.dtype), dropout_p) @ v
+
+
+def causal(q: Tensor) -> Callable[..., Tensor]:
+    """Returns the function (q, k, v, cap, scale) that computes causal attention where q is."""
+    if not has_one_kernel(q):
+        return written_out
+    # Its import brings torch._dynamo, which takes as long as torch.
+    from transformer_norms.model.flex import fused
+
+    return fused
+
+
+def has_one_kernel(q: Tensor) -> bool:
+    """Whether flex attention computes a pattern and a cap in one kernel where q is."""
+    takes = q.is_cuda and q.dtype != torch.float64 and q.shape[-1] >= SMALLEST_HEAD
+    # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does.
+    return takes and not is_in_torch_dispatch_mode()
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:
+    """Causal capped attention with its gradient written out."""
+    kind = q.device.type
+    if torch.is_autocast_enabled(kind):  # the backward pass is outside of it
+        q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
+    heads = (x.flatten(0, 1) for x in (q, k, v))
+    attended: Tensor = _Causal.apply(*heads, cap, scale)  # type: ignore[no-untyped-call]
+    return attended.view(v.shape)
+
+
+class _Causal(torch.autograd.Function):
+    """softmax(cap * tanh(scale * q k^T / cap)) v, by heads [batch * heads, time, head_dim].
+
+    Two matrices [time, time] are kept, tanh's values and the weights, where autograd keeps four.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:
+        bounded = torch.bmm(q, k.mT)
+        bounded = bounded.to(torch.promote_types(q.dtype, torch.float32))
+        bounded.mul_(scale / cap).tanh_()
+        future = bounded.new_full(bounded.shape[1:], float("-inf")).triu_(1)
+        weights = torch.add(future, bounded, alpha=cap).softmax(-1)
+        ctx.save_for_backward(q, k, v, bounded, weights)
+        ctx.scale = scale
+        return torch.bmm(weights.to(v.dtype), v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        q, k, v, bounded, weights = ctx.saved_tensors
+        by_weight = torch.bmm(grad, v.mT).to(weights.dtype)
+        by_logit = torch._softmax_backward_data(by_weight, weights, -1, weights.dtype)
+        # d(cap * tanh(s / cap)) / ds = 1 - tanh(s / cap)^2
+        by_score = torch.ops.aten.tanh_backward(by_logit, bounded).to(q.dtype)
+        by_q = torch.bmm(by_score, k).mul_(ctx.scale)
+        by_k = torch.bmm(by_score.mT, q).mul_(ctx.scale)
+        return by_q, by_k, torch.bmm(weights.to(v.dtype).mT, grad), None, None
