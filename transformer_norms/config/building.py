@@ -12,7 +12,7 @@ from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.block import TOPOLOGIES
-from transformer_norms.model.constraint import CONSTRAINTS
+from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases
 from transformer_norms.model.settings import formula_values
@@ -129,6 +129,8 @@ def build_trainer(
     threads among them (torch.set_num_threads)."""
     settings = config.trainer
     model = _prepare(model, settings)
+    # Before there are replicas, which share what it reads.
+    qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, cut)
     count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
     return Trainer(
         model,
@@ -139,6 +141,7 @@ def build_trainer(
         settings,
         micro_batches=_micro_batches(config, model, count, replicas, ranks),
         warmup=config.schedule.get("warmup", 0),
+        qk_clip=qk_clip,
     )
 
 

@@ -90,6 +90,11 @@ def _heads(config: Config, placement: Placement) -> Iterator[str]:
     sites += [
         (f"{'v' if name == 'v' else 'qk'}_norm: ", name, site) for name, site in chosen.items()
     ]
+    if config.trainer.qk_clip != "none":
+        if {"q", "k"} & {name for _, name, _ in sites}:
+            yield "trainer.qk_clip: it scales W_q and W_k, and the norms on q and k undo that"
+        elif placement.weight_constraint != "none":
+            yield "trainer.qk_clip: it scales W_q and W_k, whose lengths a constraint holds"
     for key, name, site in sites:
         if name == "v" and site.share == "full" and sizes.kv_heads != sizes.heads:
             yield f"{key}v=norm@full spans the few heads of model.kv_heads alone"

@@ -72,6 +72,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("data", ("text", "jsonl", "parquet"), "val_paths", []),
     ("data", ("text",), "separator", "none"),
     ("trainer", (), "keep_optimizer", False),
+    ("trainer", (), "qk_clip", "none"),
     ("about", (), "recipe_source", "none"),
     ("about", (), "recipe_unverified", "none"),
     ("choices", (), "recipe", "none"),

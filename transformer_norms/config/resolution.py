@@ -103,6 +103,7 @@ def resolve(
         _check_widths,
         check_formulas,
         _check_offered,
+        _check_qk_clip,
     ):
         check_choices(config)
     lines = [*resolving.notes, *changed, *cautions(config, typed)]
@@ -489,6 +490,15 @@ def _check_widths(config: Config) -> None:
         except ValueError as error:
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None
+
+
+def _check_qk_clip(config: Config) -> None:
+    """Raises ConfigError if the largest logit is to be read where there is none."""
+    kind, clip = config.attention.type, config.trainer.qk_clip
+    if clip != "none" and not hasattr(ATTENTIONS[kind], "largest"):
+        raise ConfigError(
+            f"trainer.qk_clip: {clip:g} is not allowed with attention={kind}: it has no logits"
+        )
 
 
 def _check_offered(config: Config) -> None:

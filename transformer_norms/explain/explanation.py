@@ -141,6 +141,11 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
     if part.window:
         yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
+    if (clip := config.trainer.qk_clip) != "none":
+        shared = config.model.kv_heads != config.model.heads
+        scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
+        step = f"after a step in which a head's largest logit is S > {clip:g}"
+        yield f"{step}, {scaled} (trainer.qk_clip)"
 
 
 def formulas(anatomy: Anatomy) -> Section:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 
 ATTENTIONS = Registry("attention")
+AT_ONCE = 256  # queries whose logits are held at a time where the largest is sought
 Stream = Float[Tensor, "batch time width"]
 Heads = Float[Tensor, "batch time heads head_dim"]
 Known = Float[Tensor, "batch known kv_heads head_dim"]  # tokens that q may see
@@ -208,6 +210,27 @@ class Softmax(nn.Module):
         if self.pattern.bias is not None:
             logits = logits + self.pattern.add_bias(seen, at[:, None], key, q.shape[1], logits)
         return logits.masked_fill(~seen, float("-inf"))
+
+    @torch.no_grad()
+    def largest(self, q: Queries, k: Keys, least: float) -> Float[Tensor, " heads"]:
+        """Returns for each head the largest of scale * q k^T, in float32 at least, over the batch
+        and the keys that its queries see. Cap and bias come after it. On a CPU the product of the
+        longest query and key comes first: where no head's is above `least`, it is returned."""
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.detach().to(dtype) * self.scale, k.detach().to(dtype)
+        if q.device.type == "cpu":
+            lengths = (x.square().sum(-1).amax(-1).sqrt() for x in (q, k))
+            bound = torch.mul(*lengths).amax(0)
+            if (bound * (1 + 1e-5) <= least).all():
+                return bound
+        found = q.new_full((q.shape[1],), float("-inf"))
+        for at in torch.arange(q.shape[2], device=q.device).split(AT_ONCE):
+            until = int(at[-1]) + 1
+            with torch.autocast(q.device.type, enabled=False):
+                logits = q[:, :, at] @ k[:, :, :until].mT
+            logits = logits.masked_fill_(~self.mask(at, until), float("-inf"))
+            found = torch.maximum(found, logits.amax((0, 2, 3)))
+        return found
 
     def mask(self, at: Int[Tensor, " queries"], known: int) -> Bool[Tensor, "queries known"]:
         query, key = at[:, None], torch.arange(known, device=at.device)

@@ -57,6 +57,7 @@ class TrainerState:
     seconds: NotNegative
     evaluation_seconds: NotNegative
     losses: list[Measured]
+    clips: list[Annotated[Measured, Field(gt=0, lt=1)]] = field(default_factory=list)
     grad_norm: NotNegative
     probed: dict[Annotated[str, Field(pattern="^probe/")], Measured | None] = field(
         default_factory=dict

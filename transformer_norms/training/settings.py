@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_norms.kinds import Auto, Count, Flag, Integer, Mark, Nonnegative, Positive, node
+from transformer_norms.kinds import (
+    Auto,
+    Count,
+    Flag,
+    Integer,
+    Mark,
+    Nonnegative,
+    Nothing,
+    Number,
+    Positive,
+    node,
+)
 
 # The groups of a model's parameters that an optimizer tells apart.
 GROUPS = ("matrices", "embeddings", "head", "norms", "biases")
@@ -18,6 +29,7 @@ def check_factor(factor: float) -> float:
     return factor
 
 
+Clip = Nothing | Annotated[Number, Field(gt=0, le=1e6)]
 Precision = Literal["fp32", "bf16", "fp64"]
 
 
@@ -41,6 +53,7 @@ class TrainerSettings:
     batch_size: Annotated[Positive, Field(le=2**20)]
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
+    qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
     device: Annotated[Literal["cpu", "cuda"], Mark.AUTO]
     precision: Precision
     compile: Flag

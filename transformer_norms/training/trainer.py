@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.kinds import is_finite
+from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
 from transformer_norms.training.loss import Batch
@@ -54,11 +55,12 @@ class Trainer:
         *,
         micro_batches: MicroBatches,
         warmup: int = 0,
+        qk_clip: QKClip | None = None,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-        self.settings, self.micro_batches = settings, micro_batches
+        self.settings, self.micro_batches, self.qk_clip = settings, micro_batches, qk_clip
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
@@ -68,6 +70,7 @@ class Trainer:
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
         self.losses: list[float] = []  # since the last row of the record
+        self.clips: list[float] = []  # by what qk_clip scaled heads since then
         self.grad_norm, self.last_loss = 0.0, float("nan")
         self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
@@ -124,6 +127,8 @@ class Trainer:
         batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
         averages = [self.model.get_buffer(name).clone() for name in self.averages]
+        if self.qk_clip is not None:
+            self.qk_clip.forget()
         try:
             total = self.micro_batches.backward(batch, self.step)
         except Interrupted:
@@ -144,6 +149,9 @@ class Trainer:
                 for optimizer in self.optimizers:
                     optimizer.step()
                 self.model.constrain(self.model)
+                if self.qk_clip is not None:
+                    largest = self.ranks.stack(self.qk_clip.found()).amax(0)
+                    self.clips += self.qk_clip.clip(largest)
             self.probed = probe.values()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
@@ -186,6 +194,12 @@ class Trainer:
         peak = group.get("base_lr", self.peaks[0][0])  # without the factor of a group
         rate = peak * self.schedule(self.step - 1, self.settings.steps)
         row |= {"lr": rate, "grad_norm": self.grad_norm}
+        if self.qk_clip is not None:  # how many heads in how many steps, and the strongest
+            row |= {
+                "qk_clip/heads": len(self.clips),
+                "qk_clip/factor": min(self.clips, default=1.0),
+            }
+            self.clips.clear()
         record.row({**row, "seconds": round(self.seconds, 3), **self.probed})
         self.losses.clear()
         return True
@@ -252,6 +266,7 @@ class Trainer:
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "losses": self.losses,
+            "clips": self.clips,
             "grad_norm": self.grad_norm,
             "probed": self.probed,
             "chain": self.chain,
@@ -272,6 +287,7 @@ class Trainer:
         self.step, self.tokens, self.seconds = before.step, before.tokens, before.seconds
         self.evaluation_seconds = before.evaluation_seconds
         self.losses, self.grad_norm = list(before.losses), before.grad_norm
+        self.clips = list(before.clips)
         self.chain, self.probed = before.chain, dict(before.probed)
         self.best, self.final = (
             float("nan") if number is None else number for number in (before.best, before.final)
