@@ -11,6 +11,7 @@ from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.config.building import build_trainer
 from transformer_norms.hf.facts import facts_of
 from transformer_norms.model import flex, kernels
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes, sliding_windows
 from transformer_norms.training.flops import training_flops
@@ -25,7 +26,7 @@ def tokens(time=TIME, seed=0):
     return torch.randint(VOCABULARY, (2, time), generator=torch.Generator().manual_seed(seed))
 
 
-def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None):
+def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None):
     """Returns the context of each query, computed one at a time, with entropies and logits."""
     time, known = q.shape[2], k.shape[2]
     rows, entropies, largest = [], [], []
@@ -39,7 +40,8 @@ def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None):
             logits = torch.cat(
                 (logits[:, :h], logits[:, h : h + 1] - slope * far, logits[:, h + 1 :]), 1
             )
-        weights = logits.exp() / logits.exp().sum(-1, keepdim=True)
+        sink = 0 if sinks is None else sinks.exp()[:, None]
+        weights = logits.exp() / (logits.exp().sum(-1, keepdim=True) + sink)
         rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen.start : at + 1]))
         entropies.append(-(weights * weights.log()).sum(-1))
         largest.append(logits.max())
@@ -150,6 +152,27 @@ def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
             far = model(first)[:, reach + 1 :] - whole[:, reach + 1 :]
             assert far.numel()
             assert far.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
+    bias = LinearBias(slopes) if slopes else None
+    for window in (None, 4):
+        attend = ATTENTIONS["sinks"](
+            heads=HEADS, scale=0.7, cap=None, dropout=0.0, sliding_window=window, position_bias=bias
+        ).double()
+        attend.sinks.data = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+        inputs, pull = drawn(*lengths)
+        found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
+        expected, *_ = by_hand(*inputs, scale=0.7, window=window, slopes=slopes, sinks=attend.sinks)
+        pairs = [(found, expected)]
+        wanted = (*inputs, attend.sinks)
+        pairs += zip(
+            *(torch.autograd.grad(y, wanted, pull) for y in (found, expected)), strict=True
+        )
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none():

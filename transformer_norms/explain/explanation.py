@@ -92,8 +92,8 @@ def equations(anatomy: Anatomy) -> Section:
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
-        beside = _beside_the_equation(anatomy, block.parts["attention"])
-        beside = (*beside, *anatomy.value_terms(i))
+        part = block.parts["attention"]
+        beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
