@@ -173,6 +173,9 @@ def test_holm_counts_every_difference_of_the_command():
     alone = compare_numbers(found, numbers, {"one": one})["layernorm", "one"]
     both = compare_numbers(found, numbers, {"one": one, "two": two})["layernorm", "one"]
     assert both.p_holm == pytest.approx(2 * alone.p_holm)
+    quantities = {"one": one, "two": two}
+    rows = difference_rows(found, compare_numbers(found, numbers, quantities), quantities)[1:]
+    assert [row[-1] for row in rows] == [f"{2 * alone.p_holm:.2g}"] * 2
 
 
 def test_two_seeds_have_no_interval_and_a_run_that_failed_takes_the_difference():
