@@ -29,7 +29,7 @@ COPIED = "transformer_norms configs hydra_plugins tests benchmarks docs examples
 COPIED += " pyproject.toml constraints.txt Makefile .ci"
 # The quickest first.
 ARCHITECTURE = "mlp optimizer initialization fingerprints norms parity theory block_equations "
-ARCHITECTURE += "position overfit presets hf trainer config_compose catalogue"
+ARCHITECTURE += "position overfit presets hf trainer config_compose catalogue connections"
 LISTS = {"architecture": ARCHITECTURE.split(), "trust": []}  # and what runs after the hints
 LONGEST = 400  # seconds of the tests of one bug; a test that hangs has noticed it
 HANGS = " (hangs)"

@@ -15,6 +15,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.model.attention import Given
 from transformer_norms.model.coefficient import Learned
+from transformer_norms.model.connections import CONNECTIONS, AttendingSum, Gate
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
@@ -25,6 +26,7 @@ from transformer_norms.training.recomputation import recompute
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
 SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
 SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
+CONNECTED = (Gate, AttendingSum, *CONNECTIONS.values())
 STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
 
@@ -54,6 +56,9 @@ def randomize(model):
             module.gain.data = torch.randn_like(module.gain) + 0.3
         elif isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.data = torch.randn_like(module.bias)
+        elif type(module) in CONNECTED:
+            for parameter in module.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
     return model
 
 
@@ -182,6 +187,17 @@ def computes_its_equation(model, config, norm):
             scope = {**scopes["mlp"], **scopes["attention"], **scope}
             expected = eval(equation["block"], {**scope, "x": x})
             found = block(x, x0, *context)
+        elif plan.topology == "streams":
+            expected, found = model.enter(x), model.enter(x)
+            expected, found = (spread(each, r) for each in (expected, found))
+            for n, name in enumerate(("attention", "mlp")):
+                spec, layer = plan.connection, getattr(block, name)
+                read, write = written_out.connection(layer, spec, 2 * i + n, 2 * DEPTH, norm)
+                here = {**scopes[name], "read": read, "write": write, "X": expected}
+                expected = eval(equation[name], here)
+            found = block(found, x0, *context)
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
         else:
             y, s = x, r
             for name in ("attention", "mlp"):
@@ -190,6 +206,13 @@ def computes_its_equation(model, config, norm):
             expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
             found = model.final(block((x, r), x0, *context))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def spread(streams, r):
+    """The streams, each moved by another number of r."""
+    if isinstance(streams, tuple):
+        return tuple(stream + i * r for i, stream in enumerate((*streams, r)[:2]))
+    return streams + torch.arange(streams.shape[-2])[:, None] * r.unsqueeze(-2)
 
 
 @pytest.mark.parametrize("placement", options("placement"))

@@ -11,11 +11,10 @@ import pytest
 import test_fingerprints as fingerprints
 from combinations import changed
 
-from transformer_norms.config.compose import options
 from transformer_norms.kinds import plain
 from transformer_norms.model.placement import Placement
 
-PLACEMENTS = options("placement")
+PLACEMENTS = fingerprints.PLACEMENTS
 NORMS = ("norm", "l2norm")
 
 

@@ -67,20 +67,20 @@ def block_gradient_is_right(placement, i, **how):
     names = [name for name, _ in block.named_parameters()]
     shapes = [parameter.shape for parameter in block.parameters()]
     values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    streams = [random(1, 3, 4, seed=100 + n) for n in range(streams_of(model))]
-    angles = model.position.angles(0, 3)
+    entered = model.enter(random(1, 3, 4, seed=99))
+    pair = isinstance(entered, tuple)
+    shapes = [stream.shape for stream in (entered if pair else [entered])]
+    streams = [random(*shape, seed=100 + n) for n, shape in enumerate(shapes)]
+    x0, angles = random(1, 3, 4, seed=98), model.position.angles(0, 3)
 
     def run(*given):
-        x = given[0] if len(streams) == 1 else given[: len(streams)]
-        parameters = dict(zip(names, given[len(streams) :], strict=True))
-        return functional_call(block, parameters, (x, given[0], angles, None))
+        x = given[: len(streams)] if pair else given[0]
+        first, parameters = given[len(streams)], given[len(streams) + 1 :]
+        parameters = dict(zip(names, parameters, strict=True))
+        return functional_call(block, parameters, (x, first, angles, None))
 
-    return gradcheck(run, [t.requires_grad_() for t in (*streams, *values)], atol=1e-6, **how)
-
-
-def streams_of(model):
-    x = torch.zeros(1, 1, 4, dtype=torch.double)
-    return 1 if model.enter(x) is x else len(model.enter(x))
+    given = [t.requires_grad_() for t in (*streams, x0, *values)]
+    return gradcheck(run, given, atol=1e-6, **how)
 
 
 @pytest.mark.goal("A3")

@@ -61,3 +61,105 @@ def linear_of(linear, x):
 
 def l2norm(x):
     return x / (x * x).sum(-1, keepdim=True).sqrt()
+
+
+# ------------------------------------------------------------------------------------ connections
+
+
+def own_layernorm(x, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / ((centred * centred).mean(-1, keepdim=True) + eps).sqrt()
+
+
+def own_rmsnorm(x, eps=1e-6):
+    return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt()
+
+
+def hyper_weights(connection, z):
+    """a, A and b of each token, stream by stream, as Zhu et al. 2024 write them."""
+    n = z.shape[-2]
+    a, matrix, b = connection.read_weights, connection.mix_weights, connection.write_weights
+    a, matrix, b = (each.expand(*z.shape[:2], *each.shape) for each in (a, matrix, b))
+    if hasattr(connection, "norm"):
+        normed, s, t = own_layernorm(z), connection.read_scale, connection.write_scale
+        w_a, w_b = connection.read_change.weight[0], connection.write_change.weight[0]
+        a = a + s * torch.stack([torch.tanh((normed[:, :, i] * w_a).sum(-1)) for i in range(n)], -1)
+        b = b + t * torch.stack([torch.tanh((normed[:, :, i] * w_b).sum(-1)) for i in range(n)], -1)
+        matrix = matrix + s * torch.tanh(normed @ connection.mix_change.weight.T)
+    return a, matrix, b
+
+
+def manifold_weights(connection, z, iterations=20, eps=1e-6):
+    """The same three of Xie et al. 2025, with DeepSeek-V4's eps."""
+    n, z = z.shape[-2], own_rmsnorm(z.flatten(2))
+    gates = [getattr(connection, f"{name}_gate") for name in ("read", "mix", "write")]
+    a, matrix, b = (gate.scale * (z @ gate.projection.weight.T) + gate.bias for gate in gates)
+    matrix = matrix.view(*z.shape[:2], n, n).exp()
+    matrix = matrix / matrix.sum(3, keepdim=True) + eps
+    for step in range(2 * iterations - 1):
+        matrix = matrix / (matrix.sum(2 + step % 2, keepdim=True) + eps)
+    return 1 / (1 + (-a).exp()) + eps, matrix, 2 / (1 + (-b).exp())
+
+
+def mixed(weights):
+    """Returns read and write of n streams, whose weights are a function of the streams."""
+
+    def read(z):
+        a, n = weights(z)[0], z.shape[-2]
+        return sum(a[..., i, None] * z[..., i, :] for i in range(n))
+
+    def write(z, u):
+        _, matrix, b = weights(z)
+        n = z.shape[-2]
+        return torch.stack(
+            [
+                sum(matrix[..., i, j, None] * z[..., i, :] for i in range(n)) + b[..., j, None] * u
+                for j in range(n)
+            ],
+            -2,
+        )
+
+    return read, write
+
+
+def depth_attention(attend, entries):
+    """sum_i a_i v_i, a the softmax of w . rmsnorm(v_i)      Kimi Team 2026, equations 2 to 4"""
+    keys = [attend.norm.gain * own_rmsnorm(v) for v in entries]
+    weights = [(attend.query * key).sum(-1, keepdim=True).exp() for key in keys]
+    return sum(a * v for a, v in zip(weights, entries, strict=True)) / sum(weights)
+
+
+def connection(layer, spec, index, count, norm):
+    """Returns read and write of a sub-layer's connection, from its parameters and its YAML."""
+    held, kind = layer.connection, spec["type"]
+    if kind in ("hyper_connection", "dynamic_hyper_connection"):
+        return mixed(lambda z: hyper_weights(held, z))
+    if kind == "manifold_hyper_connection":
+        return mixed(lambda z: manifold_weights(held, z, spec["iterations"], spec["eps"]))
+    if kind == "attention_residual":
+        size = 1 if spec["blocks"] == "none" else math.ceil(count / spec["blocks"])
+        new = index % size == 0
+        return (
+            lambda z: depth_attention(held.attend, z),
+            lambda z, u: (*z, u) if new else (*z[:-1], z[-1] + u),
+        )
+    assert kind == "siamese"
+    divisor = math.sqrt(2 * (index // 2 + 1))
+    return (
+        lambda z: z[0] + norm(z[1]),
+        lambda z, u: (norm(z[0] + u / divisor), z[1] + u),
+    )
+
+
+def leave(model, spec, z, norm):
+    """Returns what the head reads of the streams that leave the last block. A norm may differ
+    before the head."""
+    kind, final = spec["type"], model.final
+    if kind == "manifold_hyper_connection":
+        normed = own_rmsnorm(z.flatten(2))
+        a = final.gate.scale * (normed @ final.gate.projection.weight.T) + final.gate.bias
+        a = 1 / (1 + (-a).exp()) + spec["eps"]
+        return final.norm(sum(a[..., i, None] * z[..., i, :] for i in range(z.shape[-2])))
+    if kind == "attention_residual":
+        return final.norm(depth_attention(final.attend, z))
+    return final.norm(z[0] + norm(z[1]) if kind == "siamese" else z.sum(-2))

@@ -18,6 +18,7 @@ from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.connections import named_parts
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.sweep.question import read_request
@@ -217,7 +218,7 @@ def fit_law(sizes: Sequence[int], values: Float[np.ndarray, "size seed"]) -> Law
 
 # The measured numbers of a block: the Frobenius norms of the gradients of the matrices by which mlp
 # and attention write to the stream, in nats per token, and the mean square of the stream after the
-# block. If there are two streams x and r, it is that of x.
+# block. If there are two streams x and r, it is that of x; of n streams, that of all.
 DOWN, OUTPUT, SQUARE = range(3)
 
 
@@ -269,7 +270,7 @@ def _measure_blocks(config: Config) -> list[tuple[float, float, float]]:
 
     def through(block: nn.Module, *inputs: Any) -> Any:
         streams = block(*inputs)
-        x = streams[0] if isinstance(streams, tuple) else streams
+        x = next(iter(named_parts(block, streams).values()))
         squares.append(x.detach().square().mean().item())
         return streams
 

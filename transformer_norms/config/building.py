@@ -11,7 +11,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
-from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases
@@ -50,7 +49,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
     width, values = sizes.width, formula_values(sizes)
     position = build_position(config)
     assembly = Assembly(config, position, vocab_size=vocab_size)
-    topology = TOPOLOGIES[assembly.placement.topology]
+    enter, final = assembly.ends(norm_of(config, config.final_norm, "final")(width))
     cap, fixnorm = architecture.logit_cap, config.embed == "fixnorm"
     model = Transformer(
         vocab_size=vocab_size,
@@ -63,12 +62,12 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
         scale=scale_of(architecture.embed_scale, width, values),
         enter_positions=SCALE_ORDERS[architecture.embed_scale_order],
         embed=norm_of(config, "none" if fixnorm else config.embed, "embed")(width),
-        final=topology.leave(norm_of(config, config.final_norm, "final")(width)),
+        final=final,
         dropout=dropout_of(sizes.dropout),
         logit_scale=scale_of(architecture.logit_scale, vocab_size, values),
         cap=nothing if cap == "none" else LogitCap(cap),
         rows=norm_of(config, "l2norm" if fixnorm else "none", "embed")(width),
-        enter=topology.enter,
+        enter=enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
         gives=(architecture.value_residual, architecture.value_embedding) != ("none", "none"),
     )

@@ -30,6 +30,7 @@ from transformer_norms.config.overrides import (
 from transformer_norms.config.saved import Saved, equation_text, read_saved
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
@@ -164,7 +165,8 @@ def _axes_of_recipe(name: str) -> set[str]:
 
 def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
     """Returns the choices with typed values. A typed equation makes a placement of its own, which
-    keeps of the chosen file only the learned coefficients that the equation names."""
+    keeps of the chosen file only the learned coefficients and the connection that the equation
+    names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
     values, axes = place(_one_horizon(choices.values, pairs), pairs), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
@@ -176,6 +178,8 @@ def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
             learned = {name: spec for name, spec in learned.items() if name in named}
         if learned:
             placement["learned"] = learned
+        if {READ, WRITE} & named and "connection" in values["placement"]:
+            placement["connection"] = values["placement"]["connection"]
         values["placement"], axes["placement"] = placement, equation_text(placement["equation"])
     return replace(choices, values=values, axes=axes)
 

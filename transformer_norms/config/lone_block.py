@@ -13,12 +13,10 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.model.assembly import Assembly
-from transformer_norms.model.block import TOPOLOGIES
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import formula_values
-from transformer_norms.norms import nothing
 
 Stream = Float[Tensor, "batch time width"]
 Equation = str | Mapping[str, Any]
@@ -49,7 +47,8 @@ class Block(nn.Module):
         """Returns the stream after the block. `x0` are the embedded tokens, where the equation
         names them; a block alone takes x for them.
 
-        Two streams both begin as x, and meet as the equation of the `end` says.
+        Two streams both begin as x, and meet as the equation of the `end` says. Streams of a
+        connection enter and leave as it says.
         """
         angles = self.position.angles(0, x.shape[1])
         streams = self.block(self.enter(x), x if x0 is None else x0, angles, None)
@@ -136,13 +135,13 @@ def _build(
                 "first block nor tokens"
             )
     assembly = Assembly(config, position, norm)
-    inner, topology = assembly(index), TOPOLOGIES[assembly.placement.topology]
+    inner, placement = assembly(index), assembly.placement
     # The names of its weights in the model: they are drawn by name.
     named = nn.ModuleDict({"blocks": nn.ModuleDict({str(index): inner})})
     rule_of(config.init).apply(named, config.seed, formula_values(config.model))
-    constrain = CONSTRAINTS[assembly.placement.weight_constraint]
+    constrain = CONSTRAINTS[placement.weight_constraint]
     constrain(inner)
-    leave = topology.leave
-    if leave is not nothing:  # else the final norm would stand there, which is not the block's
-        leave = leave(assembly.norm(config.final_norm, "final")(config.model.width))
-    return kind(inner, position, topology.enter, leave, constrain)
+    # The final norm is not the block's, unless the equation states how the streams end.
+    final = config.final_norm if placement.default.end else "none"
+    enter, leave = assembly.ends(assembly.norm(final, "final")(config.model.width))
+    return kind(inner, position, enter, leave, constrain)

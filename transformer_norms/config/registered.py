@@ -12,7 +12,9 @@ from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
 from transformer_norms.config.validation import check, parameters
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Values
 from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.names import Registry, unknown
@@ -54,6 +56,11 @@ USES = {
         {"forward": "x angles cache"},
         offered=("up_norm", "gate_norm"),
     ),
+    "connection": Use(
+        CONNECTIONS,
+        methods={"read": "streams", "write": "streams u", "parts": "streams"},
+        offered=("width", "index", "count", "l", "norm", "sub_layer"),
+    ),
     "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
     "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),
     "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
@@ -74,7 +81,7 @@ def check_registered(
         raise ConfigError(f"{key}.type is missing; there are {', '.join(sorted(use.registry))}")
     if not isinstance(name, str) or name not in use.registry:
         raise ConfigError(f"{key}.type: {unknown(use.registry.kind, name, sorted(use.registry))}")
-    thing, file = use.registry[name], owner_of(CHOSEN[axis])
+    thing, file = use.registry[name], owner_of(CHOSEN.get(axis, Values))
     _check_use(f"{key}.type: {name}", thing, use)
     owners = [thing, *([file] if file else [])]
     own = {k: value for k, value in values.items() if k != "type"}
@@ -101,6 +108,8 @@ def _check_use(key: str, thing: Any, use: Use) -> None:
     program calls is missing or takes other arguments."""
     if use.registry is MLPS and not hasattr(thing, "gated"):
         raise ConfigError(f"{key} has no attribute gated, which says whether it has a gate")
+    if use.registry is CONNECTIONS and not (hasattr(thing, "enter") and hasattr(thing, "leave")):
+        raise ConfigError(f"{key} has no attributes enter and leave, such as Copies and Sum")
     if "__call__" in use.methods and not inspect.isclass(thing):
         raise ConfigError(f"{key} is a function; a class is wanted, whose instances are called")
     supplied = [name for name in use.supplied if name != "gate_scale" or thing.gated]

@@ -76,8 +76,9 @@ def resolve(
     keys that the user typed. `device` is what an auto device means, or auto: the machine's.
     """
     nodes = dict(chosen)
-    for name in USES:
+    for name in (name for name in USES if name in nodes):
         nodes[name] = check_registered(name, name, nodes[name], spelled)
+    nodes["placement"] = _check_connection(nodes["placement"], spelled)
     changed = _check_formula("norm", nodes["norm"], typed)
     if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
@@ -364,6 +365,16 @@ class _Resolving:
         names = [nodes["qkv"] if name == "norm" else name for name in norms]
         contents = {"norm": nodes["norm"], "none": {"type": "none"}, **nodes["norms"]}
         return any(contents[name]["type"] == "l2norm" for name in names)
+
+
+def _check_connection(placement: Nodes, spelled: Mapping[str, str]) -> Nodes:
+    """Returns the placement's node with the settings of its connection as their class takes
+    them."""
+    given = placement.get("connection")
+    if not given:
+        return placement
+    checked = check_registered("placement.connection", "connection", given, spelled)
+    return {**placement, "connection": checked}
 
 
 def _read_placement(node: Nodes) -> Placement:

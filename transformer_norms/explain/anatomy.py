@@ -3,6 +3,7 @@
 No model is built. Each norm is built once, alone and at its width, to count its parameters.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,16 +12,19 @@ import torch
 from torch import nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.assembly import norm_of
+from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
+from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites
-from transformer_norms.model.position import sliding_windows
+from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import formula_values, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
+from transformer_norms.norms import NORMS, nothing
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
+_SHORT = re.compile(r"\.norm(?=\.|$)|\.$")  # what a path says twice
 Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
 
 
@@ -85,6 +89,8 @@ class Anatomy:
         self.windows = sliding_windows(windows, self.depth, config.model.context)
         self.alibi = config.position.type == "alibi"
         self.logit_cap = _cap_text(config.architecture.logit_cap)
+        self.connected = self.placement.topology == "streams"
+        self._assembly = Assembly(config, NoPosition())
         self.blocks = [self._block(i) for i in range(self.depth)]
         fixnorm = config.embed == "fixnorm"
         names = {
@@ -117,13 +123,27 @@ class Anatomy:
             x = self._times("embed_scale", x) + positions
         else:
             x = self._times("embed_scale", f"({x}{positions})" if positions else x)
-        streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
         last = f"(x + {_apply(self.final, 'r')})" if dual else _apply(self.final, "x")
+        streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
+        if self.connected:
+            last, streams = "leave(X)", ["x0"]
         head = _apply(rows, "E" if self.config.architecture.tied else "W")
         logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
         return {
             "start": f"{' = '.join(streams)} = {_apply(self.embed, x)}",
             "end": f"logits = {f'{cap} * tanh({logits} / {cap})' if cap else logits}",
+        }
+
+    def connection(self) -> dict[str, str]:
+        """The formulas of the connection, if the streams have one that the equations name."""
+        if not self.connected:
+            return {}
+        kind = CONNECTIONS[self.placement.connection["type"]]
+        parts = {"enter": kind.enter, "read(X)": kind.read, "write(X, u)": kind.write}
+        formulas = {"X": kind, **parts, "leave(X)": kind.leave}
+        final = f"{self.final.name}(" if self.final else "("
+        return {
+            name: first_paragraph(part).replace("final(", final) for name, part in formulas.items()
         }
 
     def _times(self, symbol: str, text: str) -> str:
@@ -157,13 +177,14 @@ class Anatomy:
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
         """Yields every norm of the model with its block, from the embedding to the head."""
         before = [(norm, None) for norm in (self.rows, self.embed)]
+        enter, leave = self._ends() if self.connected else ([], [])
         inside = [
             (norm, i)
             for i, block in enumerate(self.blocks)
             for norms in (block.norms, *(part.norms for part in block.parts.values()))
             for norm in norms.values()
         ]
-        for norm, i in (*before, *inside, (self.final, None)):
+        for norm, i in (*before, *enter, *inside, (self.final, None), *leave):
             if norm and norm.name != "none":
                 yield norm, i
 
@@ -205,6 +226,8 @@ class Anatomy:
         }
         if "hidden" in plan.sites:
             norms |= self._hidden(norms["hidden"])
+        if self.connected:
+            norms |= self._connection_norms(name, int(values["i"]))
         stream = _shapes(self.width)
         adds, enters = (
             {
@@ -248,6 +271,37 @@ class Anatomy:
         if scale:
             return NormAt(site, module, "none", width, 0, 0, "-", at.share, scale)
         return None
+
+    def _connection_norms(self, part: str, i: int) -> dict[str, NormAt]:
+        """The norms inside the connection of a sub-layer."""
+        built = self._assembly.connection(part, i)
+        norms = self._norms_inside(f"{part}.connection", "connection", built)
+        return {norm.module.removeprefix(f"{part}."): norm for norm in norms}
+
+    def _ends(self) -> list[list[tuple[NormAt, None]]]:
+        """The norms of `enter` and `leave`, without the final one."""
+        built = dict(zip(("enter", "final"), self._assembly.ends(nothing), strict=True))
+        return [
+            [(norm, None) for norm in self._norms_inside(name, name, module)]
+            for name, module in built.items()
+        ]
+
+    def _norms_inside(self, path: str, site: str, part: Any) -> list[NormAt]:
+        """The norms inside a part of a connection: the run's, and those that its formula fixes."""
+        modules = part.named_modules() if isinstance(part, nn.Module) else ()
+        names = {kind: name for name, kind in NORMS.items()}
+        norms = []
+        for inner, module in modules:
+            if type(module) in names:
+                own = isinstance(module, type(self.build_norm("norm", 1)))
+                name = "norm" if own else names[type(module)]
+                fixed = getattr(module, "length", module)
+                eps = self.norm_file(name).get("eps") if own else fixed.eps
+                eps = "-" if eps is None else f"{eps:g}"
+                count = sum(parameter.numel() for parameter in module.parameters())
+                at = _SHORT.sub("", f"{path}.{inner}")
+                norms.append(NormAt(site, at, name, self.width, 1, count, eps))
+        return norms
 
     def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
         sizes, stream = self.config.model, _shapes(self.width)
@@ -296,6 +350,11 @@ class Anatomy:
             spec.get("share") == "block",
             varies,
         )
+
+
+def first_paragraph(documented: Any) -> str:
+    """The first paragraph of a docstring, with single blanks."""
+    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
 
 
 def _present(things: Mapping[str, Any]) -> dict[str, Any]:

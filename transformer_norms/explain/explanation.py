@@ -95,6 +95,7 @@ def equations(anatomy: Anatomy) -> Section:
         part = block.parts["attention"]
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
+    facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
     name = anatomy.known_name("norm")
@@ -102,6 +103,11 @@ def equations(anatomy: Anatomy) -> Section:
     remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
     if anatomy.placement.topology == "dual":
         remarks.append("x and r are two streams, to which attention adds and then the mlp")
+    if anatomy.connected:
+        stated = ", ".join(f"{key}={value}" for key, value in anatomy.placement.connection.items())
+        remarks.append(
+            f"X are the streams, u the branch; each sub-layer has a connection, {stated}"
+        )
     if anatomy.adds("start"):
         remarks.append("start is the stream as it entered the block")
     remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
+from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.sites import EARLIER
 
 GAP = 2
@@ -119,6 +120,7 @@ class Stage:
     skip: Marks = ()
     adds: tuple[tuple[str, Marks], ...] = ()  # earlier streams that are added as well
     post: Marks = ()
+    write: Marks = ()  # the box of a connection in the place of the sum
 
 
 def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, list[int]]:
@@ -170,6 +172,7 @@ class _Labels:
                 skip=self.factor(part.factors.get("a")),
                 adds=self.sum(part.adds),
                 post=self.norm(part.norms.get("post")),
+                write=(Mark("layer", WRITE),) * self.anatomy.connected,
             )
             for name, part in block.parts.items()
         ]
@@ -180,7 +183,8 @@ class _Labels:
 
     def branch(self, part: SubLayer, inside: Callable[[SubLayer], Chain]) -> Chain:
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
-        return (*before, *inside(part), *after, *self.factor(part.factors.get("b")))
+        read = (Mark("layer", READ),) * self.anatomy.connected
+        return (*read, *before, *inside(part), *after, *self.factor(part.factors.get("b")))
 
     def attention(self, part: SubLayer) -> Chain:
         """One box, unless a norm or a learned factor stands inside it."""
@@ -265,7 +269,7 @@ class _Positions:
     """The position of each box, word and line of a block."""
 
     def __init__(self, stages: Sequence[Stage], topology: str) -> None:
-        self.stages = stages
+        self.stages, self.name = stages, "X" if topology == "streams" else "x"
         self.marks: dict[Mark, None] = {}  # an ordered set: two wires may end in one sum
         self.wires: list[Wire] = []
         self.rails, left = self._rails()
@@ -312,7 +316,7 @@ class _Positions:
         return max(ends)
 
     def _place(self) -> None:
-        ends = {self.stream: "x", **({self.second: "r"} if self.second else {})}
+        ends = {self.stream: self.name, **({self.second: "r"} if self.second else {})}
         starts = {**ends, **({self.rails["x0"]: "x0"} if "x0" in self.rails else {})}
         for column, name in starts.items():
             self.mark("name", name, column, 0)
@@ -343,7 +347,8 @@ class _Positions:
                 self.wire((column, join - 1), (column, join), (self.second, join), arrow=True)
         self._chain(stage.skip, self.stream, split)
         for column in (self.stream, *([self.second] if self.second else [])):
-            self.mark("sum", "+", column, join)
+            for mark in stage.write or (Mark("sum", "+"),):
+                self.mark(mark.kind, mark.label, column, join)
         for number, (name, factor) in enumerate(stage.adds):
             join += 2 * (number > 0)
             self._add(name, factor, join)

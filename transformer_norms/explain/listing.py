@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from transformer_norms.config.registered import USES
+from transformer_norms.explain.anatomy import first_paragraph
 from transformer_norms.explain.text import heading, wrap
 from transformer_norms.model.mlp import ACTIVATIONS
 from transformer_norms.names import AXES_OF_A_RUN, option_files
@@ -34,9 +35,9 @@ def _description(axis: str, text: str) -> str:
         return comment
     if axis == "mlp":
         activation = ACTIVATIONS[content["activation"]]
-        return f"{content['type']}: {_first_paragraph(activation)}"
+        return f"{content['type']}: {first_paragraph(activation)}"
     if axis in USES and "type" in content:
-        return _first_paragraph(USES[axis].registry[content["type"]])
+        return first_paragraph(USES[axis].registry[content["type"]])
     return ", ".join(f"{key} {value}" for key, value in content.items()) or "no choice"
 
 
@@ -49,8 +50,3 @@ def _comment(text: str) -> str:
         if not line.startswith("# @package"):
             lines.append(line.lstrip("# "))
     return " ".join(lines)
-
-
-def _first_paragraph(documented: Any) -> str:
-    """The first paragraph of a docstring, with single blanks."""
-    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())

@@ -138,15 +138,19 @@ def _layout_parts(layout: Layout, left: float, bottom: float) -> list[str]:
     def at(column: float, line: float) -> tuple[float, float]:
         return left + (column + 0.5) * COLUMN, bottom - line * LINE
 
-    sums = {(mark.column, mark.line) for mark in layout.marks if mark.kind == "sum"}
+    ends = {  # how far from the centre of a mark a line ends
+        (mark.column, mark.line): SUM if mark.kind == "sum" else (mark.room + 1) * COLUMN / 2
+        for mark in layout.marks
+        if mark.kind in ("sum", "layer")
+    }
     parts = []
     for wire in layout.wires:
         points = [at(*point) for point in wire.points]
         if wire.kind == "stream":
             points[-1] = points[-1][0], points[-1][1] - LINE / 2
-        if wire.arrow and wire.points[-1] in sums:
+        if wire.arrow and (far := ends.get(wire.points[-1])):
             (before, _), (x, y) = points[-2:]
-            points[-1] = x + (SUM if before > x else -SUM), y
+            points[-1] = x + (far if before > x else -far), y
         parts += _wire(wire, points)
     for mark in layout.marks:
         parts += _mark(mark, *at(mark.column, mark.line))

@@ -175,7 +175,14 @@ def _content(axis: str, node: Mapping[str, Any]) -> Any:
         return plain({key: value for key, value in node.items() if key not in _BESIDE})
     placement = Placement(**node)
     blocks = [entry.blocks.text for entry in placement.where]
-    return placement.topology, blocks, [*placement.everywhere()], placement.weight_constraint
+    plans = [*placement.everywhere()]
+    return (
+        placement.topology,
+        plain(placement.connection),
+        blocks,
+        plans,
+        placement.weight_constraint,
+    )
 
 
 def _number(spec: Any, values: Mapping[str, float]) -> Any:

@@ -16,18 +16,19 @@ from transformer_norms.model.attention import (
     PerHead,
     ValueMix,
 )
-from transformer_norms.model.block import TOPOLOGIES, SubLayer
+from transformer_norms.model.block import BLOCKS, SubLayer
 from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scaled, coefficient
+from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import PARTS, head_sites, read_placement
+from transformer_norms.model.placement import PARTS, SUB_LAYERS, head_sites, read_placement
 from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
 
 Module = Any  # an nn.Module, or the function `nothing`
-assert set(TOPOLOGIES) == set(PARTS)
+assert set(BLOCKS) == set(PARTS)
 
 
 class Assembly:
@@ -64,7 +65,34 @@ class Assembly:
         }
         block_plan = self.placement.block_plan
         own = {name: self.site(block_plan, name, "attention", values) for name in block_plan.sites}
-        return TOPOLOGIES[self.placement.topology].block(**layers, **own)
+        return BLOCKS[self.placement.topology](**layers, **own)
+
+    def ends(self, final: Module) -> tuple[Module, Module]:
+        """What stands between the embedded tokens and the first block, and between the last block
+        and the head, of which `final` is the norm."""
+        if not self.placement.connection:
+            return nothing, final
+        kind = CONNECTIONS[self.placement.connection["type"]]
+        enter = self.connected(kind.enter, "embed")
+        return enter, self.connected(kind.leave, "final", final=final)
+
+    def connection(self, kind: Place, i: int, sub_layer: Any = None) -> Any:
+        """The connection of the sub-layer `kind` of block i."""
+        connection = CONNECTIONS[self.placement.connection["type"]]
+        index = len(SUB_LAYERS) * i + SUB_LAYERS.index(kind)
+        return self.connected(connection, kind, sub_layer=sub_layer, index=index, l=i + 1)
+
+    def connected(self, part: Any, place: Place, **given: Any) -> Module:
+        """A connection's class, or that of one of its ends, built with its settings."""
+        sizes = self.sizes
+        return build_part(
+            part,
+            width=sizes.width,
+            count=len(SUB_LAYERS) * sizes.depth,
+            norm=self.norm("norm", place),
+            **self.placement.connection,
+            **given,
+        )
 
     def sub_layer(
         self,
@@ -95,7 +123,7 @@ class Assembly:
         a, enters = plan.coefficient("a"), dict(plan.enters or {"x": 1})
         skip = Rest(branch) if a == REST_OF_B else scale("a", a)
         x = scale("enter.x", enters.pop("x")) if "x" in enters else None
-        return SubLayer(
+        layer = SubLayer(
             f,
             **{name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")},
             enter=mixing(x, enters, "enter."),
@@ -103,6 +131,9 @@ class Assembly:
             branch=branch,
             dropout=dropout_of(self.sizes.dropout),
         )
+        if self.placement.connection:
+            layer.connection = self.connection(kind, int(values["i"]), layer)
+        return layer
 
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
         sizes, order = self.sizes, self.architecture.qk_norm_order

@@ -1,11 +1,10 @@
 """Read this file first: the block, for every placement that is one stream in series.
 
-`ParallelBlock` and `DualBlock` below compute the other two forms: sub-layers side by side, and two
-streams.
+`ParallelBlock` and `StreamBlock` below compute the other two forms: sub-layers side by side, and
+several streams.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,7 +20,8 @@ class SubLayer(nn.Module):
     Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
     the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
     the stream as it entered the block, `x0` the embedded tokens. h is x, unless `enter` mixes it
-    with them. Dropout acts before b.
+    with them. Dropout acts before b. In a block of several streams, `connection` reads and writes
+    them.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class SubLayer(nn.Module):
         super().__init__()
         self.f, self.pre, self.out, self.post = f, pre, out, post
         self.enter, self.skip, self.branch, self.dropout = enter, skip, branch, dropout
+        self.connection: Any = None
 
     def forward(self, x: Stream, start: Stream, x0: Stream, *context: Any) -> Stream:
         h = self.enter(x, start, x0)
@@ -76,53 +77,27 @@ class ParallelBlock(nn.Module):
         return x + self.attention.update(h, *context) + self.mlp.update(h, *context)
 
 
-class DualBlock(nn.Module):
-    """u = b * out(f(pre(x)));  x = post(x + u);  r = r + u      ResiDual, arXiv:2304.14802
+class StreamBlock(nn.Module):
+    """x = read(X);  X = write(X, b * out(f(pre(x))))      for attention, and then for the mlp
 
-    x is normed after every sub-layer, r is the plain sum. Both begin as the embedded tokens and
-    meet at the end of the model, in `Join`.
+    X holds any number of streams, and `connection` of each sub-layer reads and writes them
+    (connections/).
     """
 
     def __init__(self, attention: SubLayer, mlp: SubLayer) -> None:
         super().__init__()
         self.attention, self.mlp = attention, mlp
 
-    def forward(
-        self, streams: tuple[Stream, Stream], x0: Stream, *context: Any
-    ) -> tuple[Stream, Stream]:
-        x, r = streams
+    def forward(self, streams: Any, x0: Stream, *context: Any) -> Any:
         for sub_layer in (self.attention, self.mlp):
-            u = sub_layer.update(x, *context)
-            x, r = sub_layer.post(x + u), r + u
-        return x, r
+            u = sub_layer.update(sub_layer.connection.read(streams), *context)
+            streams = sub_layer.connection.write(streams, u)
+        return streams
 
 
-class Join(nn.Module):
-    """x + norm(r): the end of a model of `DualBlock`s, its final norm inside"""
-
-    def __init__(self, norm: Layer) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, streams: tuple[Stream, Stream]) -> Stream:
-        x, r = streams
-        return x + self.norm(r)
-
-
-def twice(x: Stream) -> tuple[Stream, Stream]:
-    return x, x
-
-
-class Topology(NamedTuple):
-    """A block's class, and what stands before the first and after the last of them."""
-
-    block: Callable[..., nn.Module]
-    enter: Callable[..., Any] = nothing
-    leave: Callable[..., Any] = nothing  # final norm -> what stands in its place
-
-
-TOPOLOGIES = {
-    "serial": Topology(SerialBlock),
-    "parallel": Topology(ParallelBlock),
-    "dual": Topology(DualBlock, enter=twice, leave=Join),
+BLOCKS = {
+    "serial": SerialBlock,
+    "parallel": ParallelBlock,
+    "dual": StreamBlock,
+    "streams": StreamBlock,
 }

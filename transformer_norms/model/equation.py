@@ -29,7 +29,8 @@ from transformer_norms.names import suggestion, theirs, unknown
 BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
 _NUMBERS = frozenset("N R l i d dh m H L".split())
 # Names that no learned coefficient can have.
-RESERVED = _NUMBERS | {"x", "r", "f", "norm", *EARLIER, *INSIDE, *OF_NUMBERS}
+READ, WRITE = "read", "write"  # of a connection, and X its streams
+RESERVED = _NUMBERS | {"x", "X", "r", "f", "norm", READ, WRITE, *EARLIER, *INSIDE, *OF_NUMBERS}
 _MOST_CHARACTERS = 2000
 
 
@@ -69,7 +70,7 @@ class Reader:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             self.refuse("it cannot be read; an equation is arithmetic, such as x + f(norm(x))")
 
-    # ------------------------------------------------------------------- the three kinds of block
+    # -------------------------------------------------------------------- the four kinds of block
 
     def read_serial(self) -> SubLayerPlan:
         """`norm(a * x + b * norm(f(norm(x))) + start)`: one stream."""
@@ -153,6 +154,22 @@ class Reader:
         if [text_of(x), ast.unparse(stream)] != ["x", "r"] or len(rest) > 1 or not rest[0].plain:
             ending.refuse("two streams end as x + norm(r)")
         return plan, site
+
+    def read_streams(self) -> SubLayerPlan:
+        """Reads `write(X, b * norm(f(norm(read(X)))))`: a connection reads streams X and writes to
+        them."""
+        self.check_sub_layers("f")
+        match self.tree:
+            case ast.Call(args=[ast.Name("X"), branch], keywords=[]) if name_of(self.tree) == WRITE:
+                (term, *more) = self.terms(branch)
+            case _:
+                self.refuse("with a connection, the block computes write(X, f(norm(read(X))))")
+        if more or self.named():
+            self.refuse("write takes X and one branch, as write(X, f(norm(read(X))))", branch)
+        if not term.plain:
+            self.coefficients["b"] = self.read_scale("b", [term])
+        self.read_branch(term.stream, f"{READ}(X)")
+        return self.plan()
 
     def plan(self) -> SubLayerPlan:
         return SubLayerPlan(self.sites, self.coefficients, self.adds, self.enters, self.names)
@@ -372,7 +389,8 @@ class Reader:
 
     def is_norm(self, node: ast.AST) -> bool:
         """Returns whether the node is a norm of a stream. Its name is checked later."""
-        return isinstance(node, ast.Call) and not (self.is_scalar(node) or self.is_sub_layer(node))
+        others = self.is_scalar(node) or self.is_sub_layer(node) or name_of(node) in (READ, WRITE)
+        return isinstance(node, ast.Call) and not others
 
     # --------------------------------------------------------------------------------- sub-layers
 

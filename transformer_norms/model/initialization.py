@@ -38,6 +38,14 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+class ZeroLinear(Linear):
+    """A Linear whose weight starts at 0, whatever the rule."""
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.zeros_(self.weight)
+
+
 class Embedding(nn.Embedding):
     """torch's Embedding, drawn by `InitRule` and by nothing else."""
 
@@ -80,7 +88,8 @@ class InitRule:
     ) -> None:
         """Draws every weight whole. `cut(drawn, weight)` returns what of it `weight` holds."""
         for name, module in model.named_modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
+            drawn = isinstance(module, (nn.Linear, nn.Embedding))
+            if drawn and not isinstance(module, ZeroLinear):
                 weight = module.weight
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
                 if self.truncate is not None:

@@ -9,14 +9,19 @@ from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Groups, Mark, Text, plain
-from transformer_norms.model.equation import RESERVED, Reader
+from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader
 from transformer_norms.model.sites import INSIDE, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 
 Plans = Mapping[str, SubLayerPlan]
 SUB_LAYERS = tuple(INSIDE)
 # The parts that an equation may have, by how the sub-layers of a block are joined.
-PARTS = {"serial": SUB_LAYERS, "parallel": ("block",), "dual": ("x", "r", "end")}
+PARTS = {
+    "serial": SUB_LAYERS,
+    "parallel": ("block",),
+    "dual": ("x", "r", "end"),
+    "streams": SUB_LAYERS,
+}
 
 
 def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
@@ -40,12 +45,14 @@ class Placement:
         {attention: "...", mlp: "..."}                               one for each
         "x + attention(h := norm(x)) + mlp(h)"                       side by side
         {x: "norm(x + f(x))", r: "r + f(x)", end: "x + norm(r)"}     two streams
+        "write(X, f(norm(read(X))))"              streams that a `connection` reads and writes
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
     formulas may name. What stands inside f is an argument of it: f(x, q=norm). `where` holds
     equations for some blocks: of its entries the first counts whose condition `blocks`, on i, l
     and N, is true.
 
+    `connection` names a registered connection and its settings (connections/).
     `brings` are choices that hold unless the user or a preset made them.
     `unverified` says what could not be read in the paper or its code.
     """
@@ -57,6 +64,7 @@ class Placement:
         equation: Text | Mapping[str, str],
         where: Groups = (),
         learned: Mapping[str, Mapping[str, Any]] = {},
+        connection: Mapping[str, Any] = {},
         weight_constraint: Literal["none", "unit_length"] = "none",
         brings: Annotated[Mapping[str, Any], Mark.ASIDE] = {},
         unverified: Annotated[Text, Mark.ASIDE] = "",
@@ -65,6 +73,7 @@ class Placement:
         self.learned = learned
         _check_learned(learned)
         self.topology = topology_of("equation", equation)
+        self.connection = _connection_of(self.topology, connection)
         self.default = _Entry.read("equation", equation, self.topology, learned)
         self.where = [self._entry(number, entry) for number, entry in enumerate(where)]
         ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
@@ -164,6 +173,10 @@ class _Entry:
                 for kind in SUB_LAYERS:
                     reader = Reader(text["x"], learned, kind, SUB_LAYERS)
                     plans[kind], end = reader.read_dual(text["r"], text["end"])
+            elif topology == "streams":
+                kinds = SUB_LAYERS if isinstance(equation, str) else ()
+                for kind, part in text.items():
+                    plans[kind] = Reader(part, learned, kind, kinds).read_streams()
             else:
                 kinds = SUB_LAYERS if isinstance(equation, str) else ()
                 for kind, part in text.items():
@@ -198,19 +211,44 @@ def _check_learned(learned: Mapping[str, Any]) -> None:
 
 
 def topology_of(key: str, equation: Any) -> str:
-    """serial, parallel (side by side) or dual (two streams), from an equation's form."""
+    """serial, parallel (side by side), dual (two streams) or streams (those of a connection), from
+    an equation's form."""
     if isinstance(equation, Mapping):
-        known = {name: topology for topology, parts in PARTS.items() for name in parts}
         for name in equation:
-            if name not in known or name == "block":
-                raise ValueError(f"{key}: {unknown('part', name, [*SUB_LAYERS, *PARTS['dual']])}")
-        return "dual" if set(equation) & set(PARTS["dual"]) else "serial"
+            if name not in (known := [*SUB_LAYERS, *PARTS["dual"]]):
+                raise ValueError(f"{key}: {unknown('part', name, known)}")
+        if set(equation) & set(PARTS["dual"]):
+            return "dual"
+        return "streams" if any(map(_reads_streams, equation.values())) else "serial"
+    if _reads_streams(equation):
+        return "streams"
+    return "parallel" if _called(equation) & set(SUB_LAYERS) else "serial"
+
+
+def _reads_streams(equation: Any) -> bool:
+    return bool(_called(equation) & {READ, WRITE})
+
+
+def _called(equation: Any) -> set[str]:
+    """The names of the functions in an equation; none where it cannot be read, which the reader
+    says."""
     try:
         calls = [node for node in ast.walk(ast.parse(str(equation))) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return "serial"  # whose reader says what is wrong
-    named = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-    return "parallel" if named & set(SUB_LAYERS) else "serial"
+        return set()
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+
+
+def _connection_of(topology: str, connection: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The connection of a placement. That of two equations for two streams is `dual`."""
+    if topology == "streams" and "type" not in connection:
+        raise ValueError(
+            "connection.type is missing; read(X) and write(X, u) are those of a connection, as "
+            "{type: hyper_connection, streams: 4}"
+        )
+    if connection and topology != "streams":
+        raise ValueError("connection: no equation has read(X) and write(X, f(..))")
+    return {"type": "dual"} if topology == "dual" else connection
 
 
 def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str, str]:

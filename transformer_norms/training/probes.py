@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.model.block import DualBlock, ParallelBlock, SerialBlock, SubLayer
+from transformer_norms.model.block import ParallelBlock, SerialBlock, StreamBlock, SubLayer
 from transformer_norms.model.coefficient import Learned
+from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
 from transformer_norms.training.measures import Place, Start, key_of, place_of
@@ -142,13 +143,11 @@ def watch_streams(
     `embedding` of None. Inside it the model has hooks, and afterwards none."""
 
     def read_input(block: nn.Module, given: tuple[Any, ...]) -> None:
-        # Two streams enter the first block as one.
-        read("embedding", None, given[0][0] if isinstance(given[0], tuple) else given[0])
+        read("embedding", None, given[1])  # x0
 
     def reader(i: int) -> Callable[..., None]:
         def read_output(block: nn.Module, given: tuple[Any, ...], y: Any) -> None:
-            streams = dict(zip("xr", y, strict=True)) if isinstance(y, tuple) else {"": y}
-            for part, stream in streams.items():
+            for part, stream in named_parts(block, y).items():
                 read(part, i, stream)
 
         return read_output
@@ -166,7 +165,8 @@ def stream_readings(x: Tensor, part: str, block: int | None) -> Readings:
     return {key_of(Place(name, part, block)): probe(x) for name, probe in STREAM_PROBES.items()}
 
 
-# The number that each probe reads from a residual stream [batch, time, width] in float64. A plugin
+# The number that each probe reads from a residual stream [batch, time, width] in float64, or from
+# n of them, [batch, time, n, width]. A plugin
 # adds a function in the same way. The report shows it under its name; MEASURES may explain it.
 STREAM_PROBES = Registry("probe")
 
@@ -204,11 +204,11 @@ def ones_cosine(x: Tensor) -> Tensor:
 
 
 # The stream that a branch is added to, from the sub-layer, what it reads, and what the block
-# was given: its stream and the embedded tokens.
+# was given: its stream and the embedded tokens. Of several streams it is what the sub-layer reads.
 ADDED_TO: dict[type[nn.Module], Callable[..., Tensor]] = {
     SerialBlock: lambda sub_layer, x, start, x0: sub_layer.skip(x, start, x0),
     ParallelBlock: lambda sub_layer, h, x, x0: x,
-    DualBlock: lambda sub_layer, x, streams, x0: x,
+    StreamBlock: lambda sub_layer, x, streams, x0: x,
 }
 
 

@@ -149,6 +149,9 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Depth:
     def read(part: str, i: int | None, x: Tensor) -> None:
         if part == "r":
             return
+        if x.dim() > 3:
+            why = "its blocks hand on several streams at once, and depth is measured of one"
+            raise ConfigError(f"{subject.folder}: {why}")
         boundaries[0 if i is None else i + 1] = x.detach()
         if len(boundaries) == depth + 1:
             for row in range(len(x)):

@@ -86,7 +86,7 @@ class _Divide(torch.autograd.Function):
             dx = torch.mul(grad, scale, out=product)
         else:
             tokens = product.reshape(-1, width)
-            with _exact(x.device.type):
+            with exact(x.device.type):
                 dgain = inverse.reshape(-1) @ tokens
                 along = (tokens @ gain).view_as(inverse)
             dx = torch.mul(grad, gain, out=product).mul_(inverse)
@@ -100,7 +100,7 @@ def _first(x: Tensor, length: Length) -> Tensor:
     return x if length.first == x.shape[-1] else x[..., : length.first]
 
 
-def _exact(device: str) -> AbstractContextManager[Any]:
+def exact(device: str) -> AbstractContextManager[Any]:
     """Autocast would take sums of products for matrix products."""
     autocast = torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if autocast else nullcontext()

@@ -1,0 +1,350 @@
+"""Connections against independent implementations: transformers' modules, and the pseudocode of the
+papers, with every gradient, in float64."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from combinations import changed, combined
+from test_block_equations import norm_of, randomize
+from test_trainer import trainer_of
+from torch.utils._pytree import tree_leaves, tree_map
+from written_out import attention, mlp
+
+from transformer_norms import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.connections import (
+    DynamicHyperConnection,
+    GatedSum,
+    HyperConnection,
+    ManifoldHyperConnection,
+)
+from transformer_norms.norms import nothing
+from transformer_norms.training.flops import flops_per_token
+from transformer_norms.training.optimizer import groups
+
+WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 5, 11
+SIZES = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
+SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
+STREAMS = [
+    "hyper_connections",
+    "hyper_connections_static",
+    "mhc",
+    "siamese",
+    "attention_residuals",
+    "attention_residuals_block",
+]
+AS_PRE = [name for name in STREAMS if name != "siamese"]
+
+
+def model_of(placement, *typed, init="gpt2", **keys):
+    config = combined(*SIZES, *typed, placement=placement, init=init)
+    for key, value in keys.items():
+        config = changed(config, key.replace("__", "."), value)
+    return build_model(config, vocab_size=VOCAB)
+
+
+def shaken(module):
+    torch.manual_seed(5)
+    for name, parameter in module.named_parameters():
+        start = 0 if name.endswith("projection.weight") else parameter.data  # not drawn yet
+        parameter.data = start + 0.3 * torch.randn_like(parameter)
+    return module.double()
+
+
+def some_tokens():
+    return torch.randint(VOCAB, (2, TIME), generator=torch.Generator().manual_seed(1))
+
+
+def same_with_gradients(pairs, given):
+    """Compares pairs of results, and the gradients of their weighted sums."""
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).double()
+        gradients = [
+            torch.autograd.grad((y * weights).sum(), given, retain_graph=True, allow_unused=True)
+            for y in (found, expected)
+        ]
+        for one, two in zip(*gradients, strict=True):
+            zero = torch.zeros((), dtype=torch.double)
+            one, two = (zero if gradient is None else gradient for gradient in (one, two))
+            torch.testing.assert_close(*torch.broadcast_tensors(one, two), rtol=1e-11, atol=1e-11)
+
+
+# ----------------------------------------------------------------------- one connection, by itself
+
+
+def test_mhc_is_the_module_of_deepseek_v4(monkeypatch):
+    """Their arithmetic is in float32 at least; here it is in float64."""
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    n, settings = 3, {"scale": 0.7, "eps": 1e-6}
+    ours = shaken(ManifoldHyperConnection(WIDTH, streams=n, iterations=20, **settings))
+    leave = shaken(GatedSum(WIDTH, nothing, n, **settings))
+    names = {"hc_mult": n, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "rms_norm_eps": 1e-6}
+    config = SimpleNamespace(hidden_size=WIDTH, **names)
+    hyper, head = theirs.DeepseekV4HyperConnection(config), theirs.DeepseekV4HyperHead(config)
+    gates = [ours.read_gate, ours.write_gate, ours.mix_gate]
+    for module in (hyper, head):
+        for name in list(dict(module.named_parameters())):
+            delattr(module, name)
+    hyper.fn = torch.cat([gate.projection.weight for gate in gates])
+    hyper.base = torch.cat([gate.bias for gate in gates])
+    hyper.scale = torch.cat([gate.scale for gate in gates])
+    head.hc_fn, head.hc_base = leave.gate.projection.weight, leave.gate.bias
+    head.hc_scale = leave.gate.scale
+    z, u = torch.randn(2, TIME, n, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    post, comb, collapsed = hyper(z.requires_grad_())
+    written = post.unsqueeze(-1) * u.requires_grad_().unsqueeze(-2) + comb.mT @ z
+    pairs = [(ours.read(z), collapsed), (ours.write(z, u), written), (leave(z), head(z))]
+    same_with_gradients(pairs, [z, u, *ours.parameters(), *leave.parameters()])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_hyper_connections_are_the_papers_algorithm(dynamic):
+    """Algorithm 2 of Zhu et al. 2024: one alpha for what is read and for what is mixed."""
+    n, index = 3, 7
+    if dynamic:
+        ours = DynamicHyperConnection(WIDTH, index, streams=n, scale=0.7)
+    else:
+        ours = HyperConnection(WIDTH, index, streams=n)
+    first = torch.zeros(n)
+    first[index % n] = 1
+    start = [first, torch.eye(n), torch.ones(n)]
+    for weight, expected in zip(ours.parameters(), start, strict=False):
+        assert torch.equal(weight.data, expected)
+    ours = shaken(ours)
+    z, u = torch.randn(2, TIME, n, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    alpha = torch.cat([ours.read_weights[:, None], ours.mix_weights], 1)
+    beta = ours.write_weights
+    if dynamic:
+        normed = F.layer_norm(z.requires_grad_(), (WIDTH,))
+        alpha_fn = torch.cat([ours.read_change.weight, ours.mix_change.weight]).mT
+        alpha = alpha + ours.read_scale * torch.tanh(normed @ alpha_fn)
+        beta = beta + ours.write_scale * torch.tanh(normed @ ours.write_change.weight[0])
+    mixed = alpha.mT @ z.requires_grad_()
+    written = u.requires_grad_()[:, :, None] * beta[..., None] + mixed[..., 1:, :]
+    pairs = [(ours.read(z), mixed[..., 0, :]), (ours.write(z, u), written)]
+    same_with_gradients(pairs, [z, u, *ours.parameters()])
+
+
+def test_the_rows_and_columns_of_mhcs_matrix_sum_to_one():
+    ours = shaken(ManifoldHyperConnection(WIDTH, streams=4, iterations=20, scale=0.7, eps=1e-6))
+    ours.mix_gate.scale.data.fill_(0.05)
+    matrix = ours.mixing(torch.randn(2, TIME, 4, WIDTH).double())
+    assert matrix.shape == (2, TIME, 4, 4)
+    assert (matrix > 0).all()
+    for axis in (-1, -2):
+        assert (matrix.sum(axis) - 1).abs().max() < 1e-2
+
+
+# --------------------------------------------------------------------------------- the whole model
+
+
+def siamese(model, norm, x):
+    """The order of the authors' code: x is normed before a sub-layer, and before it leaves."""
+    y = x
+    for i, block in enumerate(model.blocks):
+        c = ((i + 1) * 2) ** 0.5
+        for f in sub_layers(block):
+            x = norm(x)
+            z = f(norm(x + norm(y)))
+            x, y = x + z / c, y + z
+    return norm(norm(x) + norm(y))
+
+
+def attention_residuals(size, queries):
+    """Figure 2 of the paper: completed groups of `size` sub-layers, and the sum within the last."""
+
+    def whole(model, norm, x):
+        def attend(values):
+            values = torch.stack(values)
+            query = next(remaining)
+            logits = torch.einsum("d,nbtd->nbt", query, norm(values))
+            return torch.einsum("nbt,nbtd->btd", logits.softmax(0), values)
+
+        remaining = iter(queries(model))
+        blocks, partial, number = [], x, 0
+        for block in model.blocks:
+            for f in sub_layers(block):
+                h = attend([*blocks, partial])
+                if number % size == 0:
+                    blocks, partial = [*blocks, partial], None
+                out = f(norm(h))
+                partial = out if partial is None else partial + out
+                number += 1
+        return norm(attend([*blocks, partial]))
+
+    return whole
+
+
+def sub_layers(block):
+    yield lambda x: attention(block.attention.f, x, heads=HEADS)
+    yield lambda x: mlp(block.mlp.f, x)
+
+
+def own_queries(model):
+    for block in model.blocks:
+        yield block.attention.connection.attend.query
+        yield block.mlp.connection.attend.query
+    yield model.final.attend.query
+
+
+@pytest.mark.parametrize(
+    ("placement", "blocks", "whole"),
+    [
+        ("siamese", None, siamese),
+        ("attention_residuals", None, attention_residuals(1, own_queries)),
+        ("attention_residuals_block", 8, attention_residuals(1, own_queries)),
+        ("attention_residuals_block", 3, attention_residuals(3, own_queries)),
+        ("attention_residuals_block", 2, attention_residuals(4, own_queries)),
+    ],
+)
+def test_a_whole_model_is_the_papers(placement, blocks, whole):
+    chosen = {"type": "attention_residual", "blocks": blocks}
+    keys = {"placement__connection": chosen} if blocks else {}
+    model = randomize(model_of(placement, **keys))
+    tokens = some_tokens()
+    expected = whole(model, norm_of("rmsnorm"), model.embedding.weight[tokens])
+    expected = expected @ model.embedding.weight.T
+    found = model(tokens)
+    # The expected norms have gains of their own.
+    parameters = [p for name, p in model.named_parameters() if not name.endswith("gain")]
+    same_with_gradients([(found, expected)], parameters)
+
+
+@pytest.mark.parametrize("placement", AS_PRE)
+def test_the_first_step_is_that_of_pre(placement):
+    """Sums and means of the streams are pre's stream times a number, which norms forget. The
+    weights of mhc's gates start at little, and not at zero: they move equal streams alike."""
+    expected = model_of("pre", norm__eps=1e-30)(some_tokens())
+    model = model_of(placement, norm__eps=1e-30)
+    if placement == "mhc":
+        for name, parameter in model.named_parameters():
+            if "gate.projection" in name:
+                parameter.data.zero_()
+    small = 1e-3 if placement == "mhc" else 1e-9  # its rows sum to 1 to eps
+    torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
+
+
+FAULTS = [
+    "write(X, -f(norm(read(X))))",
+    "write(X, f(read(X)))",
+    "write(X, norm(f(norm(read(X)))))",
+    "write(X, norm(f(read(X))))",
+    "write(X, 2 * f(norm(read(X))))",
+    "write(X, f(norm(read(X)), v=norm))",
+]
+
+
+@pytest.mark.parametrize("equation", FAULTS)
+def test_a_fault_in_the_equation_moves_the_first_step(equation):
+    expected = model_of("pre", init="xavier", norm__eps=1e-30)(some_tokens())
+    keys = {"norm__eps": 1e-30, "placement__equation": equation}
+    model = model_of("attention_residuals", init="xavier", **keys)
+    assert (model(some_tokens()) - expected).abs().max() > 1e-3
+
+
+# --------------------------------------------------------------------------- counts, in closed form
+
+n, d, R = 4, WIDTH, 2 * DEPTH
+LEARNED = {  # numbers besides those of pre
+    "hyper_connections_static": R * (n + n * n + n),
+    "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2),
+    "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
+    "siamese": R * 2 * d + 2 * d,
+    "attention_residuals": (R + 1) * 2 * d,
+    "attention_residuals_block": (R + 1) * 2 * d,
+}
+MIX = 2 * n * d * (n + 1)  # a sub-layer reads one stream of n, and makes n of n
+PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
+    "hyper_connections_static": R * MIX,
+    "hyper_connections": R * (MIX + 2 * n * d * (n + 2)),
+    "mhc": R * (MIX + 2 * n * d * (n * n + 2 * n)) + 2 * n * d * (n + 1),
+    "siamese": 0,
+    "attention_residuals": 2 * d * sum(range(1, R + 2)),
+    "attention_residuals_block": 2 * d * sum(range(1, R + 2)),
+}
+
+
+@pytest.mark.parametrize("placement", STREAMS)
+def test_parameters_and_flops_are_the_closed_form(placement):
+    def count(name):
+        return sum(parameter.numel() for parameter in model_of(name).parameters())
+
+    assert count(placement) - count("pre") == LEARNED[placement]
+    typed = [f"model.{key}={value}" for key, value in (("width", d), ("depth", DEPTH))]
+    flops = [
+        flops_per_token(trainer_of(*typed, f"placement={name}"), 16) for name in (placement, "pre")
+    ]
+    assert flops[0] - flops[1] == 3 * PRODUCTS[placement]
+
+
+@pytest.mark.parametrize("placement", ["hyper_connections", "mhc"])
+def test_weight_decay_acts_on_the_matrices_of_the_weights_and_on_nothing_else(placement):
+    by_group = groups(model_of(placement))
+    kept = {name for name, _ in by_group["norms"] if ".connection." in name}
+    decayed = {name for name, _ in by_group["matrices"] if ".connection." in name}
+    assert {name.rpartition(".")[2] for name in decayed} == {"weight"}
+    assert {name.rpartition(".")[2] for name in kept} == (
+        {"read_weights", "mix_weights", "write_weights", "read_scale", "write_scale"}
+        if placement == "hyper_connections"
+        else {"scale", "bias"}
+    )
+
+
+@pytest.mark.parametrize("placement", STREAMS)
+def test_streams_are_mixed_in_float32_under_autocast(placement):
+    typed = [size for size in SIZES if "precision" not in size]
+    model = build_model(combined(*typed, placement=placement), vocab_size=VOCAB)
+    block, x0 = model.blocks[1], torch.randn(2, TIME, WIDTH)
+    connection, u = shaken(block.mlp.connection).float(), torch.randn(2, TIME, WIDTH)
+    entered = model.enter(x0)
+    rounded = tree_map(torch.Tensor.bfloat16, (entered, u))
+    wide = tree_map(torch.Tensor.float, rounded)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = connection.read(rounded[0]), connection.write(*rounded)
+    expected = connection.read(wide[0]), connection.write(*wide)
+    # One rounding at the end; sums of two roundings in a pair of streams.
+    ulps = 1 if placement not in ("siamese", "attention_residuals_block") else 4
+    for one, two in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.float(), two, rtol=ulps * 2**-8, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------- what is refused
+
+HYPER = "placement=hyper_connections_static"
+WRONG = {
+    "placement.connection.streams=0": "placement.connection.streams: 0 is not allowed",
+    "placement.connection.type=hyper_conection": "type: did you mean 'hyper_connection'?",
+    "placement.connection.stream=2": "did you mean 'placement.connection.streams'?",
+    "placement.equation=x + f(norm(x))+x": None,
+    "placement.equation=write(x, f(norm(x)))": "the block computes write(X, f(norm(read(X))))",
+    "placement.equation=write(X, f(norm(x)))": "the sub-layer reads read(X) or a norm of it",
+    "placement.equation=write(X, f(read(X)) + f(X))": "must contain f(x) exactly once",
+    "placement.equation=write(X, X + f(read(X)))": "write takes X and one branch",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_a_wrong_connection_is_one_line(typed):
+    if WRONG[typed] is None:  # an equation without read and write leaves the connection behind
+        assert "connection" not in compose([HYPER, typed], device="cpu").placement
+        return
+    with pytest.raises(ConfigError) as error:
+        compose([HYPER, typed], device="cpu")
+    assert WRONG[typed] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_streams_and_a_connection_go_together():
+    with pytest.raises(ConfigError, match=r"placement.connection.type is missing; read\(X\)"):
+        compose(["placement.equation=write(X, f(norm(read(X))))"], device="cpu")
+    with pytest.raises(ConfigError, match=r"connection: no equation has read\(X\)"):
+        compose(["placement.connection={type: siamese}"], device="cpu")
+    typed = compose([HYPER, "placement.equation=write(X, f(read(X)))"], device="cpu")
+    assert typed.placement.connection == {"type": "hyper_connection", "streams": 4}

@@ -1,0 +1,405 @@
+"""Connections: how a sub-layer reads the streams of a residual path, and how it writes to them.
+
+    x = read(X);  X = write(X, b * out(f(pre(x))))
+
+A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
+of its own. Its `enter` makes the streams X of the embedded tokens, before the first block. Its
+`leave` makes one stream of them, behind the last block, and ends with the final norm. `parts` names
+the streams that a probe reads. The docstrings of the four are their formulas, which explain shows.
+Each of the three classes takes by name what it needs of these:
+
+    width, index, count     features, and the number of this sub-layer, from 0, of `count`
+    l                       the block's number, from 1
+    norm                    norm(width) builds the run's norm
+    sub_layer               the sub-layer itself, whose norm at post an equation may state
+    final                   the final norm, for `leave`
+    the settings            of placement.connection
+
+Weights that mix streams, and the sums that they weigh, are computed in float32 at least.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from transformer_norms.kinds import Epsilon, Nothing, Number, Positive
+from transformer_norms.model.coefficient import SCALAR
+from transformer_norms.model.initialization import Linear, ZeroLinear
+from transformer_norms.names import Registry
+from transformer_norms.norms import Layer
+from transformer_norms.norms.layernorm import LayerNorm
+from transformer_norms.norms.parts.affine import wide
+from transformer_norms.norms.parts.division import exact
+from transformer_norms.norms.rmsnorm import RMSNorm
+
+CONNECTIONS = Registry("connection")
+Stream = Float[Tensor, "batch time width"]
+Streams = Float[Tensor, "batch time streams width"]
+Pair = tuple[Stream, Stream]
+Entries = tuple[Stream, ...]
+Norm = Callable[[int], Layer]
+StreamCount = Annotated[Positive, Field(le=64)]
+Iterations = Annotated[Positive, Field(le=1000)]
+Scale = Annotated[Number, Field(ge=-100, le=100)]
+
+
+def build_part(part: Callable[..., Any], **given: Any) -> Any:
+    """Returns part(...), with what it takes of what is given."""
+    names = inspect.signature(part).parameters
+    return part(**{name: value for name, value in given.items() if name in names})
+
+
+def named_parts(block: nn.Module, state: Any) -> Mapping[str, Tensor]:
+    """Returns the streams that leave a block by name. A single stream has the empty name."""
+    connection = getattr(block.attention, "connection", None)
+    parts: Mapping[str, Tensor] = {"": state} if connection is None else connection.parts(state)
+    return parts
+
+
+# ------------------------------------------------------------------------------------ two streams
+
+
+class Twice:
+    """x = r = x0"""
+
+    def __call__(self, x0: Stream) -> Pair:
+        return x0, x0
+
+
+class Join(nn.Module):
+    """x + norm(r), norm being the final one"""
+
+    def __init__(self, final: Layer) -> None:
+        super().__init__()
+        self.norm = final
+
+    def forward(self, streams: Pair) -> Stream:
+        x, r = streams
+        return x + self.norm(r)
+
+
+@CONNECTIONS("dual")
+class Dual:
+    """x is normed after every sub-layer, r is the plain sum      ResiDual, Xie et al. 2023,
+    arXiv:2304.14802
+    """
+
+    enter, leave = Twice, Join
+
+    def __init__(self, sub_layer: Any) -> None:
+        self.sub_layer = sub_layer
+
+    def read(self, streams: Pair) -> Stream:
+        """x"""
+        return streams[0]
+
+    def write(self, streams: Pair, u: Stream) -> Pair:
+        """x = post(x + u), r = r + u"""
+        x, r = streams
+        return self.sub_layer.post(x + u), r + u
+
+    def parts(self, streams: Pair) -> Mapping[str, Stream]:
+        return dict(zip("xr", streams, strict=True))
+
+
+class NormedAndPlain(nn.Module):
+    """x = norm(x0), r = x0"""
+
+    def __init__(self, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.norm = norm(width)
+
+    def forward(self, x0: Stream) -> Pair:
+        return self.norm(x0), x0
+
+
+class JoinNormed(nn.Module):
+    """final(x + norm(r))"""
+
+    def __init__(self, width: int, norm: Norm, final: Layer) -> None:
+        super().__init__()
+        self.second, self.norm = norm(width), final
+
+    def forward(self, streams: Pair) -> Stream:
+        x, r = streams
+        return self.norm(x + self.second(r))
+
+
+@CONNECTIONS("siamese")
+class Siamese(nn.Module):
+    """x is a post-norm's stream, r a pre-norm's      SiameseNorm, Li et al. 2026, arXiv:2602.08064
+
+    The authors' code norms x before a sub-layer, here it is normed behind the one before: the same
+    numbers.
+    """
+
+    enter, leave = NormedAndPlain, JoinNormed
+
+    def __init__(self, width: int, l: float, norm: Norm) -> None:  # noqa: E741
+        super().__init__()
+        self.norm, self.post, self.divisor = norm(width), norm(width), math.sqrt(2 * l)
+
+    def read(self, streams: Pair) -> Stream:
+        """x + norm(r)"""
+        x, r = streams
+        return x + self.norm(r)
+
+    def write(self, streams: Pair, u: Stream) -> Pair:
+        """x = norm(x + u / sqrt(2*l)), r = r + u"""
+        x, r = streams
+        return self.post(x + u / self.divisor), r + u
+
+    parts = Dual.parts
+
+
+# -------------------------------------------------------------------------------------- n streams
+
+
+class Copies:
+    """X_1 = .. = X_n = x0"""
+
+    def __init__(self, streams: int) -> None:
+        self.streams = streams
+
+    def __call__(self, x0: Stream) -> Streams:
+        return x0.unsqueeze(-2).expand(-1, -1, self.streams, -1)
+
+
+class Sum(nn.Module):
+    """final(sum_i X_i)"""
+
+    def __init__(self, final: Layer) -> None:
+        super().__init__()
+        self.norm = final
+
+    def forward(self, streams: Streams) -> Stream:
+        return self.norm(wide(streams).sum(-2).to(streams.dtype))
+
+
+class Mixing(nn.Module):
+    """n streams, each with its weights: `reading` gives a [.. n], `mixing` A [.. n n] and `writing`
+    b [.. n], from the streams"""
+
+    enter: Any = Copies
+    leave: Any = Sum
+    reading: Callable[[Tensor], Tensor]
+    mixing: Callable[[Tensor], Tensor]
+    writing: Callable[[Tensor], Tensor]
+
+    def read(self, streams: Streams) -> Stream:
+        """sum_i a_i X_i"""
+        z = wide(streams)
+        with exact(z.device.type):
+            return torch.einsum("...i,...id->...d", self.reading(z), z).to(streams.dtype)
+
+    def write(self, streams: Streams, u: Stream) -> Streams:
+        """X_j = sum_i A_ij X_i + b_j u"""
+        z = wide(streams)
+        with exact(z.device.type):
+            mixed = torch.einsum("...ij,...id->...jd", self.mixing(z), z)
+            written = self.writing(z).unsqueeze(-1) * wide(u).unsqueeze(-2)
+        return (mixed + written).to(streams.dtype)
+
+    def parts(self, streams: Streams) -> Mapping[str, Streams]:
+        return {"": streams}
+
+
+@CONNECTIONS("hyper_connection")
+class HyperConnection(Mixing):
+    """a = e_(k mod n), A = 1, b = (1, .. 1) at the start, all learned      Hyper-Connections, Zhu
+    et al. 2024, arXiv:2409.19606, static
+
+    k is the number of the sub-layer. While all weights are what they start as, every stream is the
+    stream of the residual block.
+    """
+
+    def __init__(self, width: int, index: int, *, streams: StreamCount) -> None:
+        super().__init__()
+        self.streams = streams
+        self.read_weights = nn.Parameter(torch.eye(streams)[index % streams])
+        self.mix_weights = nn.Parameter(torch.eye(streams))
+        self.write_weights = nn.Parameter(torch.ones(streams))
+
+    def reading(self, z: Tensor) -> Tensor:
+        return self.read_weights
+
+    def mixing(self, z: Tensor) -> Tensor:
+        return self.mix_weights
+
+    def writing(self, z: Tensor) -> Tensor:
+        return self.write_weights
+
+
+@CONNECTIONS("dynamic_hyper_connection")
+class DynamicHyperConnection(HyperConnection):
+    """The static a, A and b, each + s * tanh(norm(X) W), with W = 0 at the start: one s for a and
+    A, one for b      Hyper-Connections, Zhu et al. 2024, arXiv:2409.19606, dynamic
+
+    The norm is a LayerNorm of each stream, without gain and bias.
+    """
+
+    def __init__(self, width: int, index: int, *, streams: StreamCount, scale: Scale) -> None:
+        super().__init__(width, index, streams=streams)
+        self.norm = LayerNorm(width, gain="none", bias=False)
+        self.read_change = ZeroLinear(width, 1, bias=False)
+        self.mix_change = ZeroLinear(width, streams, bias=False)
+        self.write_change = ZeroLinear(width, 1, bias=False)
+        self.read_scale = nn.Parameter(torch.full(SCALAR, scale))
+        self.write_scale = nn.Parameter(torch.full(SCALAR, scale))
+
+    def reading(self, z: Tensor) -> Tensor:
+        change = self.read_change(self.norm(z)).squeeze(-1)
+        return self.read_weights + self.read_scale * torch.tanh(change)
+
+    def mixing(self, z: Tensor) -> Tensor:
+        return self.mix_weights + self.read_scale * torch.tanh(self.mix_change(self.norm(z)))
+
+    def writing(self, z: Tensor) -> Tensor:
+        change = self.write_change(self.norm(z)).squeeze(-1)
+        return self.write_weights + self.write_scale * torch.tanh(change)
+
+
+class Gate(nn.Module):
+    """scale * W z + bias, where z are the numbers of a token's streams, normed by their rms"""
+
+    def __init__(self, width: int, outputs: int, scale: float) -> None:
+        super().__init__()
+        self.projection = Linear(width, outputs, bias=False)
+        self.scale = nn.Parameter(torch.full(SCALAR, scale))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.scale * self.projection(z) + self.bias
+
+
+class GatedSum(nn.Module):
+    """final(sum_i a_i X_i), a = sigmoid(gate(X)) + eps"""
+
+    def __init__(self, width: int, final: Layer, streams: int, scale: float, eps: float) -> None:
+        super().__init__()
+        self.rms = RMSNorm(streams * width, eps=eps, gain="none")
+        self.gate, self.norm, self.eps = Gate(streams * width, streams, scale), final, eps
+
+    def forward(self, streams: Streams) -> Stream:
+        z = wide(streams)
+        with exact(z.device.type):
+            weights = torch.sigmoid(self.gate(self.rms(z.flatten(-2)))) + self.eps
+            summed = torch.einsum("...i,...id->...d", weights, z)
+        return self.norm(summed.to(streams.dtype))
+
+
+@CONNECTIONS("manifold_hyper_connection")
+class ManifoldHyperConnection(Mixing):
+    """a = sigmoid(gate(X)) + eps, b = 2 * sigmoid(gate(X)), A = sinkhorn(exp(gate(X))), gate(X) =
+    scale * W rms(X) + bias, rms over all streams of a token      mHC, Xie et al. 2025,
+    arXiv:2512.24880
+
+    The rows and columns of A sum to 1, so that the streams together neither grow nor shrink. As
+    DeepSeek-V4 has it, the streams leave as a sum with weights such as a.
+    """
+
+    leave = GatedSum
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        streams: StreamCount,
+        iterations: Iterations,
+        scale: Scale,
+        eps: Epsilon,
+    ) -> None:
+        super().__init__()
+        self.streams, self.iterations, self.eps = streams, iterations, eps
+        self.rms = RMSNorm(streams * width, eps=eps, gain="none")
+        self.read_gate = Gate(streams * width, streams, scale)
+        self.mix_gate = Gate(streams * width, streams**2, scale)
+        self.write_gate = Gate(streams * width, streams, scale)
+
+    def reading(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(self.read_gate(self.rms(z.flatten(-2)))) + self.eps
+
+    def mixing(self, z: Tensor) -> Tensor:
+        """Returns A. Its rows are divided by their sums, then its columns, and so on."""
+        logits = self.mix_gate(self.rms(z.flatten(-2)))
+        matrix = logits.unflatten(-1, (self.streams, self.streams)).softmax(-1) + self.eps
+        matrix = matrix / (matrix.sum(-2, keepdim=True) + self.eps)
+        for _ in range(self.iterations - 1):
+            matrix = matrix / (matrix.sum(-1, keepdim=True) + self.eps)
+            matrix = matrix / (matrix.sum(-2, keepdim=True) + self.eps)
+        return matrix
+
+    def writing(self, z: Tensor) -> Tensor:
+        return 2 * torch.sigmoid(self.write_gate(self.rms(z.flatten(-2))))
+
+
+# ------------------------------------------------------------------- all that sub-layers have added
+
+
+class First:
+    """X = (x0,)"""
+
+    def __call__(self, x0: Stream) -> Entries:
+        return (x0,)
+
+
+class AttendingSum(nn.Module):
+    """sum_i a_i X_i, a = softmax over i of w . rmsnorm(X_i), w = 0 at the start"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.norm = nn.Parameter(torch.zeros(width)), RMSNorm(width)
+
+    def forward(self, entries: Entries) -> Stream:
+        with exact(entries[0].device.type):
+            keys = (self.norm(wide(entry)) for entry in entries)
+            logits = [torch.einsum("...d,d->...", key, self.query) for key in keys]
+            weights = torch.stack(logits).softmax(0).unsqueeze(-1)
+            terms = [a * wide(x) for a, x in zip(weights, entries, strict=True)]
+        return sum(terms[1:], terms[0]).to(entries[0].dtype)
+
+
+class AttendAndNorm(nn.Module):
+    """final(sum_i a_i X_i), a = softmax over i of w . rmsnorm(X_i)"""
+
+    def __init__(self, width: int, final: Layer) -> None:
+        super().__init__()
+        self.attend, self.norm = AttendingSum(width), final
+
+    def forward(self, entries: Entries) -> Stream:
+        return self.norm(self.attend(entries))
+
+
+@CONNECTIONS("attention_residual")
+class AttentionResidual(nn.Module):
+    """X has the embedded tokens and what each sub-layer added      Attention Residuals, Kimi Team
+    2026, arXiv:2603.15031
+
+    With `blocks`, it has one entry for each of so many groups of sub-layers, and u is added to the
+    entry of its group. With w = 0 a sub-layer reads the mean of the entries, which is the stream of
+    the residual block times a number.
+    """
+
+    enter, leave = First, AttendAndNorm
+
+    def __init__(self, width: int, index: int, count: int, *, blocks: Nothing | Positive) -> None:
+        super().__init__()
+        size = 1 if blocks == "none" else -(-count // blocks)
+        self.attend, self.begins = AttendingSum(width), index % size == 0
+
+    def read(self, entries: Entries) -> Stream:
+        """sum_i a_i X_i, a = softmax over i of w . rmsnorm(X_i)"""
+        return self.attend(entries)
+
+    def write(self, entries: Entries, u: Stream) -> Entries:
+        """X = (*X, u), or u is added to the last entry"""
+        return (*entries, u) if self.begins else (*entries[:-1], entries[-1] + u)
+
+    def parts(self, entries: Entries) -> Mapping[str, Streams]:
+        return {"": torch.stack(entries, -2)}
