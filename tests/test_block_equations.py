@@ -321,8 +321,10 @@ def test_rows_of_a_table_are_added_to_values_as_in_nanochat(gate, v_norm):
 
 def test_learned_shares_of_own_and_first_values_are_the_papers():
     """ResFormer, arXiv:2410.17897: V_n = lambda1 V_n + lambda2 V_1, in all blocks but the first."""
-    share = "{learn: scalar, init: 0.5}"
-    words = {"architecture__value_scale": share, "architecture__value_residual": share}
+    own, first = (f"{{learn: scalar, init: {share}}}" for share in (0.25, 0.75))
+    words = {"architecture__value_scale": own, "architecture__value_residual": first}
+    begins = build_model(config_of(**words), vocab_size=11).blocks[1].attention.f.values
+    assert (begins.own.gain.item(), begins.first.gain.item()) == (0.25, 0.75)
     model, norm = model_of(**words, v_norm="head"), norm_of("rmsnorm")
     assert not [*model.blocks[0].attention.f.values.parameters()]
     tokens = torch.randint(11, (2, TIME))
