@@ -57,6 +57,12 @@ CASES = {
         {**ODD, "tie_word_embeddings": True, "mlp_bias": True},
         {**MODERN, "hidden_act": "gelu"},
     ],
+    "smollm3": [
+        {**GROUPED, **rope(), "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0],
+         "rms_norm_eps": 3e-3, "head_dim": 10},
+        {**ODD, "num_hidden_layers": 5, "attention_bias": True, "mlp_bias": True},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "no_rope_layers": [1, 0]},
+    ],
     "arcee": [
         {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "mlp_bias": True},
         {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},

@@ -29,6 +29,7 @@ PUBLISHED = {
     "llama": ("llama", {"intermediate_size": 88}),
     "llama2": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5}),
     "llama3": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "base": 5e5}),
+    "smollm3": ("smollm3", {"intermediate_size": 88, "base": 5e6, "num_key_value_heads": 2}),
     "mistral": ("mistral", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "num_key_value_heads": 2,
                             "sliding_window": 4096}),
     "gptneox": ("gpt_neox", {"intermediate_size": 128}),

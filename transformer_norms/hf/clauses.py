@@ -276,6 +276,22 @@ def _write_rotated(facts: Facts) -> dict[str, Any]:
 ROTATED_WHERE_SLIDING = Clause(_read_rotated, _write_rotated)
 
 
+def _read_marked(config: Any) -> Facts:
+    base = _read_base(config.rope_parameters)
+    marks = config.no_rope_layers[: config.num_hidden_layers]
+    return {BASE: [base if turns else 0.0 for turns in marks]}
+
+
+def _write_marked(facts: Facts) -> dict[str, Any]:
+    bases = facts.get(BASE, [0] * facts["model.depth"])
+    marks = [int(base > 0) for base in bases]
+    return {"rope_parameters": _write_base(max(bases)), "no_rope_layers": marks}
+
+
+# Each block is marked: 1 where it is turned, by one base, 0 where nothing turns      SmolLM3
+ROTATED_WHERE_MARKED = Clause(_read_marked, _write_marked)
+
+
 def _read_windows(config: Any) -> Facts:
     """A window as long as the context hides nothing."""
     window, context = config.sliding_window, config.max_position_embeddings

@@ -17,6 +17,7 @@ from transformer_norms.hf.clauses import (
     ROOT_WIDTH,
     ROTARY,
     ROTARY_DIMENSIONS,
+    ROTATED_WHERE_MARKED,
     ROTATED_WHERE_SLIDING,
     SEQUENCE,
     WINDOW_IF_USED,
@@ -240,6 +241,15 @@ FAMILIES = (
         (
             norm("rmsnorm", **PRE),
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
+            biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
+        ),
+        lines(BASE + PRE_NAMES),
+    ),
+    Family(
+        "smollm3",
+        (
+            norm("rmsnorm", **PRE),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTATED_WHERE_MARKED, WINDOW_IF_USED),
             biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
         ),
         lines(BASE + PRE_NAMES),
