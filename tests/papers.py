@@ -11,6 +11,7 @@ import torch
 from references import DEPTH, HEAD_DIM, HEADS, WIDTH
 
 ALL = {}
+CONTEXT_OF_WINDOWS = 140  # nanochat's short window is then 128 tokens
 
 
 def same(x):
@@ -284,6 +285,50 @@ def nanochat(p, x):
         x = x + p.attention(i, p.norm(f"blocks.{i}.attention.pre", x))
         x = x + p.mlp(i, p.norm(f"blocks.{i}.mlp.pre", x))
     return p.head(p.norm("final", x))
+
+
+def whole_nanochat(p, tokens, eps):
+    """nanochat/gpt.py at 92d63d4, without smear and backout, from tokens to logits.
+
+    It turns by the negative angle. That is the textbook's turn where q and k hold the two of a pair
+    in each other's place, which is how it is written here.
+    """
+    time = tokens.shape[1]
+
+    def norm(x):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+    def by_head(x):
+        return x.view(*x.shape[:2], HEADS, HEAD_DIM)
+
+    def rotary(x):
+        half = HEAD_DIM // 2
+        frequency = 1 / 100_000 ** (torch.arange(half, dtype=torch.float32) / half)
+        angle = torch.outer(torch.arange(time).double(), frequency.double())
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        x1, x2 = x[..., :half], x[..., half:]
+        return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), -1)
+
+    short = -(-CONTEXT_OF_WINDOWS // 4 // 128) * 128
+    before = torch.arange(time)[:, None] - torch.arange(time)
+    x = x0 = norm(p["embedding.weight"][tokens])
+    for i in range(DEPTH):
+        here = f"blocks.{i}.attention"
+        x = p[f"{here}.enter.skip.gain"] * x + p[f"{here}.enter.x0.gain"] * x0
+        h = norm(x)
+        q, k, v = (by_head(h @ p[f"{here}.f.{m}.weight"].T) for m in ("query", "key", "value"))
+        if i % 2 == (DEPTH - 1) % 2:
+            gate = 3 * torch.sigmoid(h[..., :12] @ p[f"{here}.f.values.value_gate.weight"].T)
+            v = v + gate[..., None] * by_head(p[f"{here}.f.values.value_embedding.weight"][tokens])
+        q, k = (1.2 * norm(rotary(z)) for z in (q, k))
+        left = short if "SSSL"[i % 4] == "S" and i < DEPTH - 1 else time
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(HEAD_DIM)
+        weights = scores.masked_fill((before < 0) | (before > left), -math.inf).softmax(-1)
+        y = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)
+        x = x + y @ p[f"{here}.f.output.weight"].T
+        mlp = f"blocks.{i}.mlp.f"
+        x = x + (norm(x) @ p[f"{mlp}.up.weight"].T).relu() ** 2 @ p[f"{mlp}.down.weight"].T
+    return 15 * torch.tanh(norm(x) @ p["head.weight"].T / 15)
 
 
 @block(end="final")

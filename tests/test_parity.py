@@ -21,24 +21,24 @@ SIZES = {
     "width": there.WIDTH,
     "depth": there.DEPTH,
     "heads": there.HEADS,
-    "context": there.CONTEXT,
 }
 FIXED = [*(f"model.{key}={size}" for key, size in SIZES.items())]
 FIXED += ["trainer.precision=fp64", "init=megatron"]
 
 
-def ours_of(overrides):
-    model = build_model(compose([*FIXED, *overrides.split()]), there.VOCABULARY)
+def ours_of(overrides, context=there.CONTEXT):
+    typed = [*FIXED, f"model.context={context}", *overrides.split()]
+    model = build_model(compose(typed), there.VOCABULARY)
     torch.manual_seed(0)
     for parameter in model.parameters():  # gains and biases that a slip would show
         parameter.data += 0.3 * torch.randn_like(parameter)
     return model
 
 
-def compare(ours, reference):
+def compare(ours, reference, time=there.CONTEXT):
     """`reference(tokens, weights)` -> logits, from leaves with the values of our parameters."""
-    tokens = torch.randint(there.VOCABULARY, (3, there.CONTEXT), generator=seeded(1))
-    pull = torch.randn(3, there.CONTEXT, there.VOCABULARY, generator=seeded(2)).double()
+    tokens = torch.randint(there.VOCABULARY, (3, time), generator=seeded(1))
+    pull = torch.randn(3, time, there.VOCABULARY, generator=seeded(2)).double()
     weights = {k: p.detach().clone().requires_grad_() for k, p in ours.named_parameters()}
     logits = ours(tokens)
     (logits * pull).sum().backward()
@@ -335,6 +335,18 @@ def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
     mlp = "swiglu" if placement in ("ngpt", "simplenorm") else "relu2"
     fixed = f"norm=rmsnorm mlp={mlp} position=none architecture.embed_scale=none"
     compare(ours_of(f"placement={placement} {fixed}"), reference)
+
+
+def test_preset_nanochat_is_its_code_over_the_whole_model_but_smear_and_backout():
+    """The sequence is longer than the short window."""
+    eps = torch.finfo(torch.float64).eps  # F.rms_norm's, unless it is given
+    time = papers.CONTEXT_OF_WINDOWS
+    model = ours_of(f"preset=nanochat norm.eps={eps}", time)
+
+    def reference(tokens, weights):
+        return papers.whole_nanochat(papers.Parts(weights), tokens, eps)
+
+    compare(model, reference, time)
 
 
 @pytest.mark.parametrize(("model", "name"), [("zamba2", "Zamba2"), ("falcon_h1", "FalconH1")])

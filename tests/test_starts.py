@@ -20,7 +20,8 @@ SHAPES = {
     **dict.fromkeys(("query", "key", "value", "output"), (WIDTH, WIDTH)),
     "up": (INNER, WIDTH),
     "down": (WIDTH, INNER),
-    **dict.fromkeys(("embedding", "head"), (VOCABULARY, WIDTH)),
+    **dict.fromkeys(("embedding", "head", "value_embedding"), (VOCABULARY, WIDTH)),
+    "value_gate": (4, 12),
     "position": (CONTEXT, WIDTH),
 }
 Draw = Callable[[torch.Tensor], object]
@@ -116,6 +117,8 @@ def nanochat(depth: int) -> dict[str, Draw]:
         "up": lambda weight: nn.init.uniform_(weight, -0.4 * bound, 0.4 * bound),
         "output": nn.init.zeros_,
         "down": nn.init.zeros_,
+        "value_embedding": lambda weight: nn.init.uniform_(weight, -bound, bound),
+        "value_gate": lambda weight: nn.init.uniform_(weight, 0.0, 0.02),
         "embedding": normal(0.8),
         "head": normal(0.001),
     }
