@@ -50,6 +50,7 @@ ANALYSES = {
         "analysis.trained.mean_drift", "the mean of the stream, and what centring removes"
     ),
     "norm_removal": Command("analysis.norm_removal", "a trained run with its norms taken out"),
+    "quantization": Command("analysis.trained.quantization", "the loss with rounded matrices"),
 }
 COMMANDS = {
     "train": Command("cli", "trains a run, or a sweep of many runs"),

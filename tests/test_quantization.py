@@ -1,0 +1,257 @@
+"""Rounded matrices: the grid, the loss and the outliers by hand, planted, and by the command."""
+
+import copy
+import csv
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import small_studies as small
+import torch
+from untrained import DEPTH, SUBJECT, model_and_text, sequences
+
+from transformer_norms.analysis.trained.quantization import (
+    LEGEND,
+    Setting,
+    main,
+    measure,
+    round_to_grid,
+)
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.progress import tell_nobody
+
+ROUNDED = "query key value output up gate down attention_gate value_gate".split()
+CASES = [
+    ("pre", "rmsnorm", []),
+    ("post", "layernorm", ["architecture.tied=false", "architecture.bias=true"]),
+    ("residual_dual", "rmsnorm", ["mlp=swiglu", "architecture.attention_gate=elementwise"]),
+    ("parallel", "gatednorm", ["embed=fixnorm", "model.kv_heads=1"]),
+]
+
+
+def grid(values, bits, by_row):
+    """The nearest multiples of the largest value over 2^(bits - 1) - 1, number by number."""
+    levels = 2 ** (bits - 1) - 1
+    rows = values.reshape(-1, values.shape[-1]).tolist()
+    largest = max(abs(x) for row in rows for x in row)
+    out = []
+    for row in rows:
+        scale = (max(map(abs, row)) if by_row else largest) / levels
+        out.append([scale * round(x / scale) for x in row])
+    return torch.tensor(out, dtype=values.dtype).view_as(values)
+
+
+def clamped(values, bits, largest):
+    """The same with the scale of a whole input, which was read before anything was rounded."""
+    levels = 2 ** (bits - 1) - 1
+    scale = largest / levels
+    return (values / scale).round().clamp(-levels, levels) * scale
+
+
+def change_given(path, change_input, module, given):
+    """A gate is given what it multiplies, and then what its matrix reads some channels of."""
+    *before, x = given if path.endswith("_gate") else given[:1]
+    return (*before, change_input(path, x[..., : module.in_features]))
+
+
+@torch.no_grad()
+def loss_by_hand(loaded, change_weight, change_input):
+    """Nats per token of a copy that has other weights, and whose matrices read other inputs."""
+    model, nats = copy.deepcopy(loaded.model), 0.0
+    head = (model.embedding if model.head is None else model.head).weight.clone()
+    for path, module in model.named_modules():
+        if path.split(".")[-1] in ROUNDED:
+            module.weight.copy_(change_weight(module.weight))
+            module.register_forward_pre_hook(partial(change_given, path, change_input))
+    for tokens in sequences(loaded):
+        states = change_input("head", model.states(tokens[None, :-1]))
+        bias = 0 if model.head is None or model.head.bias is None else model.head.bias
+        logits = states @ change_weight(model.rows(head)).T + bias
+        chosen = model.cap(model.logit_scale(logits))[0].log_softmax(-1)
+        nats -= chosen[torch.arange(len(tokens) - 1), tokens[1:]].sum().item()
+    return nats / 19
+
+
+def test_a_grid_is_that_of_hand_arithmetic():
+    x = torch.tensor([[-7.0, 0.5, 1.5, 2.5, -3.49], [0, 0, 0, 0, 0]], dtype=torch.float64)
+    by_hand = torch.tensor([[-7.0, 0, 2, 2, -3], [0, 0, 0, 0, 0]], dtype=torch.float64)
+    assert torch.equal(round_to_grid(x, 4, x.abs().max()), by_hand)
+    assert torch.equal(round_to_grid(x, 4, x.abs().amax(-1, keepdim=True)), by_hand)
+    assert round_to_grid(x, 4, torch.tensor(3.5))[0].tolist() == [-3.5, 0.5, 1.5, 2.5, -3.5]
+    y = torch.randn(6, 50, dtype=torch.float64)
+    for bits in (2, 4, 8):
+        for by_row in (False, True):
+            largest = y.abs().amax(-1, keepdim=True) if by_row else y.abs().max()
+            rounded = round_to_grid(y, bits, largest)
+            assert torch.equal(rounded, grid(y, bits, by_row))
+            assert len(set(rounded[0].tolist())) <= 2**bits - 1
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_grid_is_that_of_torch(bits):
+    from torch.ao.quantization import MinMaxObserver
+
+    x, most = torch.randn(6, 50, dtype=torch.float64), 2 ** (bits - 1) - 1
+    observer = MinMaxObserver(
+        torch.qint8, torch.per_tensor_symmetric, quant_min=-most, quant_max=most
+    )
+    observer(x.float())
+    of_all = x.float().abs().max()
+    assert of_all / most == observer.calculate_qparams()[0]
+    theirs = torch.fake_quantize_per_tensor_affine(x, float(of_all) / most, 0, -most, most)
+    assert torch.allclose(round_to_grid(x, bits, of_all), theirs, rtol=1e-6)
+    scales = x.float().abs().amax(-1)
+    zeros = torch.zeros(6, dtype=torch.int32)
+    theirs = torch.fake_quantize_per_channel_affine(x, scales / most, zeros, 0, -most, most)
+    assert torch.allclose(round_to_grid(x, bits, scales[:, None]), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("placement", "norm", "typed"), CASES)
+def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
+    loaded = model_and_text(*typed, placement=placement, norm=norm)
+    before = copy.deepcopy(loaded.model.state_dict())
+    found = measure(SUBJECT, loaded, [8, 4], tell_nobody)
+    read = {}
+
+    def keep(path, x):
+        read.setdefault(path, []).append(x.flatten(0, -2))
+        return x
+
+    assert found.loss == pytest.approx(loss_by_hand(loaded, lambda w: w, keep), abs=1e-12)
+    values = {path: torch.cat(each) for path, each in read.items()}
+    assert set(values) == set(found.inputs)
+    for path, x in values.items():
+        inputs = found.inputs[path]
+        assert inputs.largest == pytest.approx(x.abs().max().item())
+        assert inputs.ratio == pytest.approx((x.abs().max() / (x**2).mean() ** 0.5).item())
+        own = x.abs().amax(-1) / (x**2).mean(-1) ** 0.5
+        assert inputs.in_a_token == pytest.approx(own.mean().item())
+        assert inputs.kurtosis == pytest.approx(((x**4).mean() / (x**2).mean() ** 2).item())
+    for setting, loss in found.losses.items():
+        bits, part, by_row = setting.bits, setting.part, setting.by_row
+
+        def weight(w, bits=bits, part=part, by_row=by_row):
+            return w if part == "inputs" else grid(w, bits, by_row)
+
+        def given(path, x, bits=bits, part=part, by_row=by_row):
+            if part == "weights":
+                return x
+            if by_row:
+                return grid(x, bits, True)
+            return clamped(x, bits, values[path].abs().max())
+
+        assert loss == pytest.approx(loss_by_hand(loaded, weight, given), abs=1e-9), setting
+        if bits == 4:
+            assert abs(loss - found.loss) > 1e-5
+    after = loaded.model.state_dict()
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
+    assert found.loss == loaded.evaluate()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@torch.no_grad()
+def test_weights_that_are_on_the_grid_change_nothing(bits):
+    loaded = model_and_text("architecture.tied=false", placement="pre")
+    most, generator = 2 ** (bits - 1) - 1, torch.Generator().manual_seed(0)
+    for path, module in loaded.model.named_modules():
+        if path.split(".")[-1] in (*ROUNDED, "head"):
+            whole = torch.randint(-most, most + 1, module.weight.shape, generator=generator)
+            whole[:, 0] = most
+            module.weight.copy_(whole * 2.0 ** -(bits + 1))
+    found = measure(SUBJECT, loaded, [bits], tell_nobody)
+    for by_row in (False, True):
+        assert found.losses[Setting(bits, "weights", by_row)] == found.loss
+        assert found.losses[Setting(bits, "both", by_row)] != found.loss
+
+
+def test_with_many_bits_nothing_is_lost():
+    loaded = model_and_text(placement="pre")
+    found = measure(SUBJECT, loaded, [4, 16], tell_nobody)
+    for part in ("weights", "inputs", "both"):
+        for by_row in (False, True):
+            few, many = (found.losses[Setting(b, part, by_row)] - found.loss for b in (4, 16))
+            assert abs(many) < 1e-3
+            assert abs(few) > 100 * abs(many)
+
+
+@torch.no_grad()
+def test_a_planted_outlier_is_seen():
+    plain, planted = (model_and_text(placement="pre") for _ in range(2))
+    block = planted.model.blocks[1].mlp.f
+    block.up.weight[3] *= 30
+    block.down.weight[:, 3] /= 900  # relu2
+    clean, found = (measure(SUBJECT, each, [4], tell_nobody) for each in (plain, planted))
+    path = "blocks.1.mlp.f.down"
+    assert found.loss == pytest.approx(clean.loss, abs=1e-12)
+    assert max(found.inputs, key=lambda each: found.inputs[each].ratio) == path
+    assert found.inputs[path].kurtosis > 2 * clean.inputs[path].kurtosis
+    ratios = [found.inputs[f"blocks.{i}.mlp.f.down"].ratio for i in range(DEPTH)]
+    assert found.outlier == pytest.approx(np.median(ratios))
+
+
+def test_before_rounding_bf16_is_float32_too():
+    loaded = replace(model_and_text(placement="pre"), precision="bf16")
+    loaded.model.float()
+    found = measure(SUBJECT, loaded, [8], tell_nobody)
+    assert found.loss == replace(loaded, precision="fp32").evaluate() != loaded.evaluate()
+
+
+def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
+    assert main([str(small.study()), "--bits", "4", "--out", str(tmp_path)]) == 0
+    *lines, facts = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 5
+    names = sorted(path.name for path in tmp_path.iterdir())
+    ends = (".csv", ".md", ".svg", "_inputs.csv", "_runs.csv")
+    assert names == [f"quantization{end}" for end in ends]
+    with open(tmp_path / "quantization.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 * 6
+    losses = {(row["model"], row["seed"]): float(row["loss_before"]) for row in rows}
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
+    numbers = json.loads(facts)["numbers"]
+    assert len(numbers) == 6
+    rises = [float(row["loss"]) - float(row["loss_before"]) for row in rows[:6]]
+    assert [numbers[0][key] for key in list(numbers[0])[2:8]] == pytest.approx(rises)
+
+
+def test_the_command_shows_one_run_at_other_widths(capsys, tmp_path):
+    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
+    assert main([str(run), "--bits", "6", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Weights and inputs of matrices, rounded: layernorm pre s1"
+    assert lines[2].split() == ["rounded", "per", "int6", "loss", "rise"]
+    assert max(map(len, lines[:-1])) <= 80
+    assert LEGEND in (tmp_path / "quantization.md").read_text()
+
+
+@pytest.mark.parametrize("bits", ["1", "17", "8,x", "", "4.0", "-8"])
+def test_other_widths_are_one_line(capsys, tmp_path, bits):
+    assert main(["nowhere", f"--bits={bits}", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_values_that_are_not_finite_is_one_line():
+    loaded = model_and_text(placement="pre")
+    with torch.no_grad():
+        loaded.model.blocks[0].mlp.f.up.weight[0, 0] = float("inf")
+    with pytest.raises(ValueError, match="not finite; no grid holds them"):
+        measure(SUBJECT, loaded, [8], tell_nobody)
+
+
+def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
+    loaded = model_and_text(placement="pre")
+    before, logits = loaded.evaluate(), Transformer.logits
+
+    def failing(self, states):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Transformer, "logits", failing)
+    with pytest.raises(RuntimeError):
+        measure(SUBJECT, loaded, [4], tell_nobody)
+    monkeypatch.setattr(Transformer, "logits", logits)
+    assert loaded.evaluate() == before
