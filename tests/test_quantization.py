@@ -20,11 +20,12 @@ from transformer_norms.analysis.trained.quantization import (
     round_to_grid,
 )
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import options
 from transformer_norms.progress import tell_nobody
 
 ROUNDED = "query key value output up gate down attention_gate value_gate".split()
 CASES = [
-    ("pre", "rmsnorm", []),
+    ("mhc", "rmsnorm", []),
     ("post", "layernorm", ["architecture.tied=false", "architecture.bias=true"]),
     ("residual_dual", "rmsnorm", ["mlp=swiglu", "architecture.attention_gate=elementwise"]),
     ("parallel", "gatednorm", ["embed=fixnorm", "model.kv_heads=1"]),
@@ -62,7 +63,7 @@ def loss_by_hand(loaded, change_weight, change_input):
     model, nats = copy.deepcopy(loaded.model), 0.0
     head = (model.embedding if model.head is None else model.head).weight.clone()
     for path, module in model.named_modules():
-        if path.split(".")[-1] in ROUNDED:
+        if ".f." in path and path.split(".")[-1] in ROUNDED:
             module.weight.copy_(change_weight(module.weight))
             module.register_forward_pre_hook(partial(change_given, path, change_input))
     for tokens in sequences(loaded):
@@ -148,6 +149,16 @@ def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
     after = loaded.model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
     assert found.loss == loaded.evaluate()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+def test_every_placement_has_its_loss_by_hand(placement):
+    loaded = model_and_text(placement=placement)
+    found = measure(SUBJECT, loaded, [4], tell_nobody)
+    by_hand = loss_by_hand(loaded, lambda w: grid(w, 4, True), lambda path, x: grid(x, 4, True))
+    assert found.losses[Setting(4, "both", True)] == pytest.approx(by_hand, abs=1e-9)
+    assert len(found.inputs) == 6 * DEPTH + 1
 
 
 @pytest.mark.parametrize("bits", [4, 8])
