@@ -16,9 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from transformer_norms.errors import StorageError
+from transformer_norms import compose
+from transformer_norms.errors import ConfigError, StorageError
 from transformer_norms.run import checkpoint
 from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.run.space import check_metrics_size
 from transformer_norms.storage import files
 from transformer_norms.storage.reading import read_json
 
@@ -165,6 +167,27 @@ def test_metrics_on_a_full_disk_stay_whole_lines(small_disk: Path) -> None:
     metrics.append({"step": 3})
     metrics.close()
     assert read_metrics(metrics.path) == [{"step": 1}, {"step": 3}]
+
+
+@pytest.mark.goal("D4")
+def test_metrics_that_are_deleted_while_a_run_writes_end_it(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append({"step": 1})
+    metrics.sync()
+    metrics.path.unlink()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: was deleted while the run wrote"):
+        metrics.sync()
+
+
+@pytest.mark.goal("D3")
+def test_metrics_that_no_reader_takes_are_refused_before_a_run() -> None:
+    short, long = (
+        compose(["data=stories", "tracking=none", "trainer.log_every=1", f"trainer.steps={steps}"])
+        for steps in (10**6, 10**7)
+    )
+    check_metrics_size(short)
+    with pytest.raises(ConfigError, match=r"log_every=1 .*10,000,000 steps .* 1\.1 GB at most"):
+        check_metrics_size(long)
 
 
 @pytest.mark.goal("D3")

@@ -21,7 +21,7 @@ from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
 from transformer_norms.run.metrics import read_metrics
-from transformer_norms.run.space import space_left_to_write
+from transformer_norms.run.space import check_metrics_size, space_left_to_write
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.files import preflight
 from transformer_norms.storage.reading import real_path
@@ -62,6 +62,7 @@ class Plan:
         self.identities = {self.hash}  # and that of the same run in an earlier version
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run
+        check_metrics_size(config)
         origin = config.continue_from
         self.origin_identity = ""
         self.origin = None if origin == "none" else self._find_origin(Path(origin))

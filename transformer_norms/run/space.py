@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_norms.config.tree import Config
+from transformer_norms.errors import ConfigError
+from transformer_norms.run.metrics import LONGEST
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -21,16 +23,31 @@ _MIRROR = 8 << 20  # W&B's own files
 def needed_space(config: Config, vocab_size: int) -> int:
     """Returns how many bytes the folder of a run holds at most: `keep` checkpoints and the one that
     is being written, the metrics and their copy at a resume, and small files."""
-    keys = config.trainer
+    keys, metrics = config.trainer, _metrics_size(config)
     checkpoint = _checkpoint_size(config, vocab_size)
-    probes = 1 + (keys.steps // keys.probe_every if keys.probe_every else 0)
-    rows = 2 + keys.steps // keys.log_every
-    rows += keys.steps // keys.eval_every if keys.eval_every else 0
-    metrics = rows * _ROW + probes * (_PROBED + _PROBED_BLOCK * config.model.depth)
     space = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
     if config.tracking.type != "none":
         space += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
     return space
+
+
+def _metrics_size(config: Config) -> int:
+    keys = config.trainer
+    probes = 1 + (keys.steps // keys.probe_every if keys.probe_every else 0)
+    rows = 2 + keys.steps // keys.log_every
+    rows += keys.steps // keys.eval_every if keys.eval_every else 0
+    return rows * _ROW + probes * (_PROBED + _PROBED_BLOCK * config.model.depth)
+
+
+def check_metrics_size(config: Config) -> None:
+    """Raises ConfigError if the run's metrics.jsonl may outgrow what a reader takes."""
+    size, keys = _metrics_size(config), config.trainer
+    if size > LONGEST:
+        raise ConfigError(
+            f"trainer.log_every={keys.log_every} trainer.probe_every={keys.probe_every}: in "
+            f"{keys.steps:,} steps metrics.jsonl may take {size / 1e9:.1f} GB, and readers take "
+            f"{LONGEST / 1e9:.1f} GB at most; type larger ones"
+        )
 
 
 def _checkpoint_size(config: Config, vocab_size: int) -> int:
