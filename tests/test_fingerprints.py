@@ -92,6 +92,7 @@ gemma4          all  attention  norm(x)          x              -    xf    1    
 gemma4          all  mlp        norm(x)          a*x            -    f     1                  ud
 beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)        vo
 beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)         ud
+granite         all  both       norm(x)          x              -    x     1/0.22             -
 """
 
 # What a model does.
@@ -144,6 +145,7 @@ simplenorm      e        1       after   1+2*l
 nanochat        norm(e)  1       after   mixed(l)
 gemma4          e        1       after   1+2*l
 beam            e        1       after   1
+granite         e        1       after   1+2*l*0.22**2
 """
 # Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
 # scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,

@@ -63,6 +63,12 @@ CASES = {
         {**ODD, "num_hidden_layers": 5, "attention_bias": True, "mlp_bias": True},
         {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "no_rope_layers": [1, 0]},
     ],
+    "granite": [
+        {**GROUPED, **rope(), "embedding_multiplier": 7.0, "attention_multiplier": 0.3,
+         "residual_multiplier": 0.22, "logits_scaling": 6.0, "rms_norm_eps": 3e-3},
+        {**ODD, "residual_multiplier": 1.7, "tie_word_embeddings": True, "mlp_bias": True},
+        {**GROUPED, "embedding_multiplier": 2.0, "attention_bias": True, "head_dim": 10},
+    ],
     "arcee": [
         {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "mlp_bias": True},
         {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},

@@ -41,7 +41,7 @@ THEIRS = [
     ("gpt2", {**OPENAI, "scale_attn_by_inverse_layer_idx": True}, "_by_inverse_layer_idx=True"),
     ("olmo", {**SIZES, "clip_qkv": 8.0}, "clip_qkv=8.0"),
     ("opt", {**SIZES, "ffn_dim": 40, "word_embed_proj_dim": 12}, "word_embed_proj_dim=12", "=24"),
-    ("granite", SIZES, "no family 'granite'", "there are gpt2, openai-gpt, opt, llama, "),
+    ("phi", SIZES, "no family 'phi'", "there are gpt2, openai-gpt, opt, llama, "),
     ("llama", {**SIZES, "hidden_act": "mish"}, "hidden_act=mish", "known are gelu, "),
     ("openai-gpt", {**OPENAI, "afn": "gelu_new"}, "afn=gelu_new"),
 ]  # fmt: skip
@@ -114,7 +114,11 @@ OURS = [
     (f"{LLAMA} architecture.attention_gate=per_head", "attention_gate=per_head, where"),
     (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
     (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),
-    (f"{LLAMA} architecture.embed_scale=3", "architecture.embed_scale=3, where llama has 1"),
+    (f"{LLAMA} qk_norm=head architecture.embed_scale=3", "embed_scale=3, where qwen3 has 1"),
+    (f"{LLAMA} placement.equation=x+0.3*f(norm(x)) qk_norm=head", "placement=x+0.3*f("),
+    (f"{LLAMA} placement.equation=x+f(norm(x))/N", "placement=x+f(norm(x))/N, where"),
+    (f"{LLAMA} placement.equation=x+f(norm(x)) placement.where=[{{blocks:l==1,equation:x+f(x)}}]",
+     "placement=x+f(norm(x)), changed, where llama has pre"),
     (f"{LLAMA} architecture.attention_cap=50", "architecture.attention_cap=50"),
     (f"{LLAMA} embed=norm", "embed=norm"),
     (f"{LLAMA} embed=fixnorm architecture.embed_scale=none", "embed=fixnorm"),
@@ -164,7 +168,8 @@ def test_a_placement_is_named_as_it_was_chosen_and_an_equation_by_the_file_that_
 
 
 def test_the_family_that_was_asked_for_says_what_it_is_not():
-    model = build_model(compose(["model=nano", *LLAMA.split()]), 37)
+    typed = ["model=nano", *LLAMA.split(), "architecture.logit_scale=none"]
+    model = build_model(compose(typed), 37)
     assert type(to_hf(model)).__name__ == "LlamaForCausalLM"
     assert type(to_hf(model, "mistral")).__name__ == "MistralForCausalLM"
     line = line_of(to_hf, model, "qwen3")
@@ -181,9 +186,19 @@ def test_the_default_recipe_is_a_model_of_theirs():
         torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
 
 
+def test_a_family_that_has_the_scales_says_them_and_keeps_the_head_tied():
+    typed = "architecture.embed_scale=3", "placement.equation=(x+f(norm(x))*0.3)"
+    model = build_model(compose(["model=nano", "mlp=swiglu", "init=mup", *typed]), 37)
+    theirs = to_hf(model)
+    assert theirs.config.model_type == "granite"
+    assert theirs.config.tie_word_embeddings
+    assert theirs.config.residual_multiplier == 0.3
+    assert theirs.config.logits_scaling == 0.5
+
+
 @pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])
 def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
-    sizes = "model=nano", "mlp=swiglu", "init=mup"
+    sizes = "model=nano", "mlp=swiglu", "init=mup", "qk_norm=head"
     model = build_model(compose([*sizes, *typed.split()]), 37)
     assert model.config.architecture.logit_scale == "128/d"
     assert model.config.model.width != 128

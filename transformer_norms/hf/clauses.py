@@ -6,7 +6,7 @@ A clause that cannot say a fact writes something near. Reading that config shows
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_norms.hf.facts import Facts, share
+from transformer_norms.hf.facts import Facts, branch_factor, share
 
 
 class Clause(NamedTuple):
@@ -145,6 +145,27 @@ def cap(key: str, fact: str) -> Clause:
         return {fact: "none" if value is None else float(value)}
 
     return Clause(read, lambda facts: {key: None if facts[fact] == "none" else facts[fact]})
+
+
+def divisor(key: str, fact: str) -> Clause:
+    """Their key divides by what our fact multiplies with."""
+
+    def write(facts: Facts) -> dict[str, Any]:
+        factor = facts[fact]
+        return {key: 1 / factor} if isinstance(factor, float) and factor else {}
+
+    return Clause(lambda config: {fact: 1 / getattr(config, key)}, write)
+
+
+def _read_residual(config: Any) -> Facts:
+    factor = float(config.residual_multiplier)
+    return {"placement": "pre" if factor == 1 else f"x + {factor} * f(norm(x))"}
+
+
+# The branch of a pre-norm, multiplied by a number      Granite
+RESIDUAL_MULTIPLIER = Clause(
+    _read_residual, lambda facts: {"residual_multiplier": branch_factor(facts["placement"])}
+)
 
 
 def _write_query_scalar(facts: Facts) -> dict[str, Any]:

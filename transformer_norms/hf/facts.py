@@ -147,15 +147,15 @@ def share(dimensions: int, whole: int) -> float:
 
 def _name(axis: str, config: Config) -> str:
     """The name of the choice. If its values were changed, or an equation was typed, it is the name
-    of the file that says the same."""
+    of the file that says the same. An equation that no file has is a name of its own."""
     chosen, content = config.choices[axis], _content(axis, getattr(config, axis))
     files = option_files(axis)
-    same_content = [name for name in files if _content_of_file(axis, name) == content]
+    same_content = [name for name in files if _content_of_name(axis, name) == content]
     if chosen in same_content:
         return chosen
     if same_content:  # peri is sandwich, and brings a norm on the embedding
         return min(same_content, key=lambda name: len(_brought_to_a_model(files[name])))
-    return f"{chosen}, changed" if chosen in files else chosen
+    return chosen if _content_of_name(axis, chosen) == content else f"{chosen}, changed"
 
 
 def _brought_to_a_model(file: Path) -> set[str]:
@@ -164,9 +164,22 @@ def _brought_to_a_model(file: Path) -> set[str]:
 
 
 @cache
-def _content_of_file(axis: str, name: str) -> Any:
-    file = option_files(axis).get(name)
-    return name if file is None else _content(axis, to_dict(OmegaConf.load(file)))
+def _content_of_name(axis: str, name: str) -> Any:
+    """The content of a file, or of an equation that needs nothing beside it. Else the name."""
+    if file := option_files(axis).get(name):
+        return _content(axis, to_dict(OmegaConf.load(file)))
+    try:
+        return _content(axis, {"equation": name}) if axis == "placement" else name
+    except ValueError:
+        return name
+
+
+def branch_factor(placement: str) -> float:
+    """Returns the number that every sub-layer's output is multiplied by, or 1 where it is none."""
+    content = _content_of_name("placement", placement)
+    plans = [] if isinstance(content, str) else [plan for _, plan in content[3]]
+    (factor, *more) = dict.fromkeys(plan.coefficient("b") for plan in plans) or (1,)
+    return 1.0 if more or not isinstance(factor, (int, float)) else float(factor)
 
 
 def _content(axis: str, node: Mapping[str, Any]) -> Any:
@@ -202,7 +215,7 @@ def differences(facts: Facts, others: Facts) -> list[str]:
 
 def _compared(key: str, facts: Facts) -> Any:
     """The content of a file: peri holds the same placement as sandwich, and brings more along."""
-    return _content_of_file(key, facts[key]) if key in ("placement", "norm") else facts.get(key)
+    return _content_of_name(key, facts[key]) if key in ("placement", "norm") else facts.get(key)
 
 
 def same(one: Any, two: Any) -> bool:
@@ -236,6 +249,8 @@ def overrides_of(facts: Facts) -> list[str]:
     bias, everywhere = facts["architecture.bias"], biased(True) & _biasable(facts)
     roles = [role for role in BIASED if role in bias]
     values["architecture.bias"] = bias == everywhere or roles or False
+    if values["placement"] not in option_files("placement"):
+        values["placement.equation"] = values.pop("placement")
     for key, value, formula in (
         ("embed_scale", 1.0, "none"),
         ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
