@@ -89,6 +89,12 @@ CASES = {
         {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": True},
         {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
     ],
+    "qwen3_next": [
+        {**GROUPED, **rope(partial_rotary_factor=0.4), "head_dim": 10, "rms_norm_eps": 3e-3,
+         "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1]},
+        {**ODD, **rope(partial_rotary_factor=1.0), "head_dim": 6, "attention_bias": True,
+         "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1], "tie_word_embeddings": True},
+    ],
     "olmo": [
         {**GROUPED, **rope(), "attention_bias": True},
         {**ODD, "tie_word_embeddings": True},

@@ -20,6 +20,8 @@ SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value
 OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}
 ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 BLOOM = {"vocab_size": 37, "hidden_size": 24, "n_head": 4}
+FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 4}
+RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -33,6 +35,9 @@ THEIRS = [
     ("mpt", {"vocab_size": 37, "d_model": 24, "n_heads": 4, "n_layers": 2}, "mpt", "not built"),
     ("mixtral", {**SIZES, "num_local_experts": 2}, "mixtral", "experts"),
     ("qwen3_moe", {**SIZES, "num_experts": 2}, "qwen3_moe", "experts"),
+    ("qwen3_next", {**SIZES, **RECURRENT}, "layer_types: linear_attention has no", "known is full"),
+    ("qwen3_next", {**SIZES, **FEW_EXPERTS, "layer_types": ["full_attention"] * 2,
+                    "mlp_only_layers": [0]}, "mlp_only_layers: block 1", "experts"),
     ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
     ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
     ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),

@@ -45,6 +45,11 @@ PUBLISHED = {
                         "num_key_value_heads": 2}),
     "qwen3": ("qwen3", {"intermediate_size": 88, "tie_word_embeddings": True, "base": 1e6,
                         "num_key_value_heads": 2, "head_dim": 16}),
+    "qwen3_next": ("qwen3_next", {"intermediate_size": 88, "num_key_value_heads": 2,
+                                  "head_dim": 16, "layer_types": ["full_attention"] * 8,
+                                  "mlp_only_layers": [*range(8)], "rope_parameters": {
+                                      "rope_type": "default", "rope_theta": 1e7,
+                                      "partial_rotary_factor": 0.25}}),
     "gemma2": ("gemma2", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
                           "query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3": ("gemma3_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,

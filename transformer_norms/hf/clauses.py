@@ -47,6 +47,31 @@ def never(*keys: str) -> Clause:
     return Clause(read)
 
 
+def only(key: str, wanted: str) -> Clause:
+    """Every block has the same word at this key; the others are not built here."""
+
+    def read(config: Any) -> Facts:
+        for word in getattr(config, key):
+            if word != wanted:
+                raise ValueError(f"{key}: {word} has no counterpart here; known is {wanted}")
+        return {}
+
+    return Clause(read, lambda facts: {key: [wanted] * facts["model.depth"]})
+
+
+def _read_dense(config: Any) -> Facts:
+    blocks = range(config.num_hidden_layers)
+    if config.num_experts > 0 and (more := set(blocks) - set(config.mlp_only_layers)):
+        raise ValueError(
+            f"mlp_only_layers: block {min(more)} is not in it, and experts are not built"
+        )
+    return {}
+
+
+# Every block has a dense mlp      Qwen3-Next
+DENSE = Clause(_read_dense, lambda facts: {"mlp_only_layers": [*range(facts["model.depth"])]})
+
+
 def equal(key: str, wanted: str) -> Clause:
     """Two keys must be the same: what lies between them is not built here."""
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from transformer_norms.hf.clauses import (
     BASE_PER_KIND,
+    DENSE,
+    FULL,
     HEAD_DIM,
     PARTIAL_ROTARY,
     QUERY_SCALAR,
@@ -36,6 +38,7 @@ from transformer_norms.hf.clauses import (
     equal,
     inner_width,
     never,
+    only,
     same,
 )
 from transformer_norms.hf.facts import Facts, complete_facts
@@ -299,6 +302,28 @@ FAMILIES = (
             ATTENTION_BIAS,
         ),
         lines(BASE + PRE_NAMES + QK_NAMES),
+    ),
+    Family(
+        "qwen3_next",
+        (
+            norm("rmsnorm_1p", **PRE, qk_norm="head"),
+            always({"architecture.attention_gate": "elementwise"}),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, PARTIAL_ROTARY),
+            *(only("layer_types", FULL), DENSE),
+            biases({"attention_bias": f"{ATTENTION} attention_gate"}),
+        ),
+        lines(
+            ENDS
+            + MLP_NAMES
+            + PRE_NAMES
+            + QK_NAMES
+            + """
+            .self_attn.q_proj  [by_head] .attention.f.query .attention.f.attention_gate
+            .self_attn.k_proj  .attention.f.key
+            .self_attn.v_proj  .attention.f.value
+            .self_attn.o_proj  .attention.f.output
+            """
+        ),
     ),
     Family(
         "olmo",
