@@ -46,6 +46,10 @@ QWEN3_NEXT = {
         "blocks.{i}.attention.f.attention_gate",
     ),
 }
+GPT_OSS = {
+    **LLAMA,
+    "model.layers.{i}.self_attn.sinks": "blocks.{i}.attention.f.attend.sinks",
+}
 OLMO2 = {
     **_LLAMA,
     "model.layers.{i}.self_attn.q_norm": "blocks.{i}.attention.f.q.norm",

@@ -67,6 +67,21 @@ def transformers_model(name, **config):
     return getattr(transformers, name + heads.get(name, "ForCausalLM"))(config)
 
 
+def gpt_oss_without_experts(**config):
+    """transformers' GPT-OSS with Llama's mlp in the place of its experts."""
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    class Dense(LlamaMLP):
+        def forward(self, x):
+            return super().forward(x), None  # there are no scores of a router
+
+    model = transformers_model("GptOss", num_local_experts=1, num_experts_per_tok=1, **config)
+    model.config.mlp_bias = False
+    for layer in model.model.layers:
+        layer.mlp = Dense(model.config)
+    return model
+
+
 def torchscale_decoder(**config):
     """torchscale's Decoder with a tied head; `subln` is on by default there, and off here.
 

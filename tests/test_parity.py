@@ -203,6 +203,20 @@ def test_transformers_has_the_same_model(case):
 
 
 @pytest.mark.goal("A2")
+def test_preset_gpt_oss_is_that_of_transformers_but_for_its_experts():
+    """Blocks take turns between a window and all tokens, and each head has a sink."""
+    config = {"head_dim": 8, "num_key_value_heads": 2, "intermediate_size": 64, "sliding_window": 5}
+    base = {"rope_type": "default", "rope_theta": 150000.0}
+    compare_with(
+        tables.GPT_OSS,
+        "preset=gpt_oss model.kv_heads=2 model.head_dim=8 architecture.sliding_window=5*(i%2==0)",
+        there.gpt_oss_without_experts,
+        **config,
+        rope_parameters=base,
+    )
+
+
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize(
     ("placement", "config"),
     [

@@ -8,6 +8,8 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
+from transformer_norms.hf import families
+from transformer_norms.hf.clauses import ROTARY, WINDOW_OF_KINDS
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import differences, facts_of
 from transformer_norms.kinds import plain
@@ -78,6 +80,21 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
 
 
+def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GptOssConfig(
+        **{**SIZES, "head_dim": 16, "num_key_value_heads": 2, "intermediate_size": 88},
+        rope_parameters={"rope_type": "default", "rope_theta": 150000.0},  # for YaRN of this base
+    )
+    block = families.norm("rmsnorm", placement="pre", attention="sinks")
+    sizes = (families.SIZES, families.GROUPS, families.HEAD_WIDTH, families.RMS_EPS)
+    rest = (families.SILU, ROTARY, WINDOW_OF_KINDS, families.ATTENTION_BIAS)
+    theirs = families.Family("gpt_oss", (block, *sizes, *rest), ()).read(config)
+    ours = facts_of(compose(["preset=gpt_oss", *OURS]), VOCABULARY)
+    assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
+    assert config.default_theta == 150000.0
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_composes_at_every_size_and_says_where_it_is_published(preset):
     config = compose([f"preset={preset}", "model=nano"])
@@ -91,7 +108,9 @@ def test_a_preset_composes_at_every_size_and_says_where_it_is_published(preset):
 def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset):
     held = yaml.safe_load((folder_of_configs() / "preset" / f"{preset}.yaml").read_text())
     axes = {name for item in held["defaults"] for name in item}
-    assert axes <= {f"override /{axis}" for axis in "norm placement init position mlp".split()}
+    assert axes <= {
+        f"override /{axis}" for axis in "norm placement init position attention mlp".split()
+    }
     known = {"defaults", "architecture", "embed", "qk_norm", "final_norm", "about", "init"}
     assert set(held) <= known
     assert held.get("init", {"otherwise": "scaled"}) == {"otherwise": "scaled"}
