@@ -56,18 +56,17 @@ from transformer_norms.text_tables import csv_table, markdown_list, markdown_tab
 
 TITLE = "Weights and inputs of matrices, rounded"
 PARTS = {"weights": (True, False), "inputs": (False, True), "both": (True, True)}
-# By the keyword of the table: a scale for a tensor, and for each row of it.
-ROWS_OF = {"weights": "output channel", "inputs": "token", "both": "channel, token"}
 FEWEST_BITS, MOST_BITS = 2, 16
 MARKS = "osD^v"
 SMALLEST = 1e-4  # nats; the figure is linear below, where a rise may be negative
 LEGEND = (
     "Loss in nats per token, or its rise, with the weights of all matrices rounded, with their "
-    "inputs, and with both. per: what has a scale of its own, the largest |value| / (2^(bits - 1) "
-    "- 1). That of a whole input is the largest over the text before rounding. Rounded are query, "
-    "key, value, output, gates, up, gate, down and the head (also one that is tied), in float32. "
-    "Not rounded: the embedding as it is looked up, biases, norms, coefficients, the stream, "
-    "the products inside attention, softmax."
+    "inputs, and with both. per: there is one scale, the largest |value| / (2^(bits - 1) - 1), for "
+    "a tensor, or for each row, an output channel of a weight or a token of an input. That of a "
+    "whole input is read from all of the text before rounding. Rounded are query, key, value, "
+    "output, gates, up, gate, down and the head (also one that is tied), in float32. Not rounded: "
+    "the embedding as it is looked up, biases, norms, coefficients, the stream, the products "
+    "inside attention, softmax."
 )
 LEGEND_OF_OUTLIERS = (
     "Inputs of matrices before rounding. largest / rms: the largest |value| over the root mean "
@@ -106,8 +105,7 @@ class Setting:
     def title(self) -> str:
         """`W8A8 row`, as the literature has it."""
         weights, inputs = PARTS[self.part]
-        name = f"W{self.bits}" * weights + f"A{self.bits}" * inputs
-        return f"{name} {'row' if self.by_row else 'tensor'}"
+        return f"{f'W{self.bits}' * weights}{f'A{self.bits}' * inputs} {self.per}"
 
     @property
     def key(self) -> str:
@@ -115,7 +113,7 @@ class Setting:
 
     @property
     def per(self) -> str:
-        return ROWS_OF[self.part] if self.by_row else "tensor"
+        return "row" if self.by_row else "tensor"
 
 
 @dataclass(frozen=True)
@@ -389,7 +387,7 @@ def tables(subjects: Subjects, found: Sequence[Rounded]) -> Tables:
     if len(found) == 1:
         return [(loss_rows(found[0]), LEGEND), (outlier_rows(found[0]), LEGEND_OF_OUTLIERS)]
     numbers = by_variant((one.subject, one.numbers) for one in found)
-    kinds = {kind: Quantity(kind, 2) for kind in kinds_of(found)}
+    kinds = {kind: Quantity(kind, 1) for kind in kinds_of(found)}
     means: Tables = [
         (rise_rows(found, numbers), f"{LEGEND} After ±: half of Student's 95 % interval."),
         (mean_rows(numbers, kinds), LEGEND_OF_KINDS),
@@ -493,7 +491,8 @@ def figure(found: Sequence[Rounded]) -> bytes:
     for axes in panels:
         axes.title.set_fontsize(FONT + 1)
         style_axes(axes)
-    rises[0].legend(fontsize=FONT, frameon=False)
+    names = rises[0].get_legend_handles_labels()
+    drawing.legend(*names, loc="outside lower center", ncols=4, fontsize=FONT, frameon=False)
     return svg_bytes(drawing)
 
 
