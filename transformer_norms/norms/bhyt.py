@@ -10,6 +10,8 @@ from transformer_norms.norms import NORMS, Place
 from transformer_norms.norms.parts.affine import Starts, start_at, wide
 from transformer_norms.norms.parts.division import divide, root_mean_square
 
+_BOUNDS = {"attention": 2.0, "mlp": 1.0, "final": 1.0}  # the paper's lambda
+
 
 @NORMS("bhyt")
 class BHyT(nn.Module):
@@ -25,7 +27,7 @@ class BHyT(nn.Module):
         *,
         eps: Epsilon = 1e-6,
         kappa: Annotated[Number, Field(ge=0.01, le=1e4)] = 10.0,
-        bound_init: Starts = 2.0,
+        bound_init: Starts = _BOUNDS,
         place: Place = "attention",
     ) -> None:
         super().__init__()
