@@ -49,7 +49,10 @@ def changed(config, key, value):
     return replace(config, **{name: value})
 
 
-def norms_in_turn(placement, part, parts=3):
+PARTS = 6  # of all pairs; the quick tests of three claims take one part each
+
+
+def norms_in_turn(placement, part, parts=PARTS):
     """One part of the norms for a placement, and for the next placement the next part.
 
     The parts together are all pairs of placement and norm.

@@ -217,7 +217,7 @@ def spread(streams, r):
 
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_computes_its_equation(placement):
-    """With a third of the norms, each time another; with every norm, nightly."""
+    """With a sixth of the norms, each time another; with every norm, nightly."""
     for norm in norms_in_turn(placement, 0):
         config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
         computes_its_equation(model, config, norm_of(norm))
@@ -429,7 +429,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 @pytest.mark.goal("A1")
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
-    """With a third of the norms, each time another; with every norm, nightly."""
+    """With a sixth of the norms, each time another; with every norm, nightly."""
     does_not_look_ahead(placement, norms_in_turn(placement, 1))
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from combinations import combined, composed, norms_in_turn
+from combinations import PARTS, combined, composed, norms_in_turn
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options
@@ -43,14 +43,14 @@ def trains(precision, **choices):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_norm_in_every_placement_trains_a_step(placement):
-    """A third of the norms, each time another, in float32 or bfloat16 by turns. The other thirds
+    """A sixth of the norms, each time another, in float32 or bfloat16 by turns. Two other sixths
     compute their equation or do not look ahead in test_block_equations. All in both, nightly."""
     for number, norm in enumerate(norms_in_turn(placement, 2), PLACEMENTS.index(placement)):
         trains(("fp32", "bf16")[number % 2], norm=norm, placement=placement)
 
 
 def test_the_parts_of_the_norms_are_all_pairs_and_each_part_has_every_norm():
-    parts = [{(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part)} for part in range(3)]
+    parts = [{(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part)} for part in range(PARTS)]
     assert set.union(*parts) == set(product(PLACEMENTS, NORMS))
     assert sum(map(len, parts)) == len(PLACEMENTS) * len(NORMS)
     for part in parts:
