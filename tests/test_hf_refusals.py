@@ -133,6 +133,7 @@ OURS = [
     (f"{LLAMA} architecture.bias=[query]", "architecture.bias=query, where llama has query key"),
     (f"{LLAMA} architecture.bias=[query,key,value,head]", "architecture.bias=query key value head"),
     (f"{LLAMA} architecture.rope_fraction=0.5", "architecture.rope_fraction=0.5"),
+    ("placement=gpas norm=rmsnorm", "placement=gpas, where"),
     (f"{LLAMA} architecture.rope_interleaved=true", "architecture.rope_interleaved=True"),
     (f"{LLAMA} architecture.sliding_window=[7,5]", "architecture.sliding_window=7 5, where"),
     (f"{LLAMA} position=alibi", "position=alibi"),

@@ -178,8 +178,9 @@ def branch_factor(placement: str) -> float:
     """Returns the number that every sub-layer's output is multiplied by, or 1 where it is none."""
     content = _content_of_name("placement", placement)
     plans = [] if isinstance(content, str) else [plan for _, plan in content[3]]
-    (factor, *more) = dict.fromkeys(plan.coefficient("b") for plan in plans) or (1,)
-    return 1.0 if more or not isinstance(factor, (int, float)) else float(factor)
+    factors = [plan.coefficient("b") for plan in plans] or [1]
+    fixed = all(isinstance(b, (int, float)) and b == factors[0] for b in factors)
+    return float(factors[0]) if fixed else 1.0
 
 
 def _content(axis: str, node: Mapping[str, Any]) -> Any:
