@@ -284,7 +284,7 @@ def test_signals_are_answered_before_anything_is_imported_that_takes_long():
 import os, runpy, sys
 before = set(sys.modules)
 from transformer_norms import signals
-signals.watch_command = lambda: (print(*set(sys.modules) - before), os._exit(0))
+signals.watch_command = lambda: (print(*set(sys.modules) - before, flush=True), os._exit(0))
 """
     ways = [
         "sys.argv[1:] = ['train', '-h']; from transformer_norms.__main__ import main; main()",
