@@ -9,11 +9,9 @@ import json
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 from transformer_norms.errors import ConfigError
@@ -50,10 +48,10 @@ class Draft:
         """Writes a durable file. `needed` is its size, if known, for the message of a full disk."""
         path, digest, size = self.folder / name, hashlib.sha256(), 0
         # A plain write raises on a full disk. A memory-mapped file would kill the process there.
-        with storage(path, needed), open(path, "xb") as file, hash_beside(digest) as waiting:
+        with storage(path, needed), open(path, "xb") as file:
             for piece in pieces:
-                waiting.put(piece)
                 file.write(piece)
+                digest.update(piece)
                 size += len(piece)
                 del piece  # so that its memory is free before the next piece is made
             file.flush()
@@ -65,28 +63,6 @@ class Draft:
         assert manifest["files"] == self.files
         sealed = seal_manifest(manifest)
         self.write(MANIFEST, [sealed], len(sealed))
-
-
-@contextmanager
-def hash_beside(digest: Any) -> Iterator[Queue[Any]]:
-    """Puts what comes into the queue into the digest, in a thread, during a `with`.
-
-    Neither a hash nor a write holds Python's lock, so they take the time of the longer one. The
-    queue holds one piece, so that at most three are in memory.
-    """
-    waiting: Queue[Any] = Queue(maxsize=1)
-
-    def hash_pieces() -> None:
-        for piece in iter(waiting.get, None):
-            digest.update(piece)
-
-    thread = threading.Thread(target=hash_pieces)
-    thread.start()
-    try:
-        yield waiting
-    finally:
-        waiting.put(None)
-        thread.join()
 
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
