@@ -15,7 +15,7 @@ from transformer_norms.config.overrides import to_dict
 from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Factor
 from transformer_norms.explain.explanation import explain
-from transformer_norms.explain.layout import kinds_of_block
+from transformer_norms.explain.layout import blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
@@ -334,6 +334,16 @@ def test_an_equation_typed_without_blanks_breaks_between_its_words():
 
 
 # Drawings
+
+
+def test_blocks_are_named_once_and_in_order():
+    assert blocks_text([3, 0, 0, 1, 1]) == "blocks 0-1, 3"
+    assert blocks_text([2, 2]) == "block 2"
+
+
+def test_a_formula_and_its_source_are_parted():
+    explanation = explanation_text(explained(placement="mhc"))
+    assert "of a token; mHC, Xie et al. 2025" in " ".join(explanation.split())
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -353,8 +353,9 @@ class Anatomy:
 
 
 def first_paragraph(documented: Any) -> str:
-    """The first paragraph of a docstring, with single blanks."""
-    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
+    """The first paragraph of a docstring in one line, with a semicolon for a wide blank in one."""
+    lines = (documented.__doc__ or "").split("\n\n")[0].split("\n")
+    return re.sub(r" {3,}", "; ", " ".join(line.strip() for line in lines))
 
 
 def _present(things: Mapping[str, Any]) -> dict[str, Any]:

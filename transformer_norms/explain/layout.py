@@ -137,15 +137,16 @@ def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, li
 
 
 def blocks_text(blocks: Sequence[int]) -> str:
-    """`block 0`, `blocks 1-3`, `blocks 0, 2-5`; an empty text for no blocks."""
+    """`block 0`, `blocks 1-3`, `blocks 0, 2-5`; an empty text for no blocks. A block that is there
+    twice counts once."""
     runs: list[list[int]] = []
-    for block in sorted(blocks):
+    for block in sorted(distinct := set(blocks)):
         if runs and block == runs[-1][-1] + 1:
             runs[-1].append(block)
         else:
             runs.append([block])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"block{'s' * (len(blocks) > 1)} {', '.join(texts)}" if blocks else ""
+    return f"block{'s' * (len(distinct) > 1)} {', '.join(texts)}" if blocks else ""
 
 
 class _Labels:
