@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import Choices, choose, complete, compose
+from transformer_norms.config.compose import Choices, choose, complete, compose, recompose
 from transformer_norms.config.overrides import parse, to_dict
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config, marked
@@ -542,3 +542,22 @@ def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeyp
         Run(Plan(watch(config, read))).train(stopping, lambda folder: None, lambda: None)
     dead = {".".join(path) for path in leaves(plain(config)) if path not in read}
     assert {key for key in dead if not key.startswith(tuple(READ_ELSEWHERE))} == set()
+
+
+@pytest.mark.parametrize(
+    ("own", "typed"),
+    [
+        ([], ["norm=dyt", "model.context=8"]),
+        (
+            ["norm=rmsnorm_eps5", "placement=mixln", "init=mup"],
+            ["norm=layernorm", "final_norm=none"],
+        ),
+        (["placement.equation=x + f(norm(x))", "norm.eps=1e-4"], ["placement=sandwich"]),
+    ],
+)
+def test_a_config_is_changed_as_its_file_would_be(own, typed, tmp_path):
+    config, file = composed(*own), tmp_path / "config.yaml"
+    file.write_text(to_yaml(config))
+    again = recompose(config, typed)
+    assert to_yaml(again) == to_yaml(compose([f"config={file}", *typed]))
+    assert to_yaml(again) != to_yaml(config) == to_yaml(recompose(config, []))

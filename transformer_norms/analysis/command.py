@@ -92,6 +92,23 @@ def check_folder(folder: Path) -> None:
         raise storage_error(folder, f"{nearest} cannot be written to")
 
 
+def saved_folder(home: Path, folder: Path, by: str) -> Path:
+    """The folder in `home` for what an analysis makes of the model in `folder`."""
+    return home / f"{folder.resolve().name}-{by}"
+
+
+def check_saved(home: Path | None, folders: Sequence[Path], by: str) -> None:
+    """Raises ConfigError if a model cannot be written into the folder that --save names."""
+    if home is None:
+        return
+    check_folder(home)
+    outs = [saved_folder(home, folder, by) for folder in folders]
+    for out in outs:
+        if out.exists() or outs.count(out) > 1:
+            why = "is there already" if out.exists() else "would be written twice"
+            raise ConfigError(f"--save {home}: {out} {why}; name another folder")
+
+
 def svg_bytes(drawing: Any) -> bytes:
     """The drawing as an SVG. It is closed."""
     data = figure_bytes(drawing, "svg")

@@ -3,7 +3,6 @@
 import copy
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.config.building import undrawn
-from transformer_norms.config.compose import compose
+from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.errors import ConfigError
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.transformer import Transformer
@@ -171,13 +169,12 @@ def length_of(norm: nn.Module, x: Float[Tensor, "batch time width"]) -> Float[Te
 # --------------------------------------------------------------------------------------- folding
 
 
-def compose_normless(file: Path, model: Transformer, plugins: str = "none") -> Config:
-    """The config of the folded model: that in `file`, without norms, with a head of its own.
+def compose_normless(own: Config, model: Transformer) -> Config:
+    """The config of the folded model: `own`, without norms, with a head of its own.
 
-    Each matrix that reads a norm has a bias where a norm of `model` has one. Raises ConfigError if
+    Each matrix that reads a norm has a bias where a norm of `model` has one. Raises ValueError if
     the placement names a norm, which would stay.
     """
-    own = [f"config={file}", f"plugins={plugins}"]
     roles = biased(model.config.architecture.bias)
     if any(getattr(norm, "bias", None) is not None for _, norm in _norms(model)):
         roles |= {role for readers in READERS.values() for role in readers}
@@ -187,9 +184,9 @@ def compose_normless(file: Path, model: Transformer, plugins: str = "none") -> C
         roles -= {"attention_gate"}
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
-    config = compose([*own, *changed, f"architecture.bias={bias}"])
+    config = recompose(own, [*changed, f"architecture.bias={bias}"])
     if staying := norm_sites(undrawn(config, model.vocab_size)):
-        raise ConfigError(f"{file}: its placement names norms of its own: {', '.join(staying)}")
+        raise ValueError(f"its placement names norms of its own: {', '.join(staying)}")
     return config
 
 

@@ -9,36 +9,33 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from itertools import zip_longest
 from math import nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from transformer_norms.analysis.command import (
     analysis_parser,
-    check_folder,
+    check_saved,
     paragraph,
     run_analysis,
+    saved_folder,
     svg_bytes,
 )
+from transformer_norms.analysis.freezing_order import AT_ONCE, FIRST, ORDER, Removable
 from transformer_norms.analysis.norm_freezing import STAGES
-from transformer_norms.analysis.norm_tuning import (
-    AT_ONCE,
-    BEFORE,
-    DEFAULTS,
-    FIRST,
-    ORDER,
-    RATE,
-    TUNED,
-    Cost,
-    Subject,
+from transformer_norms.analysis.norm_tuning import BEFORE, TUNED, Cost
+from transformer_norms.analysis.trained.subjects import is_checkpoint
+from transformer_norms.analysis.trained.tunable import (
+    OF_TUNINGS,
+    Tunable,
+    read_tunable,
 )
+from transformer_norms.analysis.tuning_curves import CONTROL, by_name, curves_csv, draw_differences
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import label
@@ -52,17 +49,14 @@ from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 EPILOG = f"""
-RUN is a finished run, by its folder or a part of its name below ./runs. Its norms
-are LayerNorms or RMSNorms that stand before sub-layers and before the head
-(placement=pre, parallel, lns, ...).
-KEY=VALUE changes how it is tuned on, as for train; where nothing is typed,
-  {" ".join(DEFAULTS)}
-and {RATE:.2g} of the run's own peak rate, its optimizer afresh. From step --start
-on, every --gap steps, one norm after the other divides by its average length
-instead of each token's own: those before the mlps, then those before attention,
-then the one before the head; the sequence's first token last. The control is
-the same model, tuned on the same batches with its norms. Losses are validation
-losses in nats per token. Files are written after each run.
+RUN is a finished run, by its folder or a part of its name below ./runs, or a
+folder that transformers loads. Its norms are LayerNorms or RMSNorms that stand
+before sub-layers and before the head (placement=pre, parallel, lns, ...).
+{OF_TUNINGS}From step --start on, every --gap steps, one norm after the other divides by its
+average length instead of each token's own: those before the mlps, then those
+before attention, then the one before the head; the sequence's first token last.
+The control is the same model, tuned on the same batches with its norms. Losses
+are validation losses in nats per token. Files are written after each run.
 """
 LEGEND = (
     "Validation losses in nats per token; at once: all norms frozen at the step of the first, and "
@@ -83,6 +77,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
     )
+    parser.add_argument(
+        "--text", type=typed_path, metavar="FILE", help="of a folder of transformers"
+    )
     parser.add_argument("--save", type=typed_path, metavar="DIR", help="where the folded models go")
     return parser
 
@@ -93,25 +90,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     keys = [text for text in typed.runs if "=" in text and not Path(text).exists()]
-    folders = [find_run(text) for text in typed.runs if text not in keys]
+    folders = [_folder(text) for text in typed.runs if text not in keys]
     _check(typed, folders)
-    subjects = [Subject(folder, keys, typed.start, typed.gap) for folder in folders]
+    tunables = [read_tunable(folder, keys, typed.text) for folder in folders]
+    removables = [Removable(tunable, typed.start, typed.gap) for tunable in tunables]
     costs: list[Cost] = []
     paths: list[str] = []
     models: list[str] = []
-    for subject, name in zip(subjects, _names(folders), strict=True):
-        cost, model = subject.remove(name, tell)
+    for one, name in zip(removables, _names(folders), strict=True):
+        cost, model = one.remove(name, tell)
         costs.append(cost)
         if typed.save and model is not None:
-            out = _folded_folder(typed.save, subject.folder)
-            subject.save(model, out)
+            out = saved_folder(typed.save, one.tunable.folder, "folded")
+            one.tunable.save(model, one.normless, out, "folded")
             models.append(str(out))
         if typed.out:
             setting = (
                 f"Tuned on for {len(costs[0].control.training)} steps, a norm frozen every "
                 f"{typed.gap} from step {typed.start} on{', ' * bool(keys)}{' '.join(keys)}."
             )
-            paths = write_files(typed.out, files(costs, subjects, setting))
+            paths = write_files(typed.out, files(costs, tunables, setting))
     remarks = map(paragraph, (LEGEND, *sentences(costs)))
     return "\n".join([text_table(rows(costs)), "", *remarks]), {"files": [*paths, *models]}
 
@@ -122,33 +120,30 @@ def _check(typed: Namespace, folders: Sequence[Path]) -> None:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
     if not folders:
         raise ConfigError("name at least one RUN, such as runs/main/FOLDER")
-    if typed.save is None:
-        return
-    check_folder(typed.save)
-    outs = [_folded_folder(typed.save, folder) for folder in folders]
-    for out in outs:
-        if out.exists() or outs.count(out) > 1:
-            why = "is there already" if out.exists() else "would be written twice"
-            raise ConfigError(f"--save {typed.save}: {out} {why}; name another folder")
+    check_saved(typed.save, folders, "folded")
 
 
-def _folded_folder(folder: Path, run: Path) -> Path:
-    return folder / f"{run.resolve().name}-folded"
+def _folder(word: str) -> Path:
+    """The folder of a run, or a folder that transformers wrote."""
+    folder = Path(os.path.expanduser(word))
+    return folder if is_checkpoint(folder) else find_run(word)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Norm, placement, and what else differs besides the seed.
+    """Norm, placement, and what else differs besides the seed; of a folder of transformers its own
+    name.
 
     Raises ConfigError if two runs are one variant with one seed: they are no repetition.
     """
-    variants = group_by_variant([SavedRun(folder) for folder in folders], ["norm", "placement"])
+    runs = [SavedRun(folder) for folder in folders if not is_checkpoint(folder)]
+    variants = group_by_variant(runs, ["norm", "placement"])
     names = {run.folder: label(values) for values, members in variants for run in members}
     for _, members in variants:
         seeds = [run.config["seed"] for run in members]
         for run in members:
             if seeds.count(run.config["seed"]) > 1:
                 raise ConfigError(f"{run.folder}: another RUN differs from it in nothing")
-    return [names[folder] for folder in folders]
+    return [names.get(folder, folder.resolve().name) for folder in folders]
 
 
 # --------------------------------------------------------------------------- table and sentences
@@ -160,11 +155,11 @@ def rows(
     """A heading, and for each run its validation loss at each stage, the control's, and the gap."""
     table = [["run", *stages, "control", "gap"]]
     for cost in costs:
-        losses = [cost.removed.validation.get(stage) for stage in stages]
+        losses = [cost.changed.validation.get(stage) for stage in stages]
         losses.append(cost.control.validation.get(TUNED))
         cells = ["" if loss is None else f"{loss:.3f}" for loss in losses]
         gap = "diverged" if cost.gap is None else f"{cost.gap:+.4f}"
-        table.append([f"{cost.name} s{cost.seed}", *cells, gap])
+        table.append([cost.title, *cells, gap])
     return table
 
 
@@ -175,7 +170,7 @@ def sentences(costs: Sequence[Cost]) -> list[str]:
     left are no sample of all.
     """
     lines = []
-    for name, own in _by_name(costs).items():
+    for name, own in by_name(costs).items():
         gaps = [cost.gap for cost in own if cost.gap is not None]
         seeds = f"{len(own)} seed{'s' * (len(own) > 1)}"
         if len(gaps) < len(own):
@@ -190,26 +185,15 @@ def sentences(costs: Sequence[Cost]) -> list[str]:
     return [*lines, exact.format(max(known))] if known else lines
 
 
-def _by_name(costs: Sequence[Cost]) -> dict[str, list[Cost]]:
-    groups: dict[str, list[Cost]] = {}
-    for cost in costs:
-        groups.setdefault(cost.name, []).append(cost)
-    return groups
-
-
 # ------------------------------------------------------------------------------------- the files
 
 RESULTS, CURVES = "norm_removal.csv", "norm_removal_curves.csv"
-WITHOUT, CONTROL = "without norms", "control"
+WITHOUT = "without norms"
 
 
-def files(costs: Sequence[Cost], subjects: Sequence[Subject], setting: str) -> dict[str, bytes]:
+def files(costs: Sequence[Cost], tunables: Sequence[Tunable], setting: str) -> dict[str, bytes]:
     """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
-    runs = [
-        f"{subject.folder.name}: identity {subject.summary.identity}, commit "
-        f"{subject.summary.commit}, torch {subject.summary.versions['torch']}"
-        for subject in subjects[: len(costs)]
-    ]
+    runs = [tunable.origin for tunable in tunables[: len(costs)]]
     sections = [
         "# Norms removed",
         markdown_list(sentences(costs)),
@@ -230,25 +214,20 @@ def csv_files(costs: Sequence[Cost]) -> dict[str, bytes]:
     stages: list[list[Any]] = [
         "run seed stage step val_loss val_loss_control rounding diverged".split()
     ]
-    curves: list[list[Any]] = ["run seed step train_loss train_loss_control".split()]
     for cost in costs:
-        reasons = {WITHOUT: cost.removed.diverged, CONTROL: cost.control.diverged}
+        reasons = {WITHOUT: cost.changed.diverged, CONTROL: cost.control.diverged}
         diverged = "; ".join(f"{name}: {why}" for name, why in reasons.items() if why)
-        tunings = (cost.removed, cost.control)
+        tunings = (cost.changed, cost.control)
         for stage, step in cost.steps.items():
             ends = [cost.rounding, diverged] if stage == [*cost.steps][-1] else ["", ""]
             losses = [tuning.validation.get(stage) for tuning in tunings]
             stages.append([cost.name, cost.seed, stage, step, *losses, *ends])
-        pairs = zip_longest(*(tuning.training for tuning in tunings), fillvalue="")
-        for step, both in enumerate(pairs, start=1):
-            curves.append([cost.name, cost.seed, step, *map(str, both)])
-    return {RESULTS: csv_table(stages), CURVES: csv_table(curves)}
+    return {RESULTS: csv_table(stages), CURVES: curves_csv(costs)}
 
 
 # ------------------------------------------------------------------------------------ the figure
 
 IN_TURN = (BEFORE, *STAGES, FIRST, TUNED)
-SMOOTH = 15  # steps, of what is drawn of a step's differences
 
 
 def figure(costs: Sequence[Cost]) -> bytes:
@@ -256,14 +235,12 @@ def figure(costs: Sequence[Cost]) -> bytes:
     above the control's, on the same batch: a thin line a seed, a thick one a variant's mean."""
     plt = pyplot()
     drawing, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained")
-    for place, (name, own) in enumerate(_by_name(costs).items()):
-        colour, dashes = line_style(place + 1)
+    for place, (name, own) in enumerate(by_name(costs).items()):
+        colour, _ = line_style(place + 1)
         _draw_stages(left, own, colour, name)
-        _draw_differences(right, own, colour, dashes, name)
     left.set_xticks(range(len(ORDER)), ORDER, rotation=20)
     left.set(ylabel="validation loss, nats per token", xlabel="norms frozen so far")
-    right.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
-    right.axhline(0, color=GREY, linewidth=0.8)
+    draw_differences(right, costs)
     _mark_removal(right, costs)
     for axes in (left, right):
         style_axes(axes)
@@ -288,7 +265,7 @@ def _draw_stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None
     all at once costs without any tuning."""
     for n, cost in enumerate(own):
         for tuning, mark, line, words in (
-            (cost.removed, "o", "-", "norms go"),
+            (cost.changed, "o", "-", "norms go"),
             (cost.control, "x", "--", "control"),
         ):
             axes.plot(
@@ -298,24 +275,8 @@ def _draw_stages(axes: Any, own: Sequence[Cost], colour: str, name: str) -> None
                 label=None if n else f"{name}, {words}",
             )  # fmt: skip
         axes.plot(
-            [ORDER.index(AT_ONCE)], [cost.removed.validation.get(AT_ONCE, nan)], "D", color=colour,
+            [ORDER.index(AT_ONCE)], [cost.changed.validation.get(AT_ONCE, nan)], "D", color=colour,
             markerfacecolor="none", markersize=4,
-        )  # fmt: skip
-
-
-def _draw_differences(axes: Any, own: Sequence[Cost], colour: str, dashes: Any, name: str) -> None:
-    lines = []
-    for cost in own:
-        steps = min(len(cost.removed.training), len(cost.control.training))
-        apart = np.array(cost.removed.training[:steps]) - np.array(cost.control.training[:steps])
-        if steps >= SMOOTH:
-            lines.append(np.convolve(apart, np.ones(SMOOTH) / SMOOTH, "valid"))
-            axes.plot(np.arange(len(lines[-1])) + SMOOTH, lines[-1], color=colour, linewidth=0.4)
-    if lines:
-        mean = np.mean([line[: min(map(len, lines))] for line in lines], axis=0)
-        axes.plot(
-            np.arange(len(mean)) + SMOOTH, mean, color=colour, linestyle=dashes, linewidth=1.6,
-            label=name,
         )  # fmt: skip
 
 

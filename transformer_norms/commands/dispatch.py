@@ -51,6 +51,7 @@ ANALYSES = {
     ),
     "norm_removal": Command("analysis.norm_removal", "a trained run with its norms taken out"),
     "quantization": Command("analysis.trained.quantization", "the loss with rounded matrices"),
+    "swap": Command("analysis.trained.swap", "a trained model tuned on with another norm"),
 }
 COMMANDS = {
     "train": Command("cli", "trains a run, or a sweep of many runs"),

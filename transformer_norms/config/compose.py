@@ -23,11 +23,12 @@ from transformer_norms.config.overrides import (
     HORIZONS,
     Typed,
     as_hydra_reads,
+    as_typed,
     parse,
     place,
     to_dict,
 )
-from transformer_norms.config.saved import Saved, equation_text, read_saved
+from transformer_norms.config.saved import Saved, equation_text, read_saved, saved_of
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.equation import READ, WRITE
@@ -81,6 +82,15 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     choices = _choices_of(saved, typed, folder)
     _check_unedited(str(file), saved, folder)
     return complete(choices, typed, folder, device)
+
+
+def recompose(config: Config, overrides: Iterable[str]) -> Config:
+    """Returns the config with other choices, as `compose` does with config=RUN and `overrides` for
+    a run of this config, which need not be a file. Raises ConfigError, one line."""
+    plugins = [] if config.plugins == "none" else [as_typed("plugins", config.plugins)]
+    typed = parse([*plugins, *overrides])
+    folder = check_plugins(config.plugins)
+    return complete(_choices_of(saved_of(config), typed, folder), typed, folder)
 
 
 def _saved_file(keys: dict[str, Typed]) -> Typed | None:

@@ -96,6 +96,12 @@ def to_mapping(config: Config) -> dict[str, Any]:
     return {**chosen, "resolved": resolved}
 
 
+def saved_of(config: Config) -> Saved:
+    """Returns a config as `read_saved` reads it from its file."""
+    content = to_mapping(config)
+    return Saved(content.pop("choices"), {key: content[key] for key in CHOSEN}, content["resolved"])
+
+
 def in_todays_form(content: Any) -> Any:
     """Returns the content of a config.yaml itself, or what that of an earlier version means."""
     if is_translated(content):

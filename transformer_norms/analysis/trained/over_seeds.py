@@ -5,7 +5,7 @@ differences of one command. A variant with a run that did not finish has no diff
 runs that are left are no sample of all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -131,10 +131,16 @@ def by_variant(each: Iterable[tuple[Subject, Mapping[str, float]]]) -> Numbers:
 
 
 def seed_tables(
-    subjects: Subjects, numbers: Numbers, quantities: Quantities, legend: str
+    subjects: Subjects,
+    numbers: Numbers,
+    quantities: Quantities,
+    legend: str,
+    compared: Collection[str] | None = None,
 ) -> Tables:
-    """The table of means, and that of differences where variants are compared."""
-    comparisons = compare_numbers(subjects, numbers, quantities)
+    """The table of means, and that of differences where variants are compared: of all quantities,
+    or of those that are `compared`."""
+    asked = {k: q for k, q in quantities.items() if compared is None or k in compared}
+    comparisons = compare_numbers(subjects, numbers, asked)
     differences = difference_rows(subjects, comparisons, quantities)
     means: Tables = [(mean_rows(numbers, quantities), legend)]
     return [*means, (differences, DIFFERENCES)] if differences else means

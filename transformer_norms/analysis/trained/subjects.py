@@ -147,20 +147,21 @@ class Subjects:
 # ------------------------------------------------------------------------------------ what is typed
 
 
-def read_subjects(typed: Namespace, tell: Tell) -> Subjects:
-    """Returns the models that were typed. Reads no weights, but all that can be wrong before."""
+def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) -> Subjects:
+    """Returns the models that were typed. Reads no weights, but all that can be wrong before.
+    `known` are the keys that may be typed beside them."""
     keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
     words = list(dict.fromkeys(word for word in typed.where if word not in keys))
     pairs = {key: value for key, _, value in (text.partition("=") for text in keys)}
     for key in pairs:
-        if key not in TYPED and key.split(".")[0] not in TYPED:
-            raise ConfigError(f"{key}: of an analysis {unknown('key', key, TYPED)}")
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{key}: of an analysis {unknown('key', key, known)}")
     if not words:
         raise ConfigError("name at least one run, study or folder of transformers")
     alone, places = [], []
     for word in words:
         folder = Path(os.path.expanduser(word))
-        if (folder / "config.json").is_file() and not (folder / "config.yaml").is_file():
+        if is_checkpoint(folder):
             alone.append(_checkpoint(folder, keys, typed.text))
         elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
             alone.append(_folded(folder, keys, typed.text))
@@ -236,7 +237,7 @@ def _load_run(
     folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None
 ) -> Loaded:
     plugins = next((key[8:] for key in keys if key.startswith("plugins=")), "none")
-    kept, context = _without_context(keys)
+    kept, context = split_context(keys)
     model = load(folder, plugins)
     file = as_typed("config", str(folder / "config.yaml"))
     config = compose([file, "trainer.device=auto", *kept])
@@ -254,26 +255,49 @@ def _load_run(
     return _loaded(model, config, tokens, context, rows, str(folder))
 
 
-def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
+def is_checkpoint(folder: Path) -> bool:
+    """Whether transformers wrote the folder."""
+    return (folder / "config.json").is_file() and not (folder / "config.yaml").is_file()
+
+
+def check_text(folder: Path, keys: Sequence[str], text: Path | None) -> None:
+    """Raises ConfigError unless a text is typed for a folder of transformers."""
     if text is None and not any(key.startswith("data") for key in keys):
         raise ConfigError(
             f"{folder}: has no text of its own; type --text FILE, or a corpus such as data=pydocs"
         )
+
+
+def load_checkpoint(folder: Path) -> Transformer:
+    """Returns our model of a folder that transformers wrote. Raises ConfigError."""
+    from transformer_norms.hf.conversion import load_hf
+
+    try:
+        return load_hf(folder)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{folder}: {error}") from None
+
+
+def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
+    """Raises ConfigError where a text has a token that the model does not know."""
+    if largest >= model.vocab_size:
+        raise ConfigError(
+            f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
+        )
+
+
+def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
+    check_text(folder, keys, text)
     origin = f"{folder.resolve().name}: a folder of transformers"
     name = folder.resolve().name
     return Subject(name, None, folder, origin, partial(_load_checkpoint, folder, keys, text))
 
 
 def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
-    from transformer_norms.hf.conversion import load_hf
-
-    kept, context = _without_context(keys)
+    kept, context = split_context(keys)
     words = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
     config = compose([*words, *kept])
-    try:
-        model = load_hf(folder)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{folder}: {error}") from None
+    model = load_checkpoint(folder)
     if text is not None:
         words_of = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
         tokens = _encode(text, words_of, model.vocab_size)
@@ -285,7 +309,7 @@ def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Lo
     return _loaded(model, config, tokens, context, rows, str(folder))
 
 
-def _without_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
+def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
     """The typed keys, and apart from them the length of a window. A model's own context stays: a
     table of positions has its length."""
     name = "model.context="
@@ -316,10 +340,7 @@ def _loaded(
 ) -> Loaded:
     if context is not None and context > model.context:
         raise ConfigError(f"model.context={context}: {named} reads {model.context} at most")
-    if (largest := int(tokens.max())) >= model.vocab_size:
-        raise ConfigError(
-            f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
-        )
+    check_vocabulary(named, int(tokens.max()), model)
     precision = config.trainer.precision
     if next(model.parameters()).dtype == torch.float64:
         precision = "fp64"

@@ -47,9 +47,10 @@ _GROUP = 64  # documents that are encoded at once, on all cores
 
 
 class FileTokenizer(Tokenizer):
-    """`text` is the content of a tokenizer.json. What a text spells is never special to it."""
+    """`text` is the content of a tokenizer.json. What a text spells is never special to it. A model
+    may have a larger `vocab_size`: no text has the ids behind those of the file."""
 
-    def __init__(self, text: str, end: int | None) -> None:
+    def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
         from tokenizers import Tokenizer as Theirs
 
         try:
@@ -60,7 +61,8 @@ class FileTokenizer(Tokenizer):
         self.theirs.encode_special_tokens = True
         self.theirs.no_truncation()
         self.theirs.no_padding()
-        super().__init__("file", spell_pieces(content, self.theirs.get_vocab()), end)
+        pieces = spell_pieces(content, self.theirs.get_vocab())
+        super().__init__("file", pieces + [b""] * (vocab_size - len(pieces)), end)
         self.text = text
         whole = self.encode("the cat sat on the mat").tolist()
         parts = [self.encode(part).tolist() for part in ("the cat", " sat on the", " mat")]
@@ -136,12 +138,14 @@ def load_file_tokenizer(saved: Mapping[str, Any]) -> Tokenizer:
         raise refusal("its keys are not schema, type, vocab_size, end, json")
     if not isinstance(saved["json"], str):
         raise refusal("its json is no text")
-    end = saved["end"]
-    tokenizer = FileTokenizer(saved["json"], end)
+    end, size = saved["end"], saved["vocab_size"]
+    if type(size) is not int or not 0 < size <= MOST_IDS:
+        raise refusal("its vocab_size is no plausible number")
+    tokenizer = FileTokenizer(saved["json"], end, size)
     if end is not None and (type(end) is not int or not 0 <= end < tokenizer.vocab_size):
         raise refusal("its end is no id")
-    if saved["vocab_size"] != tokenizer.vocab_size:
-        raise refusal("its vocab_size is not that of its json")
+    if tokenizer.vocab_size != size:
+        raise refusal(f"its json has {tokenizer.vocab_size} ids, more than its vocab_size")
     return tokenizer
 
 

@@ -1,0 +1,193 @@
+"""Another norm in the place of one, with all weights that fit: its config, and the model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer_norms.analysis.norm_freezing import norm_places
+from transformer_norms.config.building import build_model, undrawn
+from transformer_norms.config.compose import recompose
+from transformer_norms.config.overrides import as_typed, parse
+from transformer_norms.config.resolution import DEFAULTS, NORM_KEYS
+from transformer_norms.config.tree import Config, flat
+from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import plain, value_at
+from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.sites import SubLayerPlan
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.tensors import stored_tensors
+
+# The keys that say which norm stands where.
+TYPED = ("norm", *NORM_KEYS, "placement.equation", "placement.where")
+# What follows from them: the norms themselves, and the words that say what was chosen.
+FOLLOWS = ("norm", "norms", "qkv", "choices", "chosen", "warnings", "placement")
+
+
+def is_swap(word: str) -> bool:
+    """Whether KEY=VALUE says which norm stands where."""
+    key = word.partition("=")[0]
+    return key in TYPED or key.startswith("norm.")
+
+
+def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
+    """Returns `own` with the norms that are typed. All that a norm brings besides stays as `own`
+    has it.
+
+    Raises ConfigError if anything else would change than norms that stand there.
+    """
+    keys = {pair.key for pair in parse(typed)}
+    config = recompose(own, typed)
+    kept = [*(f"architecture.{key}" for key in DEFAULTS), *(key for key in NORM_KEYS)]
+    stays = [
+        as_typed(key, plain(value_at(own, key)))
+        for key in kept
+        if key not in keys and value_at(own, key) != value_at(config, key)
+    ]
+    if own.init != config.init:
+        stays.append(f"init={own.choices['init']}")
+    config = recompose(own, [*typed, *stays]) if stays else config
+    before, after = (flat({k: v for k, v in plain(c).items() if k not in FOLLOWS})
+                     for c in (own, config))  # fmt: skip
+    for key in {*before, *after} - keys:
+        if before.get(key) != after.get(key):
+            raise ConfigError(
+                f"{' '.join(typed)}: {key} would become {after.get(key)}, and it is "
+                f"{before.get(key)} where the weights were trained"
+            )
+    _check_equations(own, config)
+    if keys & {"norm"} and not _places_of_norm(own):
+        raise ConfigError(f"{' '.join(typed)}: no site has the run's norm; each names its own")
+    return config
+
+
+def _check_equations(own: Config, config: Config) -> None:
+    depth = own.model.depth
+    before, after = (list(_bare(read_placement(c.placement), depth)) for c in (own, config))
+    if before != after:
+        raise ConfigError(
+            "placement.equation: a swap changes names of norms, and nothing else of the equation"
+        )
+
+
+def _bare(placement: Placement, depth: int) -> Iterator[Any]:
+    """What a placement says besides which norms stand at its sites."""
+    yield placement.topology, plain(placement.connection), placement.weight_constraint
+    yield plain(placement.learned), _without_names(placement.block_plan)
+    for i in range(depth):
+        yield {kind: _without_names(plan) for kind, plan in placement.plans(i, depth).items()}
+
+
+def _without_names(plan: SubLayerPlan) -> SubLayerPlan:
+    sites = {name: replace(site, norm="norm") for name, site in plan.sites.items()}
+    return replace(plan, sites=sites)
+
+
+def _places_of_norm(config: Config) -> bool:
+    """Whether the run's norm stands anywhere."""
+    placement = read_placement(config.placement)
+    heads = head_sites(config.qk_norm, config.v_norm).values()
+    words = {config.embed, config.final_norm, *(site.norm for site in heads)}
+    words |= {site.norm for _, site in placement.sites()}
+    return "norm" in words or bool(placement.connection)
+
+
+# ----------------------------------------------------------------------------------- the weights
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One norm in the place of another. `carried` are its parameters that come from the other one,
+    `started` those at their own start, and `left` parameters of the other that it has no place
+    for."""
+
+    site: str
+    before: str
+    after: str
+    carried: tuple[str, ...]
+    started: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+@torch.no_grad()
+def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Swap]]:
+    """Returns a model of `config` (of `compose_swapped`) with the weights of `model`, and what
+    became of each norm.
+
+    A norm of the same class takes over all parameters of the same shape. One of another class
+    takes the gain, each relative to its start, and the bias. Raises ConfigError where a norm would
+    stand that replaces none.
+    """
+    assert model.config is not None
+    swapped = build_model(config, model.vocab_size)
+    norms = {path: (site, norm) for path, site, norm in norm_places(model)}
+    new = {path: norm for path, _, norm in norm_places(swapped)}
+    if added := [path for path in new if path not in norms]:
+        raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
+    there = stored_tensors(model)
+    for name, tensor in stored_tensors(swapped).items():
+        if not any(name.startswith(f"{path}.") for path in new):
+            assert there[name].shape == tensor.shape, name
+            tensor.copy_(there[name])
+    starts: Mapping[str, nn.Module] = {}
+    if any(type(new.get(path)) is not type(norm) for path, (_, norm) in norms.items()):
+        fresh = undrawn(model.config, model.vocab_size)  # norms at their start
+        starts = {path: norm for path, _, norm in norm_places(fresh)}
+    swaps = [
+        _carry(site, norm, new.get(path), starts.get(path)) for path, (site, norm) in norms.items()
+    ]
+    return swapped.eval(), swaps
+
+
+def _carry(site: str, old: nn.Module, new: nn.Module | None, start: nn.Module | None) -> Swap:
+    held = _tensors(old)
+    if new is None:
+        return Swap(site, type(old).__name__, "none", (), (), tuple(held))
+    carried, left = [], {*held}
+    for name, tensor in _tensors(new).items():
+        value, source = _value(name, tensor, old, new, start)
+        if value is not None:
+            tensor.copy_(value)
+            carried.append(name)
+            left.discard(source)
+    started = tuple(name for name in _tensors(new) if name not in carried)
+    names = tuple(name for name in held if name in left)
+    return Swap(site, type(old).__name__, type(new).__name__, tuple(carried), started, names)
+
+
+def _value(
+    name: str, tensor: Tensor, old: nn.Module, new: nn.Module, start: nn.Module | None
+) -> tuple[Tensor | None, str]:
+    """The value of a norm's parameter that comes from the norm before it, and its name there."""
+    held = _tensors(old)
+    same = name in held and held[name].shape == tensor.shape
+    if same and (type(new) is type(old) or name == "bias"):
+        return held[name], name
+    if name not in ("gain", "offset"):
+        return None, ""
+    source = next((one for one in ("gain", "offset") if one in held), "")
+    if not source or held[source].numel() not in (1, tensor.numel()):
+        return None, ""
+    gain = 1 + held[source] if source == "offset" else held[source]
+    if source == "gain" and start is not None:
+        gain = gain / _tensors(start)["gain"]
+    return (gain - 1 if name == "offset" else gain * tensor), source
+
+
+def _tensors(norm: nn.Module) -> dict[str, Tensor]:
+    return dict(chain(norm.named_parameters(), norm.named_buffers()))
+
+
+def swap_rows(swaps: Sequence[Swap]) -> list[list[str]]:
+    """A heading, and a row for the norms that are alike."""
+    counts: dict[Swap, int] = {}
+    for swap in swaps:
+        counts[swap] = counts.get(swap, 0) + 1
+    rows = [["norms", "site", "before", "after", "carried over", "at its start", "left out"]]
+    for swap, count in counts.items():
+        words = (" ".join(names) for names in (swap.carried, swap.started, swap.left))
+        rows.append([str(count), swap.site, swap.before, swap.after, *words])
+    return rows

@@ -1,0 +1,220 @@
+"""A trained model that is tuned on: its text, the config of its tuning, and where it is saved.
+
+It is a finished run, or a folder that transformers wrote, whose text is typed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_norms.analysis.norm_tuning import Timetable, Tuning, tune
+from transformer_norms.analysis.trained.subjects import (
+    CONTEXT,
+    WINDOWS,
+    check_text,
+    check_vocabulary,
+    is_checkpoint,
+    load_checkpoint,
+    split_context,
+)
+from transformer_norms.config.building import build_trainer
+from transformer_norms.config.compose import compose, recompose
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.config.tree import Config
+from transformer_norms.data import CORPORA, Tokenizer, Tokens
+from transformer_norms.data.batches import Batches, windows
+from transformer_norms.data.prepare import identity_of
+from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import unknown
+from transformer_norms.progress import Tell
+from transformer_norms.run import checkpoint
+from transformer_norms.run.identity import run_hash
+from transformer_norms.run.loading import load, tokenizer
+from transformer_norms.run.plan import prepare_tokens
+from transformer_norms.run.summary import read_summary
+from transformer_norms.storage.files import make_folder, write_bytes, write_json
+from transformer_norms.training.loss import Batch
+from transformer_norms.training.tensors import stored_tensors
+from transformer_norms.training.trainer import Trainer
+
+# The defaults of the tuning: a horizon of its own.
+DEFAULTS = ("trainer.steps=300", "schedule.warmup=20")
+RATE = 1 / 3  # of the run's own peak
+# A checkpoint does not say at which rate it was trained: the default of transformers' own Trainer.
+CHECKPOINT_RATE = 5e-5
+OF_CHECKPOINTS = (f"trainer.batch_size={WINDOWS}", "data.val_tokens=32768")
+FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=false")
+TYPED = (
+    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
+).split()
+TYPED_OF_CHECKPOINTS = "data model.context trainer.device trainer.precision seed".split()
+OF_TUNINGS = f"""KEY=VALUE changes how it is tuned on, as for train. Where nothing is typed it is
+  {" ".join(DEFAULTS)}
+and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
+transformers is tuned on --text FILE or on the corpus of typed data keys, in
+windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
+"""
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A trained model, in eval mode on the CPU, that is tuned on. `seed` is None where there is one
+    model of a kind.
+
+    `own` is the config that a folder of the model has, `config` that of the tuning; its optimizer
+    starts afresh. Training has made `step` steps and read `sequences` of `tokens`, and reads on
+    behind them, `context` tokens at a time.
+    """
+
+    folder: Path
+    model: Transformer
+    own: Config
+    config: Config
+    tokens: Tokens
+    words: Tokenizer
+    context: int
+    seed: int | None
+    identity: Mapping[str, Any]  # of the text
+    origin: str
+    step: int = 0
+    sequences: int = 0
+    threads: int = 0
+
+    def tune(
+        self,
+        model: Transformer,
+        config: Config,
+        timetable: Callable[[Transformer], Timetable],
+        words: str,
+        tell: Tell,
+    ) -> tuple[Tuning, Transformer]:
+        """Tunes a model on, as its timetable says. `timetable` is called with the model behind the
+        making of its optimizer, and may put other modules around its norms."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        trainer = self.trainer(model.train(), config)
+        what = f"{words}: step {{:.0f}}/{{:.0f}}"
+        tuning = tune(trainer, timetable(trainer.model), lambda a, b: tell(what, a, b))
+        return tuning, trainer.model
+
+    def trainer(self, model: Transformer, config: Config) -> Trainer:
+        """A trainer that reads on where the model's own training stopped."""
+        size = config.trainer.batch_size
+        batches = Batches(self.tokens.train, self.context, size, config.data.seed)
+        first = -(-self.sequences // size)
+        return build_trainer(config, model, lambda step: batches(first + step), self.windows)
+
+    def windows(self) -> Iterator[Batch]:
+        """The validation text, window by window."""
+        size = self.config.trainer.batch_size // self.config.trainer.accumulation
+        return windows(self.tokens.val, self.context, self.config.data.val_tokens, size)
+
+    def save(self, model: Transformer, config: Config, folder: Path, by: str) -> None:
+        """Writes the model of a config into a new folder that `load`, sampling and analyses read.
+        Its record says which folder it was made of, and `by` what."""
+        make_folder(folder)
+        write_bytes(folder / "config.yaml", to_yaml(config).encode())
+        write_json(folder / "tokenizer.json", self.words.save())
+        dtype = torch.float64 if config.trainer.precision == "fp64" else torch.float32
+        tensors = {name: tensor.to(dtype) for name, tensor in stored_tensors(model).items()}
+        extra = {f"{by}_from": self.folder.resolve().name}
+        identity = run_hash(config, self.identity)
+        step = self.step + self.config.trainer.steps
+        checkpoint.save(
+            folder / "checkpoints", identity, step, {"model": tensors}, {}, extra, keep=1
+        )
+
+
+def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -> Tunable:
+    """Returns the trained model of a folder, to be tuned on as `typed` says: KEY=VALUE as train.py
+    takes them. `text` is that of a folder of transformers.
+
+    Raises ConfigError if it is no finished run, or if its text has changed.
+    """
+    keys = {word.partition("=")[0]: word for word in typed}
+    of_checkpoint = is_checkpoint(folder)
+    known = [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())]
+    for key, word in keys.items():
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{word}: of a tuning {unknown('key', key, known)}")
+    if of_checkpoint:
+        return _of_checkpoint(folder, typed, text)
+    if text is not None:
+        raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
+    return _of_run(folder, typed)
+
+
+def _defaults(rate: float, typed: Sequence[str]) -> list[str]:
+    keys = {word.partition("=")[0] for word in typed}
+    defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED]
+    return [word for word in defaults if word.partition("=")[0] not in keys]
+
+
+def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
+    plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
+    model = load(folder, plugins.removeprefix("plugins="))
+    summary = read_summary(folder)
+    if summary is None or summary.status != "finished":
+        status = summary.status if summary else "no run of train.py"
+        raise ConfigError(f"{folder}: is {status}, not finished")
+    own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
+    config = recompose(own, [*_defaults(own.optimizer.lr * RATE, typed), *typed])
+    tokens = prepare_tokens(config)
+    tokens.check(own.model.context)
+    if tokens.fingerprint != summary.data.fingerprint:
+        raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
+    origin = (
+        f"{folder.name}: identity {summary.identity}, commit {summary.commit}, torch "
+        f"{summary.versions['torch']}"
+    )
+    return Tunable(
+        folder,
+        model,
+        own,
+        config,
+        tokens,
+        tokenizer(folder),
+        own.model.context,
+        own.seed,
+        summary.data.identity,
+        origin,
+        summary.step,
+        summary.step * own.trainer.batch_size,
+        summary.threads or 1,
+    )
+
+
+def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
+    check_text(folder, typed, text)
+    if text is not None:
+        keys = [word.partition("=")[0] for word in typed]
+        if key := next((key for key in keys if key in ("data", "data.paths")), None):
+            raise ConfigError(f"--text {text}: {key} names a text, too; type one")
+        paths = as_typed("data.paths", [str(text.resolve())])
+        typed = ["data=text", paths, *["data.split=tail"] * ("data.split" not in keys), *typed]
+    kept, context = split_context(typed)
+    model = load_checkpoint(folder)
+    words = ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
+    texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
+    own = recompose(model.config, [*words, "trainer.device=auto", *texts])
+    tuning = [word for word in kept if word not in texts]
+    keys = {word.partition("=")[0] for word in kept}
+    more = [word for word in OF_CHECKPOINTS if word.partition("=")[0] not in keys]
+    config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed), *more, *tuning])
+    context = min(model.context, CONTEXT if context is None else context)
+    tokens = prepare_tokens(config)
+    tokens.check(context)
+    largest = max(int(part.max()) for part in (tokens.train, tokens.val))
+    check_vocabulary(folder, largest, model)
+    corpus = identity_of(CORPORA.maker(config.data)())
+    words_of = tokens.tokenizer
+    if isinstance(words_of, FileTokenizer) and words_of.vocab_size < model.vocab_size:
+        words_of = FileTokenizer(words_of.text, words_of.end, model.vocab_size)
+    origin = f"{folder.resolve().name}: a folder of transformers"
+    return Tunable(folder, model, own, config, tokens, words_of, context, None, corpus, origin)
