@@ -53,7 +53,7 @@ BUDGETS = {
     "analysis": (
         45,
         "analysis coordinate depth_use hf init_gradients invariances mean_drift norm_removal "
-        "quantization subjects",
+        "quantization subjects swap",
     ),
     "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),
     "other": (0, ""),

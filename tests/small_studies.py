@@ -51,3 +51,32 @@ def checkpoint():
     with chdir(home()):
         assert export(str(run_of("study=pair", "norm=rmsnorm", "seed=0")), str(folder)) == 0
     return folder
+
+
+@cache
+def folder_of(family, **sizes):
+    """A folder of transformers with drawn weights, the tokenizer of the run, and more ids."""
+    import shutil
+
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=300, bos_token_id=None, eos_token_id=None, **sizes
+    )
+    folder = home() / family
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    shutil.copy(checkpoint() / "tokenizer.json", folder)
+    return folder
+
+
+def gpt2():
+    return folder_of("gpt2", n_embd=WIDTH, n_layer=2, n_head=2, n_positions=CONTEXT)
+
+
+def llama():
+    return folder_of(
+        "llama", hidden_size=WIDTH, intermediate_size=20, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=2 * CONTEXT,
+    )  # fmt: skip

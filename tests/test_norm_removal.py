@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from results import read_costs
 
 from transformer_norms import build_model, compose, load, train
+from transformer_norms.analysis.freezing_order import FreezingOrder, Removable, Removal
 from transformer_norms.analysis.norm_freezing import (
     RemovableNorm,
     compose_normless,
@@ -20,11 +21,10 @@ from transformer_norms.analysis.norm_freezing import (
     norm_stages,
 )
 from transformer_norms.analysis.norm_removal import csv_files, figure, main, sentences
-from transformer_norms.analysis.norm_tuning import Cost, Subject, Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning, tune
+from transformer_norms.analysis.trained.tunable import read_tunable
 from transformer_norms.config.building import build_trainer
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.data.batches import Batches
-from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.run.checkpoint import verify
@@ -99,15 +99,16 @@ def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_tok
 
 
 def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_last():
-    timetable = Timetable(norm_stages(build_model(compose(SIZES), 13)), start=4, gap=3)
-    assert timetable.steps == {
+    order = FreezingOrder(norm_stages(build_model(compose(SIZES), 13)), start=4, gap=3)
+    assert order.steps == {
         4: "blocks.0.mlp.pre",
         7: "blocks.1.mlp.pre",
         10: "blocks.0.attention.pre",
         13: "blocks.1.attention.pre",
         16: "final",
     }
-    assert timetable.stages == {7: "mlp", 13: "attention", 16: "final", 19: "first token"}
+    stages = {7: "mlp", 13: "attention", 16: "final", 19: "first token"}
+    assert order.stages == {0: "before", **stages}
 
 
 @pytest.mark.parametrize(
@@ -148,17 +149,11 @@ FOLDED = [
 ]
 
 
-def saved(config, folder):
-    path = folder / "config.yaml"
-    path.write_text(to_yaml(config))
-    return path
-
-
 @pytest.mark.parametrize("typed", FOLDED)
-def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_path):
+def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed):
     config = compose([*SIZES, *typed.split()])
     model = frozen(lively(config))
-    without = fold_norms(model, compose_normless(saved(config, tmp_path), model))
+    without = fold_norms(model, compose_normless(config, model))
     assert not any(isinstance(module, (*KINDS, RemovableNorm)) for module in without.modules())
     tokens = tokens_of(7)[:, :-1]
     with torch.no_grad():
@@ -167,20 +162,20 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed, tmp_pat
         assert (wanted.std(-1) > 0.01).all()  # logits that say something
 
 
-def test_what_is_folded_is_a_model_of_its_own_config(tmp_path):
+def test_what_is_folded_is_a_model_of_its_own_config():
     config = compose([*SIZES, "norm=layernorm"])
     model = frozen(lively(config))
-    without = compose_normless(saved(config, tmp_path), model)
+    without = compose_normless(config, model)
     built, without = build_model(without, 13), fold_norms(model, without)
     assert {n: p.shape for n, p in built.named_parameters()} == {
         n: p.shape for n, p in without.named_parameters()
     }
 
 
-def test_a_norm_that_the_placement_names_would_stay_and_is_refused(tmp_path):
+def test_a_norm_that_the_placement_names_would_stay_and_is_refused():
     config = compose([*SIZES, "placement.equation='x + f(rmsnorm_np(x))'"])
-    with pytest.raises(ConfigError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
-        compose_normless(saved(config, tmp_path), build_model(config, 13))
+    with pytest.raises(ValueError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
+        compose_normless(config, build_model(config, 13))
 
 
 def test_a_subclass_of_a_norm_may_compute_anything_and_is_not_taken_for_it():
@@ -205,9 +200,9 @@ def tuned(remove, steps=14, norm="layernorm"):
     model = build_model(config, 13)
     validation = [tokens_of(99)]
     trainer = build_trainer(config, model, tokens_of, lambda: validation)
-    return tune(
-        trainer, Timetable(norm_stages(model), 3, 1), remove, lambda step, steps: None
-    ), trainer
+    order = FreezingOrder(norm_stages(model), 3, 1)
+    timetable = Removal(order, model) if remove else Timetable(order.stages)
+    return tune(trainer, timetable, lambda step, steps: None), trainer
 
 
 def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
@@ -218,7 +213,8 @@ def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
             model.embedding.weight[0] += 1  # the first batch is one that it knows
     batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
     trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
-    tuning = tune(trainer, Timetable(norm_stages(model), 3, 1), True, lambda step, steps: None)
+    removal = Removal(FreezingOrder(norm_stages(model), 3, 1), model)
+    tuning = tune(trainer, removal, lambda step, steps: None)
     assert min(tuning.training[1:]) > tuning.training[0]
     assert tuning.diverged == ""
     assert len(tuning.training) == 120
@@ -375,14 +371,14 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp
     words = "data=text data.paths=text.txt data.split=tail tracking=none trainer.steps=12 seed=1"
     own = [*SIZES, *words.split(), "norm=layernorm", "schedule.warmup=2", "trainer.threads=1"]
     other = train(compose(own))["folder"]
-    remove = Subject.remove
+    remove = Removable.remove
 
     def interrupted(self, *given):
-        if self.config.seed == 1:
+        if self.tunable.seed == 1:
             raise KeyboardInterrupt
         return remove(self, *given)
 
-    monkeypatch.setattr(Subject, "remove", interrupted)
+    monkeypatch.setattr(Removable, "remove", interrupted)
     assert main([run, other, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     assert [cost.seed for cost in read_costs(tmp_path)] == [0]
@@ -390,9 +386,9 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp
 
 def test_tuning_reads_on_where_the_run_stopped(run):
     for typed, size in (([], 16), (["trainer.batch_size=64"], 64)):
-        subject = Subject(Path(run), ["trainer.steps=30", *typed], 4, 2)
-        own = Batches(subject.tokens.train, 8, size, subject.config.data.seed)
-        read = subject.trainer(subject.model).batches
+        tunable = read_tunable(Path(run), ["trainer.steps=30", *typed])
+        own = Batches(tunable.tokens.train, 8, size, tunable.config.data.seed)
+        read = tunable.trainer(tunable.model, tunable.config).batches
         first = 12 * 16 // size
         assert all(torch.equal(read(step), own(first + step)) for step in range(3))
-    assert subject.config.optimizer.lr == pytest.approx(compose(SIZES).optimizer.lr / 3)
+    assert tunable.config.optimizer.lr == pytest.approx(compose(SIZES).optimizer.lr / 3)

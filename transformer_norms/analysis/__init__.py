@@ -1,4 +1,5 @@
 """Analyses beside training, each a command: `python -m transformer_norms.analysis.NAME`.
 
-init_gradients, invariances and norm_removal are the commands; each prints a table and writes files.
+Each prints a table and writes files. commands/dispatch.py lists them; those of trained models lie
+in trained/, but for norm_removal.
 """

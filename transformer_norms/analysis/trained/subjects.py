@@ -278,6 +278,13 @@ def load_checkpoint(folder: Path) -> Transformer:
         raise ConfigError(f"{folder}: {error}") from None
 
 
+def checked_context(context: int | None, model: Transformer, named: object) -> int | None:
+    """Returns the typed length of a window. Raises ConfigError where the model reads less."""
+    if context is not None and context > model.context:
+        raise ConfigError(f"model.context={context}: {named} reads {model.context} at most")
+    return context
+
+
 def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
     """Raises ConfigError where a text has a token that the model does not know."""
     if largest >= model.vocab_size:
@@ -338,12 +345,11 @@ def _loaded(
     rows: int,
     named: str,
 ) -> Loaded:
-    if context is not None and context > model.context:
-        raise ConfigError(f"model.context={context}: {named} reads {model.context} at most")
+    context = checked_context(context, model, named) or model.context
     check_vocabulary(named, int(tokens.max()), model)
     precision = config.trainer.precision
     if next(model.parameters()).dtype == torch.float64:
         precision = "fp64"
     model = model.double() if precision == "fp64" else model
     model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context or model.context, max(1, rows), precision)
+    return Loaded(model, config, tokens, context, max(1, rows), precision)

@@ -16,6 +16,7 @@ from transformer_norms.analysis.trained.subjects import (
     WINDOWS,
     check_text,
     check_vocabulary,
+    checked_context,
     is_checkpoint,
     load_checkpoint,
     split_context,
@@ -192,29 +193,35 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
 
 def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
     check_text(folder, typed, text)
-    if text is not None:
-        keys = [word.partition("=")[0] for word in typed]
-        if key := next((key for key in keys if key in ("data", "data.paths")), None):
-            raise ConfigError(f"--text {text}: {key} names a text, too; type one")
-        paths = as_typed("data.paths", [str(text.resolve())])
-        typed = ["data=text", paths, *["data.split=tail"] * ("data.split" not in keys), *typed]
-    kept, context = split_context(typed)
+    kept, context = split_context([*_words_of_text(typed, text), *typed])
     model = load_checkpoint(folder)
     words = ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
     own = recompose(model.config, [*words, "trainer.device=auto", *texts])
-    tuning = [word for word in kept if word not in texts]
     keys = {word.partition("=")[0] for word in kept}
     more = [word for word in OF_CHECKPOINTS if word.partition("=")[0] not in keys]
+    tuning = [word for word in kept if word not in texts]
     config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed), *more, *tuning])
-    context = min(model.context, CONTEXT if context is None else context)
+    context = checked_context(context, model, folder) or min(model.context, CONTEXT)
     tokens = prepare_tokens(config)
     tokens.check(context)
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
-    corpus = identity_of(CORPORA.maker(config.data)())
+    model = model.double() if config.trainer.precision == "fp64" else model
     words_of = tokens.tokenizer
     if isinstance(words_of, FileTokenizer) and words_of.vocab_size < model.vocab_size:
         words_of = FileTokenizer(words_of.text, words_of.end, model.vocab_size)
+    corpus = identity_of(CORPORA.maker(config.data)())
     origin = f"{folder.resolve().name}: a folder of transformers"
     return Tunable(folder, model, own, config, tokens, words_of, context, None, corpus, origin)
+
+
+def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:
+    """The data keys of a text that is named as a file."""
+    if text is None:
+        return []
+    keys = [word.partition("=")[0] for word in typed]
+    if key := next((key for key in keys if key in ("data", "data.paths")), None):
+        raise ConfigError(f"--text {text}: {key} names a text, too; type one")
+    split = [] if "data.split" in keys else ["data.split=tail"]
+    return ["data=text", as_typed("data.paths", [str(text.resolve())]), *split]

@@ -1,0 +1,245 @@
+"""A norm in the place of another in a trained model: its weights, the tuning, and the control."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import small_studies as small
+import torch
+from combinations import combined
+
+from transformer_norms import build_model, load
+from transformer_norms.analysis.norm_removal import main as remove_norms
+from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
+from transformer_norms.analysis.norm_tuning import Timetable
+from transformer_norms.analysis.trained.swap import main
+from transformer_norms.analysis.trained.tunable import read_tunable
+from transformer_norms.commands.sampling import sample
+from transformer_norms.config.building import build_trainer
+from transformer_norms.data.batches import Batches
+from transformer_norms.errors import ConfigError
+from transformer_norms.norms import NORMS
+from transformer_norms.progress import tell_nobody
+
+SIZES = f"model=nano model.width={small.WIDTH} model.heads=2 model.depth=2 model.context=8".split()
+STEPS = ["trainer.steps=4", "schedule.warmup=1"]
+KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
+
+
+def lively(*typed, **words):
+    """A model in float64 whose weights are neither ones nor zeros."""
+    config = combined(*SIZES, "trainer.precision=fp64", "trainer.device=cpu", *typed, **words)
+    model, generator = build_model(config, 13), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).double() / 3)
+    return model.eval()
+
+
+def swapped(model, *typed):
+    return swap_norms(model, compose_swapped(model.config, typed))
+
+
+@torch.no_grad()
+def logits(model):
+    return model(torch.randint(13, (2, 8), generator=torch.Generator().manual_seed(2)))
+
+
+# ----------------------------------------------------------------------------------- the weights
+
+
+@pytest.mark.parametrize("norm", ["dyt", "scalenorm", "seednorm", "rmsnorm_1p", "ssnorm"])
+def test_a_norm_in_its_own_place_is_the_same_model(norm):
+    model = lively(norm=norm)
+    same, swaps = swapped(model, f"norm={norm}")
+    assert torch.equal(logits(same), logits(model))
+    assert not any(swap.started or swap.left for swap in swaps)
+
+
+@torch.no_grad()
+def test_layernorm_for_rmsnorm_changes_nothing_where_all_streams_are_centred():
+    model = lively(norm="rmsnorm")
+    for module in (model.embedding, *(b.attention.f.output for b in model.blocks),
+                   *(b.mlp.f.down for b in model.blocks)):  # fmt: skip
+        axis = 1 if module is model.embedding else 0
+        module.weight.sub_(module.weight.mean(axis, keepdim=True))
+    typed = ["norm=layernorm", "norm.eps=1e-6"]
+    there, swaps = swapped(model, *typed)
+    assert {(s.carried, s.started, s.left) for s in swaps} == {(("gain",), ("bias",), ())}
+    assert (logits(there) - logits(model)).abs().max() < 1e-13
+    model.embedding.weight[:, 0] += 1
+    assert (logits(swapped(model, *typed)[0]) - logits(model)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "factor"),
+    [
+        ("rmsnorm_1p", "dyt", lambda old: 1 + old.offset),
+        ("rmsnorm", "rmsnorm_1p", lambda old: old.gain),
+        ("scalenorm", "rmsnorm", lambda old: old.gain / small.WIDTH**0.5 * torch.ones(small.WIDTH)),
+        ("layernorm", "rmsnorm_bias", lambda old: old.gain),
+    ],
+)
+def test_a_gain_is_carried_over_as_what_it_multiplies_by(before, after, factor):
+    model = lively(norm=before)
+    new, old = swapped(model, f"norm={after}")[0].final, model.final
+    gain = 1 + new.offset if getattr(new, "offset", None) is not None else new.gain
+    assert torch.allclose(gain, factor(old).double(), atol=1e-15)
+    if after == "rmsnorm_bias":
+        assert torch.equal(new.bias, old.bias)
+    if after == "dyt":
+        assert (new.alpha.item(), new.bias.abs().max().item()) == (1.0, 0.0)
+
+
+def test_all_that_is_no_norm_keeps_its_weights_and_its_place_in_the_equation():
+    for placement in ("hybrid", "deepnorm", "hyper_connections", "subln"):
+        model = lively(placement=placement)
+        new = swapped(model, "norm=dyt")[0]
+        own = dict(model.named_parameters())
+        norms = tuple(f"{path}." for path, m in new.named_modules() if isinstance(m, KINDS))
+        shared = {n: p for n, p in new.named_parameters() if not n.startswith(norms)}
+        assert len(shared) > 10
+        assert all(torch.equal(p, own[name]) for name, p in shared.items())
+        assert new.config.architecture == model.config.architecture
+
+
+def test_one_site_is_named_by_the_equation():
+    typed = "placement.equation={attention: x + f(norm(x)), mlp: x + f(dyt(x))}"
+    _, swaps = swapped(lively(), typed)
+    assert {(s.site, s.after) for s in swaps} == {
+        ("attention.pre", "RMSNorm"), ("mlp.pre", "DyT"), ("final", "RMSNorm"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "said"),
+    [
+        ({}, "norm=dytt", "did you mean 'dyt'"),
+        ({}, "placement.equation=norm(x + f(norm(x)))", "a swap changes names of norms, and"),
+        ({}, "placement.equation=x + 0.5 * f(norm(x))", "a swap changes names of norms, and"),
+        ({}, "embed=rmsnorm", "embed: there is no norm that another one could replace"),
+        ({}, "norm=batchnorm", "takes its statistics over later tokens too"),
+        ({"placement": "ngpt"}, "norm=dyt", "no site has the run's norm; each names its own"),
+    ],
+)
+def test_what_is_no_swap_is_one_line(words, typed, said):
+    model = lively(**words)
+    with pytest.raises(ConfigError) as raised:
+        swapped(model, typed)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+# ------------------------------------------------------------------------------------ the tuning
+
+
+def test_the_control_is_the_run_continued_and_a_norm_in_its_own_place_has_its_bits():
+    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    one = read_tunable(folder, STEPS)
+    model = load(folder)
+    own = Batches(one.tokens.train, small.CONTEXT, 16, one.config.data.seed)
+    alone = build_trainer(one.config, model, lambda step: own(small.STEPS + step), lambda: [])
+    expected = [alone.train_step() or alone.last_loss for _ in range(4)]
+    stay = Timetable({0: "before"})
+    control, _ = one.tune(load(folder), one.config, lambda _: stay, "", tell_nobody)
+    assert control.training == expected
+    config = compose_swapped(one.config, ["norm=rmsnorm"])
+    again, there = one.tune(
+        swap_norms(one.model, config)[0], config, lambda _: stay, "", tell_nobody
+    )
+    assert again == control
+    assert all(map(torch.equal, there.parameters(), model.parameters()))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert control.validation["before"] == summary["val_loss"]
+
+
+# ----------------------------------------------------------------------------------- the command
+
+
+@pytest.mark.nightly
+def test_the_command_compares_a_study_over_paired_seeds(capsys, tmp_path):
+    words = [str(small.study()), "norm=derf", *STEPS, "--out", str(tmp_path)]
+    assert main(words) == 0
+    *lines, facts = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 1
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"swap{end}" for end in (".csv", ".md", ".svg", "_curves.csv", "_norms.csv")]
+    with open(tmp_path / "swap.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(json.loads(facts)["numbers"]) == 6
+    for row in rows:
+        assert float(row["gap"]) == float(row["tuned"]) - float(row["control"])
+    gaps = torch.tensor([float(row["gap"]) for row in rows if row["model"] == "rmsnorm"]).double()
+    half = 4.302652729911275 * gaps.std().item() / 3**0.5  # t of 2 degrees at 97.5 %
+    assert f"{gaps.mean():.4f} ± {half:.4f} |" in (tmp_path / "swap.md").read_text()
+
+
+@pytest.mark.parametrize("make", [small.gpt2, pytest.param(small.llama, marks=pytest.mark.nightly)])
+def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, tmp_path):
+    folder, text = make(), small.home() / "text.txt"
+    typed = ["--text", str(text), "optimizer.lr=1e-2", "--save", str(tmp_path)]
+    typed += ["model.context=6", "data.val_tokens=60"]
+    assert main([str(folder), "norm=dyt", *STEPS, *typed, "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    steps = ["trainer.steps=8", "schedule.warmup=1", "--start", "1", "--gap", "1"]
+    assert remove_norms([str(folder), *steps, *typed]) == 0
+    assert "the same logits in float64" in capsys.readouterr().out
+    tuned = load(tmp_path / f"{folder.name}-swapped")
+    assert {type(m).__name__ for m in tuned.modules() if isinstance(m, KINDS)} == {"DyT"}
+    without = load(tmp_path / f"{folder.name}-folded")
+    assert not any(isinstance(m, KINDS) for m in without.modules())
+    assert tuned.vocab_size == without.vocab_size == 300
+    assert sample(tmp_path / f"{folder.name}-swapped", "the", 3)
+    one = read_tunable(folder, [*typed[-2:], *STEPS], text)
+    with open(tmp_path / "out/swap.csv") as file:
+        (row,) = csv.DictReader(file)
+    nats, tokens = one.trainer(tuned, one.config).evaluate(one.windows())
+    assert tokens == 60
+    assert nats / tokens == pytest.approx(float(row["tuned"]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["RUN", *STEPS], "type the norm that comes in, such as norm=dyt"),
+        (["RUN", "norm=dytt"], "did you mean 'dyt'"),
+        (["RUN", "norm=dyt", "model.width=9"], "there is no key 'model.width'"),
+        (["RUN", "norm=dyt", "--text", "TEXT"], "is a run, which is tuned on its own text"),
+        (["GPT2", "norm=dyt"], "has no text of its own; type --text FILE"),
+        (["GPT2", "norm=dyt", "--text", "TEXT", "model.context=99"], "reads 8 at most"),
+        (["GPT2", "norm=dyt", "--text", "TEXT", "data=pydocs"], "data names a text, too"),
+        (["UNFINISHED", "norm=dyt"], "no run in it is finished; runs are preempted"),
+        (["OTHER", "norm=dyt"], "its tokens are others than those it was trained on"),
+        (["RUN", "norm=dyt", "--save", "SAVED"], "-swapped is there already; name another folder"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(words, said, capsys, tmp_path):
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    (tmp_path / "saved" / f"{run.name}-swapped").mkdir(parents=True)
+    meant = {
+        "RUN": run,
+        "GPT2": small.gpt2() if "GPT2" in words else "",
+        "TEXT": small.home() / "text.txt",
+        "SAVED": tmp_path / "saved",
+        "UNFINISHED": changed(run, tmp_path, "summary.json", '"finished"', '"preempted"'),
+        "OTHER": changed(run, tmp_path, "summary.json", '"fingerprint": "', '"fingerprint": "0'),
+    }
+    out = tmp_path / "out"
+    assert main([*(str(meant.get(word, word)) for word in words), "--out", str(out)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert sum("transformer-norms" in line or said in line for line in err.splitlines()) == 1
+    assert not out.exists()
+
+
+def changed(run, home, name, old, new):
+    """A copy of a run in which one file says something else."""
+    copy = home / f"{len(list(home.iterdir()))}" / Path(run).name
+    shutil.copytree(run, copy)
+    text = (copy / name).read_text()
+    assert text.count(old) == 1
+    (copy / name).write_text(text.replace(old, new))
+    return copy
