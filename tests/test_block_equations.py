@@ -187,6 +187,18 @@ def computes_its_equation(model, config, norm):
             scope = {**scopes["mlp"], **scopes["attention"], **scope}
             expected = eval(equation["block"], {**scope, "x": x})
             found = block(x, x0, *context)
+        elif plan.topology == "blocks":
+            spec, streams = plan.connection, spread(model.enter(x), r)
+            read, write = written_out.connection(block, spec, i, DEPTH, norm)
+
+            def f(x, equation=equation, scopes=scopes):
+                y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0})
+                return eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
+
+            here = {"read": read, "write": write, "f": f, "X": streams}
+            expected, found = eval(equation["block"], here), block(streams, x0, *context)
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
         elif plan.topology == "streams":
             expected, found = model.enter(x), model.enter(x)
             expected, found = (spread(each, r) for each in (expected, found))

@@ -16,10 +16,12 @@ from transformer_norms import compose
 from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.connections import (
+    AltUp,
     DynamicHyperConnection,
     GatedSum,
     HyperConnection,
     ManifoldHyperConnection,
+    RoutedAltUp,
 )
 from transformer_norms.norms import nothing
 from transformer_norms.training.flops import flops_per_token
@@ -35,8 +37,10 @@ STREAMS = [
     "siamese",
     "attention_residuals",
     "attention_residuals_block",
+    "altup",
+    "altup_routed",
 ]
-AS_PRE = [name for name in STREAMS if name != "siamese"]
+AS_PRE = [name for name in STREAMS if name not in ("siamese", "altup_routed")]
 
 
 def model_of(placement, *typed, init="gpt2", **keys):
@@ -129,6 +133,45 @@ def test_hyper_connections_are_the_papers_algorithm(dynamic):
     written = u.requires_grad_()[:, :, None] * beta[..., None] + mixed[..., 1:, :]
     pairs = [(ours.read(z), mixed[..., 0, :]), (ours.write(z, u), written)]
     same_with_gradients(pairs, [z, u, *ours.parameters()])
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+def test_routed_altup_is_the_module_of_gemma_3n(monkeypatch, streams):
+    """Their tanh is in float32; here it is in float64. Their streams stand first."""
+    from transformers.models.gemma3n import modeling_gemma3n as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    ours = shaken(RoutedAltUp(WIDTH, streams=streams))
+    names = {"altup_num_inputs": streams, "altup_active_idx": 0, "altup_coef_clip": None}
+    config = SimpleNamespace(hidden_size=WIDTH, rms_norm_eps=1e-6, **names)
+    altup = theirs.Gemma3nTextAltUp(config).double()
+    altup.router_norm.weight = ours.norm.gain
+    altup.modality_router.weight = ours.router.weight
+    altup.prediction_coefs.weight = ours.predict_change.weight
+    altup.correction_coefs.weight = ours.correct_change.weight
+    # The numbers in tanh are 1 / width of others: larger ones, so that it is not a line.
+    z, u = 9 * torch.randn(2, TIME, streams, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    ours.router.weight.data *= 2 * WIDTH
+    predicted = altup.predict(z.requires_grad_().permute(2, 0, 1, 3))
+    corrected = altup.correct(predicted, u.requires_grad_()).permute(1, 2, 0, 3)
+    pairs = [(ours.read(z), predicted[0]), (ours.write(z, u), corrected)]
+    same_with_gradients(pairs, [z, u, *ours.parameters()])
+
+
+def test_altup_is_the_papers_algorithm():
+    """Algorithm 1 of Baykal et al. 2023: predict, compute, correct, and another stream in turn."""
+    for k, active in ((0, 0), (1, 1), (2, 2), (5, 2)):
+        ours = AltUp(k, streams=3)
+        p, g = ours.parameters()
+        assert torch.equal(p.data, torch.eye(3))
+        assert torch.equal(g.data, torch.ones(3))
+        p, g = shaken(ours).parameters()
+        z, u = torch.randn(2, TIME, 3, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+        x = z.requires_grad_().unbind(2)
+        predicted = [sum(p[i, j] * x[j] for j in range(3)) for i in range(3)]
+        new = [predicted[i] + g[i] * (u.requires_grad_() - predicted[active]) for i in range(3)]
+        pairs = [(ours.read(z), x[active]), (ours.write(z, u), torch.stack(new, 2))]
+        same_with_gradients(pairs, [z, u, p, g])
 
 
 def test_the_rows_and_columns_of_mhcs_matrix_sum_to_one():
@@ -251,6 +294,8 @@ def test_a_fault_in_the_equation_moves_the_first_step(equation):
 # --------------------------------------------------------------------------- counts, in closed form
 
 n, d, R = 4, WIDTH, 2 * DEPTH
+K = 2  # streams of altup
+ROUTED = n * d + n**3 + n * n * d  # products of one prediction
 LEARNED = {  # numbers besides those of pre
     "hyper_connections_static": R * (n + n * n + n),
     "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2),
@@ -258,6 +303,8 @@ LEARNED = {  # numbers besides those of pre
     "siamese": R * 2 * d + 2 * d,
     "attention_residuals": (R + 1) * 2 * d,
     "attention_residuals_block": (R + 1) * 2 * d,
+    "altup": DEPTH * (K * K + K),
+    "altup_routed": R * d + DEPTH * (d + d * n + n**3 + n**2) + 2 * (n - 1) * d * d,
 }
 MIX = 2 * n * d * (n + 1)  # a sub-layer reads one stream of n, and makes n of n
 PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
@@ -267,6 +314,8 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "siamese": 0,
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
     "attention_residuals_block": 2 * d * sum(range(1, R + 2)),
+    "altup": DEPTH * 2 * K * K * d,
+    "altup_routed": DEPTH * 2 * (2 * ROUTED + n * d + n * n) + 2 * (n - 1) * 2 * d * d,
 }
 
 
@@ -301,7 +350,8 @@ def test_streams_are_mixed_in_float32_under_autocast(placement):
     typed = [size for size in SIZES if "precision" not in size]
     model = build_model(combined(*typed, placement=placement), vocab_size=VOCAB)
     block, x0 = model.blocks[1], torch.randn(2, TIME, WIDTH)
-    connection, u = shaken(block.mlp.connection).float(), torch.randn(2, TIME, WIDTH)
+    connection = getattr(block, "connection", None) or block.mlp.connection
+    connection, u = shaken(connection).float(), torch.randn(2, TIME, WIDTH)
     entered = model.enter(x0)
     rounded = tree_map(torch.Tensor.bfloat16, (entered, u))
     wide = tree_map(torch.Tensor.float, rounded)
@@ -327,6 +377,10 @@ WRONG = {
     "placement.equation=write(X, f(norm(x)))": "the sub-layer reads read(X) or a norm of it",
     "placement.equation=write(X, f(read(X)) + f(X))": "must contain f(x) exactly once",
     "placement.equation=write(X, X + f(read(X)))": "write takes X and one branch",
+    "placement.equation={attention: 'x + f(x)', mlp: 'x + f(x)', block: 'write(X, f(X))'}": (
+        "block: a connection around a block computes write(X, f(read(X)))"
+    ),
+    "placement.equation={attention: 'x + f(x)', block: 'write(X, f(read(X)))'}": "mlp is missing",
 }
 
 

@@ -18,7 +18,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import options
 from transformer_norms.model.block import SubLayer
 from transformer_norms.model.coefficient import Learned
-from transformer_norms.model.placement import Placement
+from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
@@ -456,7 +456,7 @@ def same_number(found, expected):
 PLACEMENTS = [
     name
     for name in options("placement")
-    if Placement(**combined(placement=name).placement).topology != "streams"
+    if Placement(**combined(placement=name).placement).topology not in CONNECTED
 ]
 
 

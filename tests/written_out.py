@@ -122,6 +122,36 @@ def mixed(weights):
     return read, write
 
 
+def modalities(held, x):
+    """tanh(W rmsnorm(x) / d), one number for each stream      Gemma 3n"""
+    routed = own_rmsnorm(x) * held.norm.gain / x.shape[-1] @ held.router.weight.T
+    return 1 - 2 / (1 + (2 * routed).exp())
+
+
+def alternating(held, spec, index):
+    """Returns read and write of Baykal et al. 2023's Algorithm 1, stream by stream: the block's own
+    numbers p and g, or those that Gemma 3n's router gives."""
+    n, routed = spec["streams"], spec["type"] == "routed_altup"
+    active = 0 if routed else index % n
+
+    def predictions(z):
+        p = held.predict_weights if not routed else (
+            torch.eye(n) + (modalities(held, z[..., 0, :]) @ held.predict_change.weight.T).view(
+                *z.shape[:2], n, n
+            )
+        )  # fmt: skip
+        return [sum(p[..., i, j, None] * z[..., j, :] for j in range(n)) for i in range(n)]
+
+    def write(z, y):
+        made = predictions(z)
+        g = held.correct_weights if not routed else (
+            1 + modalities(held, y) @ held.correct_change.weight.T
+        )  # fmt: skip
+        return torch.stack([x + g[..., i, None] * (y - made[active]) for i, x in enumerate(made)], -2)
+
+    return lambda z: predictions(z)[0] if routed else z[..., active, :], write
+
+
 def depth_attention(attend, entries):
     """sum_i a_i v_i, a the softmax of w . rmsnorm(v_i)      Kimi Team 2026, equations 2 to 4"""
     keys = [attend.norm.gain * own_rmsnorm(v) for v in entries]
@@ -132,6 +162,8 @@ def depth_attention(attend, entries):
 def connection(layer, spec, index, count, norm):
     """Returns read and write of a sub-layer's connection, from its parameters and its YAML."""
     held, kind = layer.connection, spec["type"]
+    if kind in ("altup", "routed_altup"):
+        return alternating(held, spec, index)
     if kind in ("hyper_connection", "dynamic_hyper_connection"):
         return mixed(lambda z: hyper_weights(held, z))
     if kind == "manifold_hyper_connection":
@@ -155,6 +187,13 @@ def leave(model, spec, z, norm):
     """Returns what the head reads of the streams that leave the last block. A norm may differ
     before the head."""
     kind, final = spec["type"], model.final
+    if kind == "routed_altup":
+        first, *others = z.unbind(-2)
+        square = (first * first).mean(-1, keepdim=True)
+        for projection, x in zip(final.projections, others, strict=True):
+            y = x @ projection.weight.T
+            first = first + y * (square / (y * y).mean(-1, keepdim=True).clamp(min=1e-5)).sqrt()
+        return final.norm(first / z.shape[-2])
     if kind == "manifold_hyper_connection":
         normed = own_rmsnorm(z.flatten(2))
         a = final.gate.scale * (normed @ final.gate.projection.weight.T) + final.gate.bias

@@ -16,7 +16,7 @@ from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement, head_sites
+from transformer_norms.model.placement import CONNECTED, Placement, head_sites
 from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import formula_values, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
@@ -89,7 +89,7 @@ class Anatomy:
         self.windows = sliding_windows(windows, self.depth, config.model.context)
         self.alibi = config.position.type == "alibi"
         self.logit_cap = _cap_text(config.architecture.logit_cap)
-        self.connected = self.placement.topology == "streams"
+        self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [self._block(i) for i in range(self.depth)]
         fixnorm = config.embed == "fixnorm"
@@ -125,7 +125,7 @@ class Anatomy:
             x = self._times("embed_scale", f"({x}{positions})" if positions else x)
         last = f"(x + {_apply(self.final, 'r')})" if dual else _apply(self.final, "x")
         streams = ["x", *(["r"] if dual else []), *(["x0"] if self.adds("x0") else [])]
-        if self.connected:
+        if self.joins:
             last, streams = "leave(X)", ["x0"]
         head = _apply(rows, "E" if self.config.architecture.tied else "W")
         logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
@@ -136,7 +136,7 @@ class Anatomy:
 
     def connection(self) -> dict[str, str]:
         """The formulas of the connection, if the streams have one that the equations name."""
-        if not self.connected:
+        if not self.joins:
             return {}
         kind = CONNECTIONS[self.placement.connection["type"]]
         parts = {"enter": kind.enter, "read(X)": kind.read, "write(X, u)": kind.write}
@@ -177,7 +177,7 @@ class Anatomy:
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
         """Yields every norm of the model with its block, from the embedding to the head."""
         before = [(norm, None) for norm in (self.rows, self.embed)]
-        enter, leave = self._ends() if self.connected else ([], [])
+        enter, leave = self._ends() if self.joins else ([], [])
         inside = [
             (norm, i)
             for i, block in enumerate(self.blocks)
@@ -211,9 +211,11 @@ class Anatomy:
         values = {**self.values, "i": i, "l": i + 1}
         plans = self.placement.plans(i, self.depth)
         shared = self.placement.block_plan.sites
+        norms = _present({site: self._norm(site, at, values) for site, at in shared.items()})
+        if "block" in self.joins:
+            norms |= self._connection_norms("block", i)
         return Block(
-            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()},
-            _present({site: self._norm(site, at, values) for site, at in shared.items()}),
+            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()}, norms
         )
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
@@ -226,7 +228,7 @@ class Anatomy:
         }
         if "hidden" in plan.sites:
             norms |= self._hidden(norms["hidden"])
-        if self.connected:
+        if name in self.joins:
             norms |= self._connection_norms(name, int(values["i"]))
         stream = _shapes(self.width)
         adds, enters = (
@@ -273,10 +275,11 @@ class Anatomy:
         return None
 
     def _connection_norms(self, part: str, i: int) -> dict[str, NormAt]:
-        """The norms inside the connection of a sub-layer."""
+        """The norms inside the connection of a sub-layer, or of the block."""
         built = self._assembly.connection(part, i)
-        norms = self._norms_inside(f"{part}.connection", "connection", built)
-        return {norm.module.removeprefix(f"{part}."): norm for norm in norms}
+        prefix = "" if part == "block" else f"{part}."
+        norms = self._norms_inside(f"{prefix}connection", "connection", built)
+        return {norm.module.removeprefix(prefix): norm for norm in norms}
 
     def _ends(self) -> list[list[tuple[NormAt, None]]]:
         """The norms of `enter` and `leave`, without the final one."""

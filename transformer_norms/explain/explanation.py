@@ -103,11 +103,11 @@ def equations(anatomy: Anatomy) -> Section:
     remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
     if anatomy.placement.topology == "dual":
         remarks.append("x and r are two streams, to which attention adds and then the mlp")
-    if anatomy.connected:
+    if anatomy.joins:
         stated = ", ".join(f"{key}={value}" for key, value in anatomy.placement.connection.items())
-        remarks.append(
-            f"X are the streams, u the branch; each sub-layer has a connection, {stated}"
-        )
+        joined = "block" if "block" in anatomy.joins else "sub-layer"
+        made = "what the block makes of read(X)" if joined == "block" else "the branch"
+        remarks.append(f"X are the streams, u {made}; each {joined} has a connection, {stated}")
     if anatomy.adds("start"):
         remarks.append("start is the stream as it entered the block")
     remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
 from transformer_norms.model.equation import READ, WRITE
+from transformer_norms.model.placement import CONNECTED
 from transformer_norms.model.sites import EARLIER
 
 GAP = 2
@@ -160,8 +161,8 @@ class _Labels:
         terms = self.anatomy.value_terms(i)
         self.values = tuple(Mark("layer", "+ v1" if "v1" in text else "+ E_v") for text in terms)
         branches = {
-            "attention": self.branch(block.parts["attention"], self.attention),
-            "mlp": self.branch(block.parts["mlp"], self.mlp),
+            "attention": self.branch("attention", block, self.attention),
+            "mlp": self.branch("mlp", block, self.mlp),
         }
         if self.anatomy.placement.topology == "parallel":
             return [Stage(tuple(branches.values()), self.norm(block.norms.get("pre")))]
@@ -173,7 +174,7 @@ class _Labels:
                 skip=self.factor(part.factors.get("a")),
                 adds=self.sum(part.adds),
                 post=self.norm(part.norms.get("post")),
-                write=(Mark("layer", WRITE),) * self.anatomy.connected,
+                write=(Mark("layer", WRITE),) * (name in self.anatomy.joins),
             )
             for name, part in block.parts.items()
         ]
@@ -182,9 +183,10 @@ class _Labels:
         return tuple((stream, self.factor(factors[stream])) for stream in EARLIER
                      if stream in factors)  # fmt: skip
 
-    def branch(self, part: SubLayer, inside: Callable[[SubLayer], Chain]) -> Chain:
+    def branch(self, name: str, block: Block, inside: Callable[[SubLayer], Chain]) -> Chain:
+        part = block.parts[name]
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
-        read = (Mark("layer", READ),) * self.anatomy.connected
+        read = (Mark("layer", READ),) * (name in self.anatomy.joins)
         return (*read, *before, *inside(part), *after, *self.factor(part.factors.get("b")))
 
     def attention(self, part: SubLayer) -> Chain:
@@ -270,7 +272,8 @@ class _Positions:
     """The position of each box, word and line of a block."""
 
     def __init__(self, stages: Sequence[Stage], topology: str) -> None:
-        self.stages, self.name = stages, "X" if topology == "streams" else "x"
+        self.stages, self.name = stages, "X" if topology in CONNECTED else "x"
+        self.around = topology == "blocks"  # the connection is around all stages
         self.marks: dict[Mark, None] = {}  # an ordered set: two wires may end in one sum
         self.wires: list[Wire] = []
         self.rails, left = self._rails()
@@ -288,6 +291,8 @@ class _Positions:
     def _rails(self) -> tuple[dict[str, int], int]:
         """The column of each earlier stream that some stage adds, and the first one beyond."""
         rails, left = {}, 1
+        if self.around:
+            rails["X"], left = left, left + 9
         for stream in ("x0", "start"):
             factors = [
                 chain
@@ -321,9 +326,14 @@ class _Positions:
         starts = {**ends, **({self.rails["x0"]: "x0"} if "x0" in self.rails else {})}
         for column, name in starts.items():
             self.mark("name", name, column, 0)
-        line = 0
+        line = 2 * self.around
         for stage, columns in zip(self.stages, self.columns, strict=True):
             line = self._stage(stage, columns, line + 2)
+        if self.around:
+            self.mark("layer", READ, self.stream, 2)
+            line += 2
+            self._wire_rail("X", line)
+            self.mark("layer", WRITE, self.stream, line)
         for column, name in ends.items():
             self.wire((column, 0), (column, line + 1), kind="stream", arrow=True)
             self.mark("name", name, column, line + 2)
@@ -357,12 +367,18 @@ class _Positions:
 
     def _add(self, name: str, factor: Marks, join: int) -> None:
         """Places an earlier stream: down its rail, then across to the sum at `join`."""
-        rail = self.rails[name]
-        top = [(rail, 0)] if name == "x0" else [(self.stream, 1), (rail, 1)]
-        self.wire(*top, (rail, join), (self.stream, join), arrow=True)
+        rail = self._wire_rail(name, join)
         for mark in factor:
             self.mark("gain", mark.label, rail + 2, join)
         self.mark("sum", "+", self.stream, join)
+
+    def _wire_rail(self, name: str, join: int) -> int:
+        """Draws the line of an earlier stream. `start` leaves what the block reads."""
+        rail = self.rails[name]
+        leaves = 3 if self.around and name == "start" else 1
+        top = [(rail, 0)] if name == "x0" else [(self.stream, leaves), (rail, leaves)]
+        self.wire(*top, (rail, join), (self.stream, join), arrow=True)
+        return rail
 
     def _chain(self, chain: Chain, column: int, line: int) -> int:
         """Places boxes one below another after `line`. Returns the line of the last."""

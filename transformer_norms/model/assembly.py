@@ -21,7 +21,7 @@ from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scal
 from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import PARTS, SUB_LAYERS, head_sites, read_placement
+from transformer_norms.model.placement import PARTS, head_sites, read_placement
 from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
@@ -65,6 +65,8 @@ class Assembly:
         }
         block_plan = self.placement.block_plan
         own = {name: self.site(block_plan, name, "attention", values) for name in block_plan.sites}
+        if self.placement.topology == "blocks":
+            own["connection"] = self.connection("block", i)
         return BLOCKS[self.placement.topology](**layers, **own)
 
     def ends(self, final: Module) -> tuple[Module, Module]:
@@ -77,9 +79,9 @@ class Assembly:
         return enter, self.connected(kind.leave, "final", final=final)
 
     def connection(self, kind: Place, i: int, sub_layer: Any = None) -> Any:
-        """The connection of the sub-layer `kind` of block i."""
-        connection = CONNECTIONS[self.placement.connection["type"]]
-        index = len(SUB_LAYERS) * i + SUB_LAYERS.index(kind)
+        """The connection of the sub-layer `kind` of block i, or of the block itself."""
+        connection, kinds = CONNECTIONS[self.placement.connection["type"]], self.placement.joins
+        index = len(kinds) * i + kinds.index(kind)
         return self.connected(connection, kind, sub_layer=sub_layer, index=index, l=i + 1)
 
     def connected(self, part: Any, place: Place, **given: Any) -> Module:
@@ -88,7 +90,7 @@ class Assembly:
         return build_part(
             part,
             width=sizes.width,
-            count=len(SUB_LAYERS) * sizes.depth,
+            count=len(self.placement.joins) * sizes.depth,
             norm=self.norm("norm", place),
             **self.placement.connection,
             **given,
@@ -131,7 +133,7 @@ class Assembly:
             branch=branch,
             dropout=dropout_of(self.sizes.dropout),
         )
-        if self.placement.connection:
+        if kind in self.placement.joins:
             layer.connection = self.connection(kind, int(values["i"]), layer)
         return layer
 

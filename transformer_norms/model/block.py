@@ -1,7 +1,7 @@
 """Read this file first: the block, for every placement that is one stream in series.
 
-`ParallelBlock` and `StreamBlock` below compute the other two forms: sub-layers side by side, and
-several streams.
+`ParallelBlock` below computes sub-layers side by side, `StreamBlock` and `ConnectedBlock` several
+streams.
 """
 
 from typing import Any
@@ -95,9 +95,25 @@ class StreamBlock(nn.Module):
         return streams
 
 
+class ConnectedBlock(SerialBlock):
+    """X = write(X, y), where y is what the serial block makes of read(X)
+
+    X holds any number of streams, and the block's own `connection` reads and writes them.
+    """
+
+    def __init__(self, attention: SubLayer, mlp: SubLayer, connection: Any) -> None:
+        super().__init__(attention, mlp)
+        self.connection = connection
+
+    def forward(self, streams: Any, x0: Stream, *context: Any) -> Any:
+        x = self.connection.read(streams)
+        return self.connection.write(streams, super().forward(x, x0, *context))
+
+
 BLOCKS = {
     "serial": SerialBlock,
     "parallel": ParallelBlock,
     "dual": StreamBlock,
     "streams": StreamBlock,
+    "blocks": ConnectedBlock,
 }

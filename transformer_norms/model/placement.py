@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Groups, Mark, Text, plain
-from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader
+from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
 from transformer_norms.model.sites import INSIDE, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 
@@ -21,7 +21,10 @@ PARTS = {
     "parallel": ("block",),
     "dual": ("x", "r", "end"),
     "streams": SUB_LAYERS,
+    "blocks": (*SUB_LAYERS, "block"),
 }
+CONNECTED = ("streams", "blocks")  # by a connection around each sub-layer, or around each block
+AROUND = f"{WRITE}(X, f({READ}(X)))"  # the equation of a connection around a block
 
 
 def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
@@ -46,6 +49,7 @@ class Placement:
         "x + attention(h := norm(x)) + mlp(h)"                       side by side
         {x: "norm(x + f(x))", r: "r + f(x)", end: "x + norm(r)"}     two streams
         "write(X, f(norm(read(X))))"              streams that a `connection` reads and writes
+        {attention: "...", mlp: "...", block: "write(X, f(read(X)))"}      the same, around a block
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
     formulas may name. What stands inside f is an argument of it: f(x, q=norm). `where` holds
@@ -82,6 +86,12 @@ class Placement:
         for name in learned:
             if name not in used:
                 raise ValueError(f"learned.{name}: no equation names it")
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """What the connection is around: each sub-layer, each block, or nothing."""
+        around = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
+        return around.get(self.topology, ())
 
     @property
     def block_plan(self) -> SubLayerPlan:
@@ -179,8 +189,10 @@ class _Entry:
                     plans[kind] = Reader(part, learned, kind, kinds).read_streams()
             else:
                 kinds = SUB_LAYERS if isinstance(equation, str) else ()
-                for kind, part in text.items():
-                    plans[kind] = Reader(part, learned, kind, kinds).read_serial()
+                for kind in text.keys() & {*SUB_LAYERS}:
+                    plans[kind] = Reader(text[kind], learned, kind, kinds).read_serial()
+                if canonical(text.get("block", AROUND)) != AROUND:
+                    raise ValueError(f"block: a connection around a block computes {AROUND}")
             for kind, plan in plans.items():
                 _check(kind, plan)
         except ValueError as error:
@@ -211,12 +223,14 @@ def _check_learned(learned: Mapping[str, Any]) -> None:
 
 
 def topology_of(key: str, equation: Any) -> str:
-    """serial, parallel (side by side), dual (two streams) or streams (those of a connection), from
-    an equation's form."""
+    """serial, parallel (side by side), dual (two streams), streams or blocks (those of a connection
+    around sub-layers or blocks), from an equation's form."""
     if isinstance(equation, Mapping):
         for name in equation:
-            if name not in (known := [*SUB_LAYERS, *PARTS["dual"]]):
+            if name not in (known := [*PARTS["blocks"], *PARTS["dual"]]):
                 raise ValueError(f"{key}: {unknown('part', name, known)}")
+        if "block" in equation:
+            return "blocks"
         if set(equation) & set(PARTS["dual"]):
             return "dual"
         return "streams" if any(map(_reads_streams, equation.values())) else "serial"
@@ -241,12 +255,12 @@ def _called(equation: Any) -> set[str]:
 
 def _connection_of(topology: str, connection: Mapping[str, Any]) -> Mapping[str, Any]:
     """The connection of a placement. That of two equations for two streams is `dual`."""
-    if topology == "streams" and "type" not in connection:
+    if topology in CONNECTED and "type" not in connection:
         raise ValueError(
             "connection.type is missing; read(X) and write(X, u) are those of a connection, as "
             "{type: hyper_connection, streams: 4}"
         )
-    if connection and topology != "streams":
+    if connection and topology not in CONNECTED:
         raise ValueError("connection: no equation has read(X) and write(X, f(..))")
     return {"type": "dual"} if topology == "dual" else connection
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.model.block import ParallelBlock, SerialBlock, StreamBlock, SubLayer
+from transformer_norms.model.block import ConnectedBlock, ParallelBlock, SerialBlock, StreamBlock, SubLayer
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer
@@ -203,12 +203,16 @@ def ones_cosine(x: Tensor) -> Tensor:
     return x.mean(-1) / x.square().mean(-1).sqrt()
 
 
-# The stream that a branch is added to, from the sub-layer, what it reads, and what the block
-# was given: its stream and the embedded tokens. Of several streams it is what the sub-layer reads.
+# The stream that a branch is added to, from the block, the sub-layer, what it reads, and what the
+# block was given: its stream and the embedded tokens. Of several streams it is what the sub-layer
+# reads, or the skip of what the block reads.
 ADDED_TO: dict[type[nn.Module], Callable[..., Tensor]] = {
-    SerialBlock: lambda sub_layer, x, start, x0: sub_layer.skip(x, start, x0),
-    ParallelBlock: lambda sub_layer, h, x, x0: x,
-    StreamBlock: lambda sub_layer, x, streams, x0: x,
+    ConnectedBlock: lambda block, sub_layer, x, streams, x0: sub_layer.skip(
+        x, block.connection.read(streams), x0
+    ),
+    SerialBlock: lambda block, sub_layer, x, start, x0: sub_layer.skip(x, start, x0),
+    ParallelBlock: lambda block, sub_layer, h, x, x0: x,
+    StreamBlock: lambda block, sub_layer, x, streams, x0: x,
 }
 
 
@@ -227,7 +231,7 @@ def _watch_branch(
 
     def read_update(x: Tensor, *context: Any) -> Tensor:
         added = update(x, *context)
-        readings[key] = _rms(added) / _rms(added_to(sub_layer, x, *start))
+        readings[key] = _rms(added) / _rms(added_to(block, sub_layer, x, *start))
         return added
 
     stack.callback(block.register_forward_pre_hook(keep_start).remove)

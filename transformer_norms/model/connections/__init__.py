@@ -1,14 +1,15 @@
 """Connections: how a sub-layer reads the streams of a residual path, and how it writes to them.
 
-    x = read(X);  X = write(X, b * out(f(pre(x))))
+    x = read(X);  X = write(X, b * out(f(pre(x))))       around each sub-layer
+    x = read(X);  X = write(X, mlp(attention(x)))        around each block, which may have any skips
 
 A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
-of its own. Its `enter` makes the streams X of the embedded tokens, before the first block. Its
+of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first block. Its
 `leave` makes one stream of them, behind the last block, and ends with the final norm. `parts` names
 the streams that a probe reads. The docstrings of the four are their formulas, which explain shows.
 Each of the three classes takes by name what it needs of these:
 
-    width, index, count     features, and the number of this sub-layer, from 0, of `count`
+    width, index, count     features, and the number of this sub-layer or block, from 0, of `count`
     l                       the block's number, from 1
     norm                    norm(width) builds the run's norm
     sub_layer               the sub-layer itself, whose norm at post an equation may state
@@ -47,6 +48,7 @@ Norm = Callable[[int], Layer]
 StreamCount = Annotated[Positive, Field(le=64)]
 Iterations = Annotated[Positive, Field(le=1000)]
 Scale = Annotated[Number, Field(ge=-100, le=100)]
+FLOOR = 1e-5  # below which Gemma 3n takes no mean square to divide by
 
 
 def build_part(part: Callable[..., Any], **given: Any) -> Any:
@@ -57,7 +59,7 @@ def build_part(part: Callable[..., Any], **given: Any) -> Any:
 
 def named_parts(block: nn.Module, state: Any) -> Mapping[str, Tensor]:
     """Returns the streams that leave a block by name. A single stream has the empty name."""
-    connection = getattr(block.attention, "connection", None)
+    connection = getattr(block, "connection", None) or block.attention.connection
     parts: Mapping[str, Tensor] = {"": state} if connection is None else connection.parts(state)
     return parts
 
@@ -337,6 +339,124 @@ class ManifoldHyperConnection(Mixing):
 
     def writing(self, z: Tensor) -> Tensor:
         return 2 * torch.sigmoid(self.write_gate(self.rms(z.flatten(-2))))
+
+
+# ------------------------------------------------- n streams around a block: predict, then correct
+
+
+@CONNECTIONS("altup")
+class AltUp(nn.Module):
+    """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned      AltUp,
+    Baykal et al. 2023, arXiv:2301.13310
+
+    The block with the number k reads the stream a. What it makes of it corrects all streams, by the
+    difference to what was predicted for a. Copies enter and their sum leaves, as in Recycled-AltUp.
+    """
+
+    enter: Any = Copies
+    leave: Any = Sum
+
+    def __init__(self, index: int, *, streams: StreamCount) -> None:
+        super().__init__()
+        self.active = index % streams
+        self.predict_weights = nn.Parameter(torch.eye(streams))
+        self.correct_weights = nn.Parameter(torch.ones(streams))
+
+    def read(self, streams: Streams) -> Stream:
+        """X_a"""
+        return streams[..., self.active, :]
+
+    def write(self, streams: Streams, u: Stream) -> Streams:
+        """X_i = P_i + g_i (u - P_a)"""
+        z, y = wide(streams), wide(u)
+        with exact(z.device.type):
+            predicted = self.predicted(z)
+            innovation = y - predicted[..., self.active, :]
+            corrected = predicted + self.gains(y).unsqueeze(-1) * innovation.unsqueeze(-2)
+        return corrected.to(streams.dtype)
+
+    def predicted(self, z: Tensor) -> Tensor:
+        return torch.einsum("ij,...jd->...id", self.predict_weights, z)
+
+    def gains(self, y: Tensor) -> Tensor:
+        return self.correct_weights
+
+    def parts(self, streams: Streams) -> Mapping[str, Streams]:
+        return {"": streams}
+
+
+def length(x: Tensor, floor: float = 0.0) -> Tensor:
+    """sqrt(max(mean(x**2), floor)), over features"""
+    return x.square().mean(-1, keepdim=True).clamp(min=floor).sqrt()
+
+
+class Projections(nn.Module):
+    """X_1 = x0; X_i = W_i x0, with the rms of x0, for the others"""
+
+    def __init__(self, width: int, streams: int) -> None:
+        super().__init__()
+        linears = (Linear(width, width, bias=False) for _ in range(streams - 1))
+        self.projections = nn.ModuleList(linears)
+
+    def forward(self, x0: Stream) -> Streams:
+        made = [wide(projection(x0)) for projection in self.projections]
+        x = wide(x0)
+        same = [y * (length(x) / length(y, FLOOR)) for y in made]
+        return torch.stack([x, *same], -2).to(x0.dtype)
+
+
+class MeanOfProjections(nn.Module):
+    """final(mean of X_1 and the other W_i X_i, with the rms of X_1)"""
+
+    def __init__(self, width: int, streams: int, final: Layer) -> None:
+        super().__init__()
+        linears = (Linear(width, width, bias=False) for _ in range(streams - 1))
+        self.projections, self.norm = nn.ModuleList(linears), final
+
+    def forward(self, streams: Streams) -> Stream:
+        first, *rest = streams.unbind(-2)
+        pairs = zip(self.projections, rest, strict=True)
+        made = [wide(projection(x)) for projection, x in pairs]
+        x = wide(first)
+        same = [y * (length(x) / length(y, FLOOR)) for y in made]
+        return self.norm(torch.stack([x, *same]).mean(0).to(first.dtype))
+
+
+@CONNECTIONS("routed_altup")
+class RoutedAltUp(AltUp):
+    """P = (1 + W_p m(X_1)) X, m(x) = tanh(W_m rmsnorm(x) / d), a = 1      AltUp of Gemma 3n, 2025;
+    code huggingface/transformers, modeling_gemma3n.py
+
+    The block reads what is predicted for the first stream.
+    """
+
+    enter, leave = Projections, MeanOfProjections
+
+    def __init__(self, width: int, *, streams: StreamCount) -> None:
+        nn.Module.__init__(self)
+        self.active, self.streams, self.width = 0, streams, width
+        self.norm = RMSNorm(width)
+        self.router = Linear(width, streams, bias=False)
+        self.predict_change = Linear(streams, streams**2, bias=False)
+        self.correct_change = Linear(streams, streams, bias=False)
+
+    def read(self, streams: Streams) -> Stream:
+        """P_1"""
+        z = wide(streams)
+        with exact(z.device.type):
+            return self.predicted(z)[..., 0, :].to(streams.dtype)
+
+    def predicted(self, z: Tensor) -> Tensor:
+        weights = self.predict_change(self.modalities(z[..., 0, :]))
+        matrix = weights.unflatten(-1, (self.streams, self.streams))
+        return z + torch.einsum("...ij,...jd->...id", matrix, z)
+
+    def gains(self, y: Tensor) -> Tensor:
+        """g = 1 + W_g m(u)"""
+        return 1 + self.correct_change(self.modalities(y))
+
+    def modalities(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.router(self.norm(x) / self.width))
 
 
 # ------------------------------------------------------------------- all that sub-layers have added
