@@ -14,7 +14,7 @@ from written_out import l2norm
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.model.attention import Given
-from transformer_norms.model.coefficient import Learned
+from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS, AttendingSum, Gate
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
@@ -26,7 +26,7 @@ from transformer_norms.training.recomputation import recompute
 HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
 SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
 SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
-CONNECTED = (Gate, AttendingSum, *CONNECTIONS.values())
+CONNECTED = (Gate, AttendingSum, LowRank, *CONNECTIONS.values())
 STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
 
@@ -115,6 +115,7 @@ HELD = {
     "b": lambda layer: layer.branch,
     "start": lambda layer: layer.skip.start,
     "x0": lambda layer: layer.skip.x0,
+    "normed": lambda layer: layer.skip.normed.scale,
     "enter.x": lambda layer: getattr(layer.enter, "skip", layer.enter),
     "enter.start": lambda layer: layer.enter.start,
     "enter.x0": lambda layer: layer.enter.x0,
@@ -136,6 +137,10 @@ def scope_of(config, block, name, i, norm):
     scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
     for slot, of in plan.names.items():
         spec, module = config.placement.learned[of], HELD[slot](layer)
+        if spec["learn"] == "low_rank":
+            inside = norm if spec["normed"] else written_out.same
+            scope[of] = written_out.LowRank(module, number(spec["init"], values), inside)
+            continue
         if slot == "a" and plan.names.get("b") == of:
             assert module.gain is layer.branch.gain
         scope[of] = learned(spec, module.gain, values)
@@ -192,7 +197,9 @@ def computes_its_equation(model, config, norm):
             read, write = written_out.connection(block, spec, i, DEPTH, norm)
 
             def f(x, equation=equation, scopes=scopes):
-                y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0})
+                y = eval(
+                    equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0}
+                )
                 return eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
 
             here = {"read": read, "write": write, "f": f, "X": streams}

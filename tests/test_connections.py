@@ -15,6 +15,7 @@ from written_out import attention, mlp
 from transformer_norms import compose
 from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.connections import (
     AltUp,
     DynamicHyperConnection,
@@ -23,7 +24,9 @@ from transformer_norms.model.connections import (
     ManifoldHyperConnection,
     RoutedAltUp,
 )
+from transformer_norms.model.position import rotary_bases, sliding_windows
 from transformer_norms.norms import nothing
+from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
 from transformer_norms.training.optimizer import groups
 
@@ -38,9 +41,9 @@ STREAMS = [
     "attention_residuals",
     "attention_residuals_block",
     "altup",
-    "altup_routed",
+    "gemma3n",
 ]
-AS_PRE = [name for name in STREAMS if name not in ("siamese", "altup_routed")]
+AS_PRE = [name for name in STREAMS if name not in ("siamese", "gemma3n")]
 
 
 def model_of(placement, *typed, init="gpt2", **keys):
@@ -158,6 +161,28 @@ def test_routed_altup_is_the_module_of_gemma_3n(monkeypatch, streams):
     same_with_gradients(pairs, [z, u, *ours.parameters()])
 
 
+def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(monkeypatch):
+    from transformers.models.gemma3n import modeling_gemma3n as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    ours = shaken(LowRank(WIDTH, 3, 0.7, RMSNorm(WIDTH)))
+    names = {"hidden_size": WIDTH, "laurel_rank": 3, "rms_norm_eps": 1e-6}
+    laurel = theirs.Gemma3nTextLaurelBlock(SimpleNamespace(**names)).double()
+    laurel.linear_left.weight, laurel.linear_right.weight = ours.left.weight, ours.right.weight
+    laurel.post_laurel_norm.weight = ours.norm.gain
+    x = torch.randn(2, TIME, WIDTH).double().requires_grad_()
+    same_with_gradients([(ours(x), 0.7 * laurel(x))], [x, *ours.parameters()])
+
+
+def test_the_papers_matrix_of_low_rank_starts_as_the_identity():
+    """Menghani et al. 2024, section 3.3: B starts at 0, and A does not."""
+    start = model_of("laurel").blocks[1].mlp.skip
+    assert start.left.weight.abs().min() > 0
+    assert not start.right.weight.any()
+    tokens = some_tokens()
+    assert torch.equal(model_of("laurel")(tokens), model_of("pre")(tokens))
+
+
 def test_altup_is_the_papers_algorithm():
     """Algorithm 1 of Baykal et al. 2023: predict, compute, correct, and another stream in turn."""
     for k, active in ((0, 0), (1, 1), (2, 2), (5, 2)):
@@ -273,6 +298,97 @@ def test_the_first_step_is_that_of_pre(placement):
     torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
 
 
+GEMMA_3N = """
+    self_attn.q_proj                attention.f.query
+    self_attn.k_proj                attention.f.key
+    self_attn.v_proj                attention.f.value
+    self_attn.o_proj                attention.f.output
+    self_attn.q_norm                attention.f.q
+    self_attn.k_norm                attention.f.k
+    input_layernorm                 attention.pre
+    post_attention_layernorm        attention.out
+    laurel.linear_left              attention.skip.normed.scale.left
+    laurel.linear_right             attention.skip.normed.scale.right
+    laurel.post_laurel_norm         attention.skip.normed.scale.norm
+    pre_feedforward_layernorm       mlp.pre
+    post_feedforward_layernorm      mlp.out
+    mlp.gate_proj                   mlp.f.gate
+    mlp.up_proj                     mlp.f.up
+    mlp.down_proj                   mlp.f.down
+    altup.router_norm               connection.norm
+    altup.modality_router           connection.router
+    altup.prediction_coefs          connection.predict_change
+    altup.correction_coefs          connection.correct_change
+"""
+GEMMA_3N_ENDS = {"embed_tokens": "embedding", "norm": "final.norm"}
+GEMMA_3N_ENDS |= {f"altup_projections.{i}": f"enter.projections.{i}" for i in range(3)}
+GEMMA_3N_ENDS |= {f"altup_unembed_projections.{i}": f"final.projections.{i}" for i in range(3)}
+GEMMA_3N_SIZES = {
+    "model.width": 16,
+    "model.depth": 5,
+    "model.heads": 2,
+    "model.kv_heads": 1,
+    "model.head_dim": 8,
+    "model.mlp_width": 24,
+    "model.context": 7,
+    "placement.learned.c.rank": 3,
+    "architecture.sliding_window": "3*(l % 5 != 0)",
+    "trainer.precision": "fp64",
+}
+
+
+def test_preset_gemma3n_is_transformers_whole_model_but_for_what_is_named(monkeypatch):
+    """Without embeddings of layers (their norm's gain is 0), sparsity and shared keys."""
+    import transformers
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    config = transformers.Gemma3nTextConfig(
+        vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=4,
+        hidden_size=16, intermediate_size=24, num_hidden_layers=5, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, laurel_rank=3, sliding_window=3, pad_token_id=None,
+        num_kv_shared_layers=0, activation_sparsity_pattern=[0.0] * 5, attn_implementation="sdpa",
+    )  # fmt: skip
+    theirs = transformers.Gemma3nForCausalLM(config).double().eval()
+    typed = [f"{key}={f'{value!r}'}" for key, value in GEMMA_3N_SIZES.items()]
+    ours = build_model(compose(["preset=gemma3n", *typed], device="cpu"), VOCAB).double()
+    inside = [line.split() for line in GEMMA_3N.strip().splitlines()]
+    pairs = {f"layers.{i}.{a}": f"blocks.{i}.{b}" for i in range(5) for a, b in inside}
+    pairs, given = pairs | GEMMA_3N_ENDS, []
+    torch.manual_seed(4)
+    for a, b in pairs.items():
+        module, held = theirs.model.get_submodule(a), ours.get_submodule(b)
+        name = "weight" if hasattr(held, "weight") else "gain"
+        start = getattr(held, name)
+        start.data = 0.4 * torch.randn_like(start) + (name == "gain")
+        module.weight = start
+        given.append(start)
+    assert {id(p) for p in ours.parameters()} == {id(p) for p in given}
+    theirs.tie_weights()
+    for layer in theirs.model.layers:
+        layer.post_per_layer_input_norm.weight.data.zero_()
+    tokens = torch.randint(VOCAB, (2, 7), generator=torch.Generator().manual_seed(1))
+    same_with_gradients([(ours(tokens), theirs(tokens).logits)], given)
+
+
+def test_preset_gemma3n_has_the_numbers_of_its_config_class():
+    import transformers
+
+    theirs = transformers.Gemma3nTextConfig()
+    ours = compose(["preset=gemma3n", "model=nano", "model.depth=35", "model.context=32768"])
+    windows = sliding_windows(ours.architecture.sliding_window, 35, 32768)
+    bases = rotary_bases(ours.architecture.rope_base, 35)
+    kinds = {"sliding_attention": 512, "full_attention": 0}
+    assert [window or 0 for window in windows] == [kinds[kind] for kind in theirs.layer_types]
+    rope = theirs.rope_parameters
+    assert list(bases) == [rope[kind]["rope_theta"] for kind in theirs.layer_types]
+    assert theirs.sliding_window == 512
+    assert ours.architecture.logit_cap == theirs.final_logit_softcapping
+    assert ours.norm.eps == theirs.rms_norm_eps
+    assert ours.placement.connection.streams == theirs.altup_num_inputs
+    assert ours.placement.learned.c.rank == theirs.laurel_rank
+    assert ours.architecture.tied == theirs.tie_word_embeddings
+
+
 FAULTS = [
     "write(X, -f(norm(read(X))))",
     "write(X, f(read(X)))",
@@ -294,7 +410,7 @@ def test_a_fault_in_the_equation_moves_the_first_step(equation):
 # --------------------------------------------------------------------------- counts, in closed form
 
 n, d, R = 4, WIDTH, 2 * DEPTH
-K = 2  # streams of altup
+K, r = 2, 64  # streams of altup, and the rank of LAuReL in gemma3n
 ROUTED = n * d + n**3 + n * n * d  # products of one prediction
 LEARNED = {  # numbers besides those of pre
     "hyper_connections_static": R * (n + n * n + n),
@@ -304,7 +420,8 @@ LEARNED = {  # numbers besides those of pre
     "attention_residuals": (R + 1) * 2 * d,
     "attention_residuals_block": (R + 1) * 2 * d,
     "altup": DEPTH * (K * K + K),
-    "altup_routed": R * d + DEPTH * (d + d * n + n**3 + n**2) + 2 * (n - 1) * d * d,
+    "laurel": R * 2 * d * r,
+    "gemma3n": R * d + DEPTH * (d + d * n + n**3 + n**2 + 2 * d * r + d) + 2 * (n - 1) * d * d,
 }
 MIX = 2 * n * d * (n + 1)  # a sub-layer reads one stream of n, and makes n of n
 PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
@@ -315,11 +432,12 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
     "attention_residuals_block": 2 * d * sum(range(1, R + 2)),
     "altup": DEPTH * 2 * K * K * d,
-    "altup_routed": DEPTH * 2 * (2 * ROUTED + n * d + n * n) + 2 * (n - 1) * 2 * d * d,
+    "laurel": R * 2 * 2 * d * r,
+    "gemma3n": DEPTH * 2 * (2 * ROUTED + n * d + n * n + 2 * d * r) + 2 * (n - 1) * 2 * d * d,
 }
 
 
-@pytest.mark.parametrize("placement", STREAMS)
+@pytest.mark.parametrize("placement", [*STREAMS, "laurel"])
 def test_parameters_and_flops_are_the_closed_form(placement):
     def count(name):
         return sum(parameter.numel() for parameter in model_of(name).parameters())
@@ -382,6 +500,25 @@ WRONG = {
     ),
     "placement.equation={attention: 'x + f(x)', block: 'write(X, f(read(X)))'}": "mlp is missing",
 }
+
+
+WRONG_MATRICES = {
+    "placement.learned.c.rank=0": "placement.learned.c",
+    "placement.learned.c.rank=2.5": "rank: 2.5 is not a whole number from 1",
+    "placement.learned.c.normed=2": "normed: 2 is neither true nor false",
+    "placement.learned.c.function=square": "there is no key 'placement.learned.c.function'",
+    "placement.equation=x + f(norm(x), q=c * norm)": "is not among scalar, head, vector",
+    "placement.equation=x + c * h + f(h := norm(x))": "named where it first stands",
+    "placement.equation=x + f(norm(x)) + (h := norm(x))": "no norm and no function",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG_MATRICES)
+def test_a_wrong_matrix_is_one_line(typed):
+    with pytest.raises(ConfigError) as error:
+        compose(["placement=laurel", typed], device="cpu")
+    assert WRONG_MATRICES[typed] in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("typed", WRONG)

@@ -17,7 +17,7 @@ from torch import nn
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import options
 from transformer_norms.model.block import SubLayer
-from transformer_norms.model.coefficient import Learned
+from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.norms.rmsnorm import RMSNorm
 
@@ -28,7 +28,7 @@ SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
 # What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.
 #
 #   reads   what f is given, of the stream x
-#   f=0     what the sub-layer hands on where f is zero, a and b being its learned coefficients
+#   f=0     what the sub-layer hands on where f is zero, a, b and the matrix c being learned
 #   rms     the root mean square of what it hands on, where that is one number
 #   same    x: what it adds, y(x) - x, is the same for 10 x       f: y is the same for 10 f
 #   skip/f  how much of x is in y for one part of f, at the start, where both have the same size
@@ -45,6 +45,7 @@ out             all  both       x                x              -    f     1    
 sandwich        all  both       norm(x)          x              -    xf    1                  voud
 peri            all  both       norm(x)          x              -    xf    1                  voud
 parallel        all  both       norm(x)          x              -    x     1                  -
+laurel          all  both       norm(x)          c(x)           -    -     1                  -
 parallel_two_norms all both     norm(x)          x              -    x     1                  -
 prepost         all  attention  norm(x)          norm(x)        1    -     1                  -
 prepost         all  mlp        x                x              -    -     1                  -
@@ -146,6 +147,7 @@ nanochat        norm(e)  1       after   mixed(l)
 gemma4          e        1       after   1+2*l
 beam            e        1       after   1
 granite         e        1       after   1+2*l*0.22**2
+laurel          e        1       after   1+2*l
 """
 # Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
 # scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,
@@ -210,6 +212,8 @@ def model_of(placement, *, coefficients=False, gains=False, **words):
         if isinstance(module, tuple(kinds)) and module.gain is not None:
             value = random(module.gain.numel(), seed=seed).abs() + 0.3
             module.gain.data = value.view_as(module.gain)
+        if coefficients and isinstance(module, LowRank):
+            module.right.weight.data = random(*module.right.weight.shape, seed=seed) / 8
     return model
 
 
@@ -278,7 +282,7 @@ def sub_layer(model, started, i, name):
         if (isinstance(layer.enter, nn.Module))
         else []
     )
-    found = {"x": x, "l": i + 1, "e": sum(enter), **coefficients}
+    found = {"x": x, "l": i + 1, "e": sum(enter), "c": layer.skip, **coefficients}
     if name == "mlp":
         layer.f.activation = torch.tanh
     f = layer.f

@@ -111,7 +111,16 @@ def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset)
     assert axes <= {
         f"override /{axis}" for axis in "norm placement init position attention mlp".split()
     }
-    known = {"defaults", "architecture", "embed", "qk_norm", "final_norm", "about", "init"}
+    known = {
+        "defaults",
+        "architecture",
+        "embed",
+        "qk_norm",
+        "v_norm",
+        "final_norm",
+        "about",
+        "init",
+    }
     assert set(held) <= known
     assert held.get("init", {"otherwise": "scaled"}) == {"otherwise": "scaled"}
 

@@ -63,6 +63,17 @@ def l2norm(x):
     return x / (x * x).sum(-1, keepdim=True).sqrt()
 
 
+class LowRank:
+    """A learned matrix as an equation writes it, c * x: scale * (x + norm(B A x))"""
+
+    def __init__(self, held, scale, norm):
+        self.left, self.right, self.scale, self.norm = held.left, held.right, scale, norm
+
+    def __mul__(self, x):
+        inner = linear_of(self.right, linear_of(self.left, x))
+        return self.scale * x + self.scale * self.norm(inner)
+
+
 # ------------------------------------------------------------------------------------ connections
 
 
@@ -147,7 +158,9 @@ def alternating(held, spec, index):
         g = held.correct_weights if not routed else (
             1 + modalities(held, y) @ held.correct_change.weight.T
         )  # fmt: skip
-        return torch.stack([x + g[..., i, None] * (y - made[active]) for i, x in enumerate(made)], -2)
+        return torch.stack(
+            [x + g[..., i, None] * (y - made[active]) for i, x in enumerate(made)], -2
+        )
 
     return lambda z: predictions(z)[0] if routed else z[..., active, :], write
 

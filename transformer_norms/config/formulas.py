@@ -9,7 +9,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.config.validation import short_text
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
-from transformer_norms.model.coefficient import Shapes, coefficient
+from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import rotary_bases, sliding_windows
@@ -20,6 +20,7 @@ from transformer_norms.training.settings import WEIGHTS, check_factor
 Values = Mapping[str, float]
 # The shapes that a learned coefficient may have, on the stream and on heads.
 STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))
+SUMS: Shapes = {**STREAM, LOW_RANK: (1,)}  # of the terms that are added
 HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))
 
 
@@ -73,11 +74,11 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
 def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
     for slot, spec in plan.coefficients.items():
         if (slot, spec) != ("a", REST_OF_B):
-            yield slot, spec, HEAD if slot == "head_scale" else STREAM
+            yield slot, spec, {"head_scale": HEAD, "hidden_scale": STREAM}.get(slot, SUMS)
     for slot, spec in plan.adds.items():
-        yield slot, spec, STREAM
+        yield slot, spec, SUMS
     for stream, spec in plan.enters.items():
-        yield f"enter.{stream}", spec, STREAM
+        yield f"enter.{stream}", spec, SUMS
     for name, site in plan.sites.items():
         shapes = HEAD if name in (*HEAD_SITES, "head_norm") else STREAM
         yield f"{name}.scale", site.scale, shapes

@@ -13,13 +13,13 @@ from torch import nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.assembly import Assembly, norm_of
-from transformer_norms.model.coefficient import FUNCTIONS
+from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement, head_sites
 from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import formula_values, site_width, value_factor
-from transformer_norms.model.sites import HEAD_SITES, INSIDE, REST_OF_B, Site, SubLayerPlan
+from transformer_norms.model.sites import HEAD_SITES, INSIDE, NORMED, REST_OF_B, Site, SubLayerPlan
 from transformer_norms.norms import NORMS, nothing
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
@@ -230,6 +230,7 @@ class Anatomy:
             norms |= self._hidden(norms["hidden"])
         if name in self.joins:
             norms |= self._connection_norms(name, int(values["i"]))
+        norms |= self._matrix_norms(name, plan, values)
         stream = _shapes(self.width)
         adds, enters = (
             {
@@ -273,6 +274,21 @@ class Anatomy:
         if scale:
             return NormAt(site, module, "none", width, 0, 0, "-", at.share, scale)
         return None
+
+    def _matrix_norms(
+        self, part: str, plan: SubLayerPlan, values: Values
+    ) -> dict[str, NormAt | None]:
+        """The norms inside learned matrices of low rank."""
+        beside = "skip" if plan.adds else ""
+        paths = {"a": ("skip", beside), "b": ("branch",), NORMED: ("skip", NORMED, "scale")}
+        norms: dict[str, NormAt | None] = {}
+        for slot, spec in {**plan.coefficients, **plan.adds}.items():
+            if isinstance(spec, Mapping) and spec.get("normed"):
+                norm = self._norm("pre", Site("norm"), values)
+                path = ".".join(filter(None, (part, *paths.get(slot, ("skip", slot)), "norm")))
+                site = f"inside {plan.names[slot]}"
+                norms[site] = norm and replace(norm, site=site, module=_SHORT.sub("", path))
+        return norms
 
     def _connection_norms(self, part: str, i: int) -> dict[str, NormAt]:
         """The norms inside the connection of a sub-layer, or of the block."""
@@ -348,7 +364,7 @@ class Anatomy:
             symbol,
             formula.text,
             float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
-            shapes[spec["learn"]],
+            " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
             ", ".join(filter(None, (text, kept))),
             spec.get("share") == "block",
             varies,
@@ -378,7 +394,7 @@ def _cap_text(cap: float | str) -> str:
 
 
 def _shapes(width: int) -> Shapes:
-    return {"scalar": "scalar", "vector": f"vector of {width}"}
+    return {"scalar": "scalar", "vector": f"vector of {width}", LOW_RANK: "matrix of rank"}
 
 
 def _head_shapes(heads: int, head_dim: int) -> Shapes:

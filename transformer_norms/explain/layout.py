@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.placement import CONNECTED
-from transformer_norms.model.sites import EARLIER
+from transformer_norms.model.sites import EARLIER, NORMED
 
 GAP = 2
 Point = tuple[int, int]  # column, line
@@ -173,7 +173,7 @@ class _Labels:
                 mixes=self.sum(part.enters),
                 skip=self.factor(part.factors.get("a")),
                 adds=self.sum(part.adds),
-                post=self.norm(part.norms.get("post")),
+                post=(*self.normed(part.adds), *self.norm(part.norms.get("post"))),
                 write=(Mark("layer", WRITE),) * (name in self.anatomy.joins),
             )
             for name, part in block.parts.items()
@@ -182,6 +182,15 @@ class _Labels:
     def sum(self, factors: Mapping[str, Factor | None]) -> tuple[tuple[str, Marks], ...]:
         return tuple((stream, self.factor(factors[stream])) for stream in EARLIER
                      if stream in factors)  # fmt: skip
+
+    def normed(self, factors: Mapping[str, Factor | None]) -> Marks:
+        """What f reads, where it is a term of the sum as well."""
+        if NORMED not in factors:
+            return ()
+        times = "".join(
+            f"{mark.label.removeprefix('* ')} * " for mark in self.factor(factors[NORMED])
+        )
+        return (Mark("factor", f"+ {times}pre(x)"),)
 
     def branch(self, name: str, block: Block, inside: Callable[[SubLayer], Chain]) -> Chain:
         part = block.parts[name]

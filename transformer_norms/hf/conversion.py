@@ -22,6 +22,11 @@ ELSEWHERE = {
         ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
     ),
     "gemma3": "it reads images; its text model is gemma3_text",
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text"),
+        "embeddings of each layer, sparse gates and keys that blocks share are not built; the rest "
+        "is preset=gemma3n",
+    ),
 }
 HERE = ["tracking=none", "trainer.device=cpu"]
 

@@ -17,14 +17,23 @@ from transformer_norms.model.attention import (
     ValueMix,
 )
 from transformer_norms.model.block import BLOCKS, SubLayer
-from transformer_norms.model.coefficient import SCALAR, Adding, Gate, Rest, Scaled, coefficient
+from transformer_norms.model.coefficient import (
+    LOW_RANK,
+    SCALAR,
+    Adding,
+    AfterNorm,
+    Gate,
+    Rest,
+    Scaled,
+    coefficient,
+)
 from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, head_sites, read_placement
 from transformer_norms.model.position import NoPosition, sliding_windows
 from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
-from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
+from transformer_norms.model.sites import HEAD_SITES, NORMED, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
 
 Module = Any  # an nn.Module, or the function `nothing`
@@ -109,16 +118,21 @@ class Assembly:
 
         def scale(slot: str, spec: Any) -> Module:
             """A learned coefficient is one parameter wherever its name stands in the equation."""
+            norm = self.norm("norm", kind)
             if slot not in plan.names:
-                return scale_of(spec, self.sizes.width, values)
+                return scale_of(spec, self.sizes.width, values, norm)
             held = shared if spec.get("share") == "block" else own
             name = plan.names[slot]
             if name not in held:
-                held[name] = scale_of(spec, self.sizes.width, values)
+                held[name] = scale_of(spec, self.sizes.width, values, norm)
             return held[name]
+
+        sites = {name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")}
 
         def mixing(x: Module | None, earlier: Mapping[str, Any], prefix: str = "") -> Module:
             adds = {name: scale(prefix + name, spec) for name, spec in earlier.items()}
+            if NORMED in adds:
+                adds[NORMED] = AfterNorm(sites["pre"], adds[NORMED])
             return Adding(x, adds) if adds else x
 
         branch = scale("b", plan.coefficient("b"))
@@ -127,7 +141,7 @@ class Assembly:
         x = scale("enter.x", enters.pop("x")) if "x" in enters else None
         layer = SubLayer(
             f,
-            **{name: self.site(plan, name, kind, values) for name in ("pre", "out", "post")},
+            **sites,
             enter=mixing(x, enters, "enter."),
             skip=mixing(None if a == 0 and plan.adds else skip, plan.adds),
             branch=branch,
@@ -274,11 +288,18 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
     return NORMS.maker({**spec, "place": place})
 
 
-def scale_of(spec: Any, width: int, values: Mapping[str, float]) -> Module:
-    """A coefficient of `width` features, or nothing."""
-    return coefficient(
-        1 if spec == "none" else spec, {"scalar": SCALAR, "vector": (width,)}, values
-    )
+def scale_of(
+    spec: Any,
+    width: int,
+    values: Mapping[str, float],
+    norm: Callable[[int], Module] | None = None,
+) -> Module:
+    """A coefficient of `width` features, or nothing. Where there is a `norm`, for one of low rank,
+    it may have a low rank."""
+    shapes = {"scalar": SCALAR, "vector": (width,)}
+    if norm is not None:
+        return coefficient(spec, {**shapes, LOW_RANK: (width,)}, values, norm)
+    return coefficient(1 if spec == "none" else spec, shapes, values)
 
 
 def dropout_of(share: float) -> Module:

@@ -20,8 +20,8 @@ class SubLayer(nn.Module):
     Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
     the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
     the stream as it entered the block, `x0` the embedded tokens. h is x, unless `enter` mixes it
-    with them. Dropout acts before b. In a block of several streams, `connection` reads and writes
-    them.
+    with them. `skip` may have a term of pre(h). Dropout acts before b. In a
+    block of several streams, `connection` reads and writes them.
     """
 
     def __init__(

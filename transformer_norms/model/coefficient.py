@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.initialization import Linear
-from transformer_norms.model.sites import EARLIER
+from transformer_norms.model.initialization import Linear, ZeroLinear
+from transformer_norms.model.sites import EARLIER, NORMED
 from transformer_norms.norms import Layer, nothing
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
 SCALAR = (1,)  # the shape of one learned number: a tensor without an axis cannot be cut in shards
+LOW_RANK = "low_rank"
 Function = Callable[[Tensor], Tensor]
 FUNCTIONS: dict[str, Function] = {
     "same": nothing,
@@ -28,18 +29,32 @@ GRADIENTS = ("scaled", "preserved")  # `preserved`: the gradient of x is not mul
 PARAMETER_SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
 
 
-def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Layer:
+def without_norm(width: int) -> Layer:
+    return nothing
+
+
+def coefficient(
+    spec: Any,
+    shapes: Shapes,
+    values: Mapping[str, float],
+    norm: Callable[[int], Layer] = without_norm,
+) -> Layer:
     """`1` · `(2*N)**0.25` · `{learn: scalar | vector | head, init: FORMULA}`  ->  x times that.
 
     Returns a function that multiplies x by the coefficient. A learned one may be kept at another
     size (`stored`: FORMULA): it is then multiplied by init / stored where it is used, and so is
     its effective learning rate. It may be used through a `function` (absolute, square,
     one_minus_silu), let the gradient pass as if it were 1 (`gradient: preserved`), and be one for
-    both sub-layers of a block (`share: block`).
+    both sub-layers of a block (`share: block`). {learn: low_rank, rank: 64, normed: false, init:
+    FORMULA} is a matrix, LowRank, whose norm is `norm(width)` where it is normed.
     """
     if isinstance(spec, Mapping):
         _check(spec, shapes)
         init = Formula(spec["init"])(values)
+        if spec["learn"] == LOW_RANK:
+            (width,) = shapes[LOW_RANK]
+            own = norm(width) if spec["normed"] else None
+            return LowRank(width, spec["rank"], float(init), own)
         stored = Formula(spec["stored"])(values) if "stored" in spec else init
         if stored == 0 and init != 0:
             raise ValueError("stored is 0, so the coefficient would stay 0")
@@ -52,6 +67,11 @@ def coefficient(spec: Any, shapes: Shapes, values: Mapping[str, float]) -> Layer
 
 
 def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
+    if spec.get("learn") == LOW_RANK:
+        if LOW_RANK not in shapes:
+            raise ValueError(f"learn: {LOW_RANK!r} is not among {', '.join(shapes)}")
+        _check_low_rank(spec)
+        return
     allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS)}
     allowed |= {"gradient": GRADIENTS, "share": PARAMETER_SHARES}
     unknown = sorted(set(spec) - {"learn", "init", *OPTIONAL})
@@ -63,6 +83,21 @@ def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
     for key, names in allowed.items():
         if key in spec and spec[key] not in names:
             raise ValueError(f"{key}: {spec[key]!r} is not among {', '.join(names)}")
+
+
+def _check_low_rank(spec: Mapping[str, Any]) -> None:
+    if {*spec} - {"share"} != {"learn", "init", "rank", "normed"}:
+        raise ValueError(
+            f"{dict(spec)} is no matrix of low rank: learn, init, rank and normed are wanted, and "
+            "share may be there"
+        )
+    rank, normed = spec["rank"], spec["normed"]
+    if type(rank) is not int or not 1 <= rank <= 2**20:
+        raise ValueError(f"rank: {rank!r} is not a whole number from 1")
+    if type(normed) is not bool:
+        raise ValueError(f"normed: {normed!r} is neither true nor false")
+    if spec.get("share", "sub_layer") not in PARAMETER_SHARES:
+        raise ValueError(f"share: {spec['share']!r} is not among {', '.join(PARAMETER_SHARES)}")
 
 
 class Times:
@@ -103,6 +138,23 @@ class Learned(nn.Module):
         return x + (used - 1) * x.detach() if self.preserves else x * used
 
 
+class LowRank(nn.Module):
+    """scale * (x + norm(B A x)), A with `rank` rows      LAuReL-LR, Menghani et al. 2024,
+    arXiv:2411.07501
+
+    Without a norm B starts at 0, as in the paper. With one, as in Gemma 3n, it is drawn.
+    """
+
+    def __init__(self, width: int, rank: int, scale: float, norm: Layer | None) -> None:
+        super().__init__()
+        self.left = Linear(width, rank, bias=False)
+        self.right = (ZeroLinear if norm is None else Linear)(rank, width, bias=False)
+        self.norm, self.scale = nothing if norm is None else norm, scale
+
+    def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:
+        return self.scale * (x + self.norm(self.right(self.left(x))))
+
+
 class Rest:
     """x - branch(x): the convex residual (1 - b) x + b f"""
 
@@ -113,9 +165,20 @@ class Rest:
         return x - self.branch(x)
 
 
+class AfterNorm(nn.Module):
+    """scale(pre(x)), where `pre` is the sub-layer's own norm"""
+
+    def __init__(self, pre: Layer, scale: Layer) -> None:
+        super().__init__()
+        self.pre, self.scale = (pre,), scale  # in a tuple, since it is a part of the sub-layer
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return self.scale(self.pre[0](x))
+
+
 class Adding(nn.Module):
     """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer. Where
-    `skip` is none, x is left out."""
+    `skip` is none, x is left out. A term `normed` is computed from x."""
 
     def __init__(self, skip: Layer | None, scales: Mapping[str, Layer]) -> None:
         super().__init__()
@@ -124,7 +187,7 @@ class Adding(nn.Module):
             setattr(self, name, scale)
 
     def forward(self, x: Tensor, *earlier: Tensor) -> Tensor:
-        streams = dict(zip(EARLIER, earlier, strict=True))
+        streams = {NORMED: x, **dict(zip(EARLIER, earlier, strict=True))}
         terms = [getattr(self, name)(streams[name]) for name in self.names]
         y, *rest = terms if self.skip is None else [self.skip(x), *terms]
         for term in rest:

@@ -17,6 +17,7 @@ from transformer_norms.model.sites import (
     EARLIER,
     HEAD_SITES,
     INSIDE,
+    NORMED,
     REST_OF_B,
     SCALES,
     SHARES,
@@ -60,6 +61,7 @@ class Reader:
         self.adds: dict[str, Coefficient] = {}
         self.enters: dict[str, Coefficient] = {}
         self.reads = "x"  # the name of what the skip carries and f reads
+        self.normed = ""  # the name of what f reads behind its norm, where it has one
         self.names: dict[str, str] = {}
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
@@ -80,20 +82,21 @@ class Reader:
         whole = terms[0].stream
         if len(terms) == 1 and self.is_norm(whole) and not self.is_branch(whole):
             terms = self.read_post(terms[0])
-        streams: dict[str, list[Term]] = {self.reads: [], "start": [], "x0": [], "f": []}
+        beside = {name: name for name in EARLIER} | ({self.normed: NORMED} if self.normed else {})
+        streams: dict[str, list[Term]] = {name: [] for name in (self.reads, *beside, "f")}
         for term in terms:
             streams[self.stream_of(term, [*streams])].append(term)
         (branch,) = streams["f"]
         self.read_skip(streams[self.reads], branch)
-        for name in EARLIER:
+        for name, slot in beside.items():
             if streams[name]:
-                self.adds[name] = self.read_scale(name, streams[name])
+                self.adds[slot] = self.read_scale(slot, streams[name])
         self.read_branch(branch.stream, self.reads)
         return self.plan()
 
     def read_enter(self) -> None:
         """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, and
-        leaves h in its place."""
+        leaves h in its place; or `f(h := norm(x))`, which leaves the norm."""
         named = self.named()
         if not named:
             return
@@ -103,6 +106,10 @@ class Reader:
             self.refuse("one sum can be named, and by a new name", named[0])
         if min(use.col_offset for use in uses) < named[0].col_offset or self.sub_layers(named[0]):
             self.refuse(f"{name} stands for a sum of x, start and x0, named where it first stands")
+        calls = (call for call in self.sub_layers(self.tree) if isinstance(call, ast.Call))
+        if any(call.args[:1] == named for call in calls):
+            self.normed, self.tree = name, _Unnamed().visit(self.tree)
+            return
         streams: dict[str, list[Term]] = {"x": [], "start": [], "x0": []}
         for term in self.terms(named[0].value):
             streams[self.stream_of(term, [*streams])].append(term)
@@ -225,7 +232,8 @@ class Reader:
 
     def check_name(self, node: ast.expr) -> None:
         """Refuses a name that is no stream, number or learned coefficient."""
-        known = [*dict.fromkeys(("x", self.reads)), *EARLIER, *self.learned, *sorted(_NUMBERS)]
+        streams = [*dict.fromkeys(("x", self.reads)), *filter(None, [self.normed]), *EARLIER]
+        known = [*streams, *self.learned, *sorted(_NUMBERS)]
         if isinstance(node, ast.Name) and node.id not in known:
             why = unknown("name", node.id, known)
             self.refuse(f"{why}; placement.learned declares what is learned", node)
@@ -454,6 +462,13 @@ class _Named(ast.NodeTransformer):
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
         return ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+
+
+class _Unnamed(ast.NodeTransformer):
+    """Leaves the norm in the place of `h := norm(x)`."""
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        return node.value
 
 
 def argument_of(call: ast.expr) -> ast.expr:

@@ -46,6 +46,7 @@ class Placement:
     `equation` is one of
         "x + f(norm(x))"                                             for attention and mlp
         {attention: "...", mlp: "..."}                               one for each
+        "x + f(h := norm(x)) + c * h"                                what f reads is a term as well
         "x + attention(h := norm(x)) + mlp(h)"                       side by side
         {x: "norm(x + f(x))", r: "r + f(x)", end: "x + norm(r)"}     two streams
         "write(X, f(norm(read(X))))"              streams that a `connection` reads and writes

@@ -12,6 +12,7 @@ HEAD_SITES = ("q", "k", "v")
 # heads side by side.
 SHARES = ("head", "per_head", "full")
 EARLIER = ("start", "x0")  # the stream as it entered the block, and the embedded tokens
+NORMED = "normed"  # what f reads, behind its norm, as a term of the skip
 REST_OF_B = "1 - b"  # the skip's coefficient in a convex residual, (1 - b) * x + b * f
 
 Coefficient = Any  # a number, the text of a formula, or the mapping of what is learned
@@ -32,10 +33,10 @@ class SubLayerPlan:
     """The plan of one sub-layer of one block: norms by site, and coefficients.
 
     `coefficients` are a (skip), b (branch), head_scale and hidden_scale, where they are not 1.
-    `adds` maps start and x0 to their factors in the skip. `enters` maps the streams whose sum the
-    sub-layer reads as h, where that is not x alone, to their factors. `names` maps what is
-    multiplied (a, b, q.scale, enter.x0) to the name of its learned coefficient; equal names share
-    one parameter.
+    `adds` maps start, x0 and what f reads (normed) to their factors in the skip. `enters` maps the
+    streams whose sum the sub-layer reads as h, where that is not x alone, to their factors. `names`
+    maps what is multiplied (a, b, q.scale, enter.x0) to the name of its learned coefficient; equal
+    names share one parameter.
     """
 
     sites: Mapping[str, Site] = field(default_factory=dict)

@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.model.block import ConnectedBlock, ParallelBlock, SerialBlock, StreamBlock, SubLayer
+from transformer_norms.model.block import (
+    ConnectedBlock,
+    ParallelBlock,
+    SerialBlock,
+    StreamBlock,
+    SubLayer,
+)
 from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer

@@ -4,9 +4,10 @@
     x = read(X);  X = write(X, mlp(attention(x)))        around each block, which may have any skips
 
 A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
-of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first block. Its
-`leave` makes one stream of them, behind the last block, and ends with the final norm. `parts` names
-the streams that a probe reads. The docstrings of the four are their formulas, which explain shows.
+of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
+block. Its `leave` makes one stream of them, behind the last block, and ends with the final norm.
+`parts` names the streams that a probe reads. The docstrings of the four are their formulas, which
+explain shows.
 Each of the three classes takes by name what it needs of these:
 
     width, index, count     features, and the number of this sub-layer or block, from 0, of `count`
@@ -57,7 +58,7 @@ def build_part(part: Callable[..., Any], **given: Any) -> Any:
     return part(**{name: value for name, value in given.items() if name in names})
 
 
-def named_parts(block: nn.Module, state: Any) -> Mapping[str, Tensor]:
+def named_parts(block: Any, state: Any) -> Mapping[str, Tensor]:
     """Returns the streams that leave a block by name. A single stream has the empty name."""
     connection = getattr(block, "connection", None) or block.attention.connection
     parts: Mapping[str, Tensor] = {"": state} if connection is None else connection.parts(state)
@@ -346,8 +347,8 @@ class ManifoldHyperConnection(Mixing):
 
 @CONNECTIONS("altup")
 class AltUp(nn.Module):
-    """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned      AltUp,
-    Baykal et al. 2023, arXiv:2301.13310
+    """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned.
+    AltUp, Baykal et al. 2023, arXiv:2301.13310
 
     The block with the number k reads the stream a. What it makes of it corrects all streams, by the
     difference to what was predicted for a. Copies enter and their sum leaves, as in Recycled-AltUp.
