@@ -49,6 +49,7 @@ def changed(config, key, value):
     return replace(config, **{name: value})
 
 
+_norms = cache(distinct_norms)  # which reads all their files
 PARTS = 6  # of all pairs; the quick tests of three claims take one part each
 
 
@@ -57,4 +58,4 @@ def norms_in_turn(placement, part, parts=PARTS):
 
     The parts together are all pairs of placement and norm.
     """
-    return distinct_norms()[(options("placement").index(placement) + part) % parts :: parts]
+    return _norms()[(options("placement").index(placement) + part) % parts :: parts]

@@ -8,14 +8,17 @@ together, in one scope of names.
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from dataclasses import is_dataclass
+from functools import partial, wraps
 from importlib.machinery import SourceFileLoader
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
+from beartype.roar import BeartypeDecorHintParamDefaultViolation
 from jaxtyping import _import_hook
+from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
 # An int is allowed where a float is annotated.
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
@@ -44,12 +47,43 @@ def install(package: str) -> None:
 def decorate(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if thing is None:
         return partial(decorate, typechecker=typechecker)
-    if not inspect.isfunction(thing):  # a dataclass, whose constructor is checked; a property
+    if is_dataclass(thing):
+        return _check_constructor(thing, typechecker)
+    if not inspect.isfunction(thing):  # a property
         return _jaxtyped(thing, typechecker=typechecker)
     if any(map(_has_shape, thing.__annotations__.values())):
-        return _jaxtyped(_check_known(thing), typechecker=None)
+        return _scope(_check_known(thing))
     # beartype writes and compiles a checker for each function that another one makes anew.
     return thing if "<locals>" in thing.__qualname__ else _check_known(thing)
+
+
+def _check_constructor(owner: Any, typechecker: Callable[..., Any]) -> Any:
+    """Checks the arguments of a dataclass as those of a function."""
+    try:
+        owner.__init__ = decorate(owner.__init__, typechecker=typechecker)
+    except BeartypeDecorHintParamDefaultViolation:  # a mark stands for what a factory makes
+        return _jaxtyped(owner, typechecker=typechecker)
+    return owner
+
+
+def _scope(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives each call a scope of names. jaxtyping's own binds the arguments to the signature in
+    each call, which takes as long as a norm: for sizes that are computed from arguments, and for a
+    note in the error. Only what has such sizes, or is a generator, goes the long way."""
+    if inspect.isgeneratorfunction(inspect.unwrap(function)) or any(
+        "{" in str(kind) for kind in function.__annotations__.values()
+    ):
+        return _jaxtyped(function, typechecker=None)
+
+    @wraps(function)
+    def scoped(*arguments: Any, **named: Any) -> Any:
+        push_shape_memo({})
+        try:
+            return function(*arguments, **named)
+        finally:
+            pop_shape_memo()
+
+    return scoped
 
 
 def _check_known(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from transformer_norms.config.compose import compose, options
 from transformer_norms.model.attention import Given
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS, AttendingSum, Gate
-from transformer_norms.model.placement import Placement
+from transformer_norms.model.placement import read_placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
@@ -48,7 +48,7 @@ def model_of(**choices):
 
 
 def randomize(model):
-    torch.manual_seed(3)
+    seed(3)
     for module in model.modules():
         if type(module) in NORMS.values():
             shake(module)
@@ -62,9 +62,14 @@ def randomize(model):
     return model
 
 
+def seed(number):
+    """As torch.manual_seed, which formats its caller's stack for each kind of device."""
+    torch.default_generator.manual_seed(number)
+
+
 def shake(norm):
     for name, parameter in norm.named_parameters():
-        torch.manual_seed(sum(name.encode()))
+        seed(sum(name.encode()))
         drawn = torch.randn(WIDTH * 64, dtype=parameter.dtype)[: parameter.numel()]
         parameter.data = drawn.view(parameter.shape) + 0.2
     return norm
@@ -129,7 +134,7 @@ HELD = {
 def scope_of(config, block, name, i, norm):
     """What the equation of sub-layer `name` of block i may name."""
     values = {"N": DEPTH, "R": 2 * DEPTH, "i": i, "l": i + 1, "d": WIDTH, "dh": WIDTH // HEADS}
-    plan = Placement(**config.placement).plans(i, DEPTH)[name]
+    plan = read_placement(config.placement).plans(i, DEPTH)[name]
     layer, how = getattr(block, name), config.architecture
     scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
     scope["rmsnorm_np"] = Norm(norm_of("rmsnorm_np"))
@@ -176,8 +181,8 @@ WORDS = {
 
 def computes_its_equation(model, config, norm):
     """Compares blocks with the equations' text, which Python's own eval works out."""
-    plan = Placement(**config.placement)
-    torch.manual_seed(0)
+    plan = read_placement(config.placement)
+    seed(0)
     x, r, x0 = torch.randn(3, 2, TIME, WIDTH, dtype=torch.double)
     context = (model.position.angles(0, TIME), None)
     for i in (0, 1, DEPTH - 1):  # of every condition in `where`, a block that meets it or not
@@ -437,7 +442,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
         *(site for of in INSIDE.values() for site in of),
     }
     for i, block in enumerate(model.blocks):
-        for name, plan in Placement(**config.placement).plans(i, DEPTH).items():
+        for name, plan in read_placement(config.placement).plans(i, DEPTH).items():
             layer = getattr(block, name)
             there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
             scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import Choices, choose, complete, compose, recompose
 from transformer_norms.config.overrides import parse, to_dict
-from transformer_norms.config.saved import to_yaml
+from transformer_norms.config.saved import to_mapping, to_yaml
 from transformer_norms.config.tree import Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Values, plain
@@ -248,6 +248,7 @@ def test_a_hydra_that_is_running_is_left_as_it_was(default):
 )
 def test_a_saved_config_composes_to_itself_with_the_same_hash(overrides, saved):
     config, file = saved(*overrides)
+    assert to_yaml(config) == OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
     again = composed(file)
     assert again == config
     assert identity(again) == identity(config)

@@ -337,9 +337,19 @@ def _compose_options(
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
 
 
+@lru_cache(maxsize=256)
+def _content(file: Path, state: object) -> dict[str, Any]:
+    """Returns the content of an option's file, which is read again where its state is another."""
+    return to_dict(OmegaConf.load(file))
+
+
 def _state_of_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    stats = [(str(file), file.stat()) for file in sorted(folder.rglob("*.yaml"))]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+    return tuple(_state_of(file) for file in sorted(folder.rglob("*.yaml")))
+
+
+def _state_of(file: Path) -> tuple[str, int, int]:
+    stat = file.stat()
+    return str(file), stat.st_size, stat.st_mtime_ns
 
 
 def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
@@ -390,9 +400,9 @@ def _option_reader(folder: Path | None) -> ReadOption:
         files = option_files(axis, folder)
         if name not in files:
             raise ConfigError(f"{axis}={name}: {unknown(axis, name, sorted(files))}")
-        content = OmegaConf.load(files[name])
+        content = _content(files[name], _state_of(files[name]))
         if "defaults" not in content:
-            return to_dict(content)
+            return copy.deepcopy(content)
         return to_dict(_compose_with_hydra([Typed(axis, name, name)], folder)[axis])
 
     return read

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 
 from transformer_norms.config import old
 from transformer_norms.config.tree import CHOSEN, Config, flat, marked
@@ -26,6 +28,17 @@ NO_CONFIG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, Rec
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
 _announced: set[Path] = set()  # the translated files that this process has named
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes values only, a text that reads as a number in quotes, and no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_REPRESENT_TEXT: Any = get_omega_conf_dumper().str_representer
+_Dumper.add_representer(str, _REPRESENT_TEXT)
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,15 @@ class Saved:
 
 
 def to_yaml(config: Config) -> str:
-    """Returns the text of config.yaml."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
+    """Returns the text of config.yaml: what OmegaConf.to_yaml writes, which would copy all values
+    twice before."""
+    return yaml.dump(
+        to_mapping(config),
+        Dumper=_Dumper,
+        default_flow_style=False,
+        allow_unicode=True,
+        sort_keys=False,
+    )
 
 
 def to_commented_yaml(config: Config, node: str = "") -> str:

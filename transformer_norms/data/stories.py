@@ -74,6 +74,7 @@ def derive(pick: Pick) -> Iterator[str]:
         yield "\n" if scene == END else " "
 
 
+@cache
 def entropy_and_length() -> tuple[float, float]:
     """Entropy in nats and expected length in bytes of one story.
 

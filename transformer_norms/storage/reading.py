@@ -5,6 +5,7 @@ link is followed, and no pipe is waited for. Depth and digits are bounded before
 Whatever else is there raises ConfigError, one line that begins with the file's name.
 """
 
+import copy
 import errno
 import json
 import math
@@ -12,7 +13,7 @@ import os
 import re
 import stat
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
@@ -207,16 +208,22 @@ def parse_yaml(data: bytes, name: str, values_only: bool = True) -> Any:
 
     text = _decode(data, name)
     try:
-        _check_events(text, values_only)
-        loader = _loader()(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
+        return copy.deepcopy(_values_of(text, values_only))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{name}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+@lru_cache(maxsize=256)
+def _values_of(text: str, values_only: bool) -> Any:
+    """A sweep reads the configs of its runs again after each further run."""
+    _check_events(text, values_only)
+    loader = _loader()(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 @cache
