@@ -52,8 +52,8 @@ BUDGETS = {
     "explain": (10, "explain"),
     "analysis": (
         45,
-        "analysis coordinate depth_use hf init_gradients invariances mean_drift norm_removal "
-        "quantization subjects swap",
+        "analysis collapse coordinate depth_use hf init_gradients invariances mean_drift "
+        "norm_removal quantization subjects swap",
     ),
     "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),
     "other": (0, ""),

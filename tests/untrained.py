@@ -14,6 +14,10 @@ SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model
 SUBJECT = Subject("mine", 0, Path(), "built", lambda: None)
 
 
+def no_tokenizer():
+    raise AssertionError("the text is made of tokens")
+
+
 @torch.no_grad()
 def model_and_text(*typed, **words):
     """A model in float64 whose gains and biases are no ones and zeros, and 20 tokens."""
@@ -24,7 +28,7 @@ def model_and_text(*typed, **words):
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         parameter.add_(0.2 * noise)
     tokens = np.random.default_rng(2).integers(VOCAB, size=20).astype(np.uint16)
-    return Loaded(model.eval(), config, tokens, CONTEXT, 2, "fp64")
+    return Loaded(model.eval(), config, tokens, CONTEXT, 2, "fp64", no_tokenizer)
 
 
 @torch.no_grad()

@@ -38,6 +38,7 @@ class Command(NamedTuple):
 
 
 ANALYSES = {
+    "collapse": Command("analysis.trained.collapse", "noise on norms, and the loss on longer text"),
     "coordinate_check": Command(
         "analysis.coordinate_check", "whether a rate that fits one width fits all"
     ),

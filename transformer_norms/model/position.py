@@ -30,6 +30,8 @@ Stream = Float[Tensor, "batch time width"]
 class NoPosition(nn.Module):
     """No positions: only the causal mask tells the past from the future."""
 
+    bounded = False  # whether there is nothing for a position beyond the context
+
     def __init__(self, **sizes: Any) -> None:
         super().__init__()
 
@@ -50,6 +52,8 @@ class NoPosition(nn.Module):
 class Learned(NoPosition):
     """x + P[t], a vector for each position up to the context      GPT-1, GPT-2"""
 
+    bounded = True
+
     def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
         super().__init__()
         self.position = Embedding(context, width)
@@ -64,6 +68,8 @@ class Sinusoidal(NoPosition):
 
     As the paper has it, sines and cosines take turns; others put all sines first.
     """
+
+    bounded = True
 
     def __init__(self, *, width: int, context: int, **sizes: Any) -> None:
         super().__init__()

@@ -27,10 +27,11 @@ Numbers = Mapping[str, Mapping[int | None, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a model that is compared. `title` names it in tables."""
+    """A number of a model that is compared. `title` names it in tables, `words` say what it is."""
 
     title: str
     digits: int = 4
+    words: str = ""
 
 
 Quantities = Mapping[str, Quantity]

@@ -54,6 +54,13 @@ class Loaded:
     context: int  # tokens of a window
     batch_size: int
     precision: str
+    words: Callable[[], Tokenizer]
+
+    def encode(self, option: str, file: Path) -> np.ndarray:
+        """The tokens of a text that `option` names, in the model's own tokenizer."""
+        tokens = _encode(option, file, self.words())
+        check_vocabulary(file, int(tokens.max()), self.model)
+        return tokens
 
     @property
     def device(self) -> str:
@@ -241,8 +248,9 @@ def _load_run(
     model = load(folder, plugins)
     file = as_typed("config", str(folder / "config.yaml"))
     config = compose([file, "trainer.device=auto", *kept])
+    words = partial(tokenizer, folder)
     if text is not None:
-        tokens = _encode(text, tokenizer(folder), model.vocab_size)
+        tokens = _encode("--text", text, words())
     else:
         prepared = prepare_tokens(config)
         if fingerprint is not None and prepared.fingerprint != fingerprint:
@@ -252,7 +260,7 @@ def _load_run(
             )
         tokens = prepared.val
     rows = config.trainer.batch_size // config.trainer.accumulation
-    return _loaded(model, config, tokens, context, rows, str(folder))
+    return _loaded(model, config, tokens, context, rows, words, folder)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -302,18 +310,15 @@ def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject
 
 def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
     kept, context = split_context(keys)
-    words = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
-    config = compose([*words, *kept])
+    own = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
+    config = compose([*own, *kept])
+    words = partial(TOKENIZERS.maker(config.tokenizer)().fit, (), False, say)
     model = load_checkpoint(folder)
-    if text is not None:
-        words_of = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
-        tokens = _encode(text, words_of, model.vocab_size)
-    else:
-        tokens = prepare_tokens(config).val
+    tokens = prepare_tokens(config).val if text is None else _encode("--text", text, words())
     typed_rows = any(key.startswith("trainer.batch_size=") for key in kept)
     rows = config.trainer.batch_size if typed_rows else WINDOWS
     context = context or min(model.context, CONTEXT)
-    return _loaded(model, config, tokens, context, rows, str(folder))
+    return _loaded(model, config, tokens, context, rows, words, folder)
 
 
 def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
@@ -327,13 +332,13 @@ def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
     return rest, None if typed is None else int(typed)
 
 
-def _encode(file: Path, words: Tokenizer, vocab_size: int) -> np.ndarray:
-    """The tokens of a text that the user named."""
+def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
+    """The tokens of a text that the user named by `option`."""
     if not file.is_file():
-        raise ConfigError(f"--text {file}: there is no such file")
+        raise ConfigError(f"{option} {file}: there is no such file")
     tokens = words.encode(read_text(file.resolve(), LONGEST_TEXT))
     if len(tokens) < 2:
-        raise ConfigError(f"--text {file}: has fewer than two tokens")
+        raise ConfigError(f"{option} {file}: has fewer than two tokens")
     return tokens
 
 
@@ -343,7 +348,8 @@ def _loaded(
     tokens: np.ndarray,
     context: int | None,
     rows: int,
-    named: str,
+    words: Callable[[], Tokenizer],
+    named: Path,
 ) -> Loaded:
     context = checked_context(context, model, named) or model.context
     check_vocabulary(named, int(tokens.max()), model)
@@ -352,4 +358,4 @@ def _loaded(
         precision = "fp64"
     model = model.double() if precision == "fp64" else model
     model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context, max(1, rows), precision)
+    return Loaded(model, config, tokens, context, max(1, rows), precision, words)

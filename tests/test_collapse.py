@@ -1,0 +1,343 @@
+"""Noise on norms and longer text: by hand, in closed form, and by the command."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_studies as small
+import torch
+from untrained import CONTEXT, DEPTH, SUBJECT, model_and_text
+
+from transformer_norms.analysis.trained.collapse import (
+    PRIMARY,
+    QUANTITIES,
+    main,
+    measure,
+    sizes_of,
+)
+from transformer_norms.analysis.trained.longer_text import losses_by_position
+from transformer_norms.analysis.trained.norm_noise import (
+    KINDS,
+    QUERIES,
+    Noise,
+    Setting,
+    Shift,
+    norms_read,
+    perturb,
+    query_positions,
+    sites_read,
+)
+from transformer_norms.progress import tell_nobody
+
+SEED = 5
+ATTENTIONS = {
+    "plain": [],
+    "capped": ["architecture.attention_cap=0.5"],
+    "sinks": ["attention=sinks"],
+    "window": ["architecture.sliding_window=3"],
+    "alibi": [],
+}
+READ = {
+    "pre": ("attention.pre", "mlp.pre"),
+    "post": ("mlp.post (2 of 3)", "attention.post"),
+    "parallel": ("pre", "pre"),
+    "parallel_two_norms": ("attention.pre", "mlp.pre"),
+    "peri": ("attention.pre", "mlp.pre"),
+    "out": ("none", "none"),
+    "none": ("none", "none"),
+    "qkv": ("attention.q, attention.k, attention.v", "mlp.pre"),
+    "residual_dual": ("mlp.post (2 of 3)", "attention.post"),
+    "lns": ("attention.pre", "mlp.pre"),
+    "mhc": ("attention.pre", "mlp.pre"),
+}
+
+
+def noise_free(loaded, sizes=(0.1,), foreign=None):
+    return measure(SUBJECT, loaded, sizes, SEED, foreign, tell_nobody)
+
+
+def tokens_of(loaded):
+    return torch.from_numpy(loaded.tokens.astype(np.int64))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "parallel", "qkv", "residual_dual", "none"])
+def test_noise_of_no_size_changes_nothing_to_the_bit(placement):
+    loaded = model_and_text(placement=placement)
+    found = noise_free(loaded, (0.0, 0.1))
+    assert found.loss == loaded.evaluate()
+    for setting in found.losses:
+        moved = found.moved[setting]
+        if setting.size == 0 or placement == "none":
+            assert found.losses[setting] == found.loss
+            assert {*moved.distance, *moved.changed} == {0}
+        else:
+            assert found.losses[setting] != found.loss
+            assert moved.distance[1] > 0
+
+
+@pytest.mark.parametrize("attention", ["plain", "sinks"])
+def test_uniform_attention_does_not_move(attention):
+    """A query of zeros has equal logits, whatever is read, and only values carry the noise."""
+    loaded = model_and_text(*ATTENTIONS[attention], placement="pre")
+    with torch.no_grad():
+        for block in loaded.model.blocks:
+            block.attention.f.query.weight.zero_()
+    found = noise_free(loaded, (0.1, 1.0))
+    for moved in found.moved.values():
+        assert {*moved.distance, *moved.changed, *moved.changed_sharp} == {0}
+    assert abs(found.rise(PRIMARY)) > 1e-5
+
+
+@torch.no_grad()
+def attention_by_hand(block, x, words):
+    """The weights [heads, time, keys] of one sequence [time, width], in numpy."""
+    f = block.attention.f
+    q, k = ((x @ m.weight.detach().numpy().T).reshape(len(x), 2, -1) for m in (f.query, f.key))
+    logits = np.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+    at = np.arange(len(x))
+    seen = at[None, :] <= at[:, None]
+    if words == "capped":
+        logits = 0.5 * np.tanh(logits / 0.5)
+    if words == "window":
+        seen &= at[:, None] - at[None, :] < 3
+    if words == "alibi":
+        logits -= np.array([2.0**-4, 2.0**-8])[:, None, None] * (at[:, None] - at[None, :])
+    logits = np.where(seen, logits, -np.inf)
+    if words == "sinks":
+        sinks = f.attend.sinks.numpy()[:, None, None].repeat(len(x), 1)
+        logits = np.concatenate((logits, sinks), -1)
+    weights = np.exp(logits)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def perturbed(y, z, kind, size):
+    if kind == "length":
+        return y * (1 + size * z)
+    return y + size * np.sqrt((y**2).mean(-1, keepdims=True)) * z
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_distance_is_the_total_variation_by_hand(attention, kind):
+    position = "alibi" if attention == "alibi" else "none"
+    loaded = model_and_text(*ATTENTIONS[attention], placement="pre", position=position)
+    moved = noise_free(loaded).moved[Setting("attention", kind, 0.1)]
+    noise, block = Noise(Setting("attention", kind, 0.1), SEED), loaded.model.blocks[0]
+    distances, changes, sharp = [], [], []
+    for window, at in enumerate(range(0, 19, CONTEXT)):
+        tokens = tokens_of(loaded)[at : at + CONTEXT + 1][:-1]
+        tokens = tokens[: 19 - at]
+        with torch.no_grad():
+            x = loaded.model.embed(loaded.model.scale(loaded.model.embedding(tokens)))
+            y = block.attention.pre(x).numpy()
+        shape = (len(y), 1 if kind == "length" else y.shape[1])
+        z = noise.draw("0.attention", window, shape).double().numpy()
+        before = attention_by_hand(block, y, attention)
+        after = attention_by_hand(block, perturbed(y, z, kind, 0.1), attention)
+        distances += np.abs(after - before).sum(-1).ravel().tolist()
+        changes += (after.argmax(-1) != before.argmax(-1)).ravel().tolist()
+        sharp += (before.max(-1) > 0.5).ravel().tolist()
+    assert moved.distance[0] == pytest.approx(sum(distances) / 2 / len(distances), rel=1e-9)
+    assert moved.changed[0] == pytest.approx(sum(changes) / len(changes))
+    assert moved.sharp[0] == pytest.approx(sum(sharp) / len(sharp))
+    assert moved.changed_sharp[0] == pytest.approx(np.array(changes)[sharp].mean())
+
+
+def test_the_distance_of_hand_made_attention_is_in_closed_form():
+    before = torch.tensor([[[[1.0, 0, 0], [0.25, 0.75, 0], [0.4, 0.3, 0.3]]]])
+    after = torch.tensor([[[[1.0, 0, 0], [0.75, 0.25, 0], [0.3, 0.4, 0.3]]]])
+    shift = Shift(2)
+    shift.add({1: before}, 1, after)
+    shift.add({1: before}, 1, before)
+    distance, changed, sharp, changed_sharp = (each[1] for each in vars(shift.means).values())
+    assert distance == pytest.approx((0 + 0.5 + 0.1) / 6)
+    assert (changed, sharp, changed_sharp) == pytest.approx((2 / 6, 4 / 6, 1 / 4))
+
+
+def outputs(loaded, path, setting, seed=SEED, window=0):
+    """What the module at `path` gives for the first windows, and the same with noise."""
+    model, found = loaded.model, []
+    noise = Noise(setting, seed)
+    noise.window = window
+    batch = next(loaded.windows())[:, :-1]
+    with torch.no_grad():
+        read = norms_read(model, batch[:1])
+        f = model.blocks[0].attention.f if path == "first" else model.blocks[1].attention.f
+        hook = f.register_forward_pre_hook(lambda m, given: found.append(given[0]))
+        model.states(batch)
+        only = {
+            key: paths for key, paths in read.items() if key == (int(path != "first"), "attention")
+        }
+        with perturb(model, only, noise):
+            model.states(batch)
+        hook.remove()
+    return found
+
+
+def added(loaded, path="first", kind="vector", size=0.3, **words):
+    """The noise that attention reads, over its size."""
+    y, noisy = outputs(loaded, path, Setting("attention", kind, size), **words)
+    if kind == "length":
+        return (noisy / y - 1)[..., :1] / size
+    return (noisy - y) / y.square().mean(-1, keepdim=True).sqrt() / size
+
+
+def test_the_noise_has_its_size():
+    tokens = np.random.default_rng(0).integers(17, size=1201)
+    loaded = replace(model_and_text(placement="pre"), tokens=tokens, batch_size=100)
+    for kind in KINDS:
+        y, noisy = outputs(loaded, "first", Setting("attention", kind, 0.03))
+        count = y.numel() if kind == "vector" else y[..., 0].numel()
+        size = ((noisy - y).square().mean() / y.square().mean()).sqrt().item()
+        assert size == pytest.approx(0.03, rel=5 / (2 * count) ** 0.5)
+    ratio = noisy / y
+    assert torch.allclose(ratio, ratio[..., :1])
+    assert ratio[..., 0].std() > 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_one_shape_have_the_same_noise(kind):
+    one = added(model_and_text(placement="pre", norm="layernorm"), "second", kind)
+    for words in ({"placement": "post"}, {"placement": "pre", "norm": "rmsnorm"}):
+        assert torch.allclose(added(model_and_text(**words), "second", kind), one, atol=1e-9)
+    smaller = replace(model_and_text(placement="pre"), batch_size=1)
+    assert torch.allclose(added(smaller, "second", kind), one[:1], atol=1e-9)
+    unlike = (
+        added(model_and_text(placement="pre"), "first", kind),
+        added(model_and_text(placement="pre"), "second", kind, seed=SEED + 1),
+        added(model_and_text(placement="pre"), "second", kind, window=1),
+        one.flip(0),
+    )
+    for each in unlike:
+        assert (each - one).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("placement", READ)
+def test_the_norms_are_those_whose_output_is_what_a_sub_layer_reads(placement):
+    loaded = model_and_text(placement=placement)
+    read = norms_read(loaded.model, next(loaded.windows())[:1, :-1])
+    assert tuple(sites_read(read, name) for name in ("attention", "mlp")) == READ[placement]
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in loaded.model.modules()
+    )
+
+
+def test_every_norm_that_a_sub_layer_reads_has_noise_in_the_primary_number():
+    """The loss of a model whose norms are replaced by hand."""
+    loaded = model_and_text(placement="pre")
+    found, model = noise_free(loaded), loaded.model
+    noise = Noise(PRIMARY, SEED)
+    windows = 0
+
+    def give(place, norm, x):
+        y = norm(x)
+        z = torch.stack([noise.draw(place, windows + n, y.shape[1:]) for n in range(len(y))])
+        return y + 0.1 * y.square().mean(-1, keepdim=True).sqrt() * z.double()
+
+    for i, block in enumerate(model.blocks):
+        for name in ("attention", "mlp"):
+            layer = getattr(block, name)
+            norm = layer.pre
+            del layer.pre
+            layer.pre = lambda x, norm=norm, place=f"{i}.{name}": give(place, norm, x)
+    nats = 0.0
+    with torch.no_grad():
+        for batch in loaded.windows():
+            logits = model(batch[:, :-1]).log_softmax(-1)
+            nats -= logits.gather(-1, batch[:, 1:, None]).sum().item()
+            windows += len(batch)
+    assert found.numbers["rise"] == pytest.approx(nats / 19 - found.loss, abs=1e-12)
+    assert "every norm that a sub-layer reads has noise of a tenth of its rms" in (
+        QUANTITIES["rise"].words
+    )
+
+
+@pytest.mark.parametrize("position", ["rope", "alibi", "none"])
+def test_longer_windows_are_the_models_own_losses_position_by_position(position):
+    loaded = model_and_text(f"position={position}", placement="pre")
+    found, tokens = noise_free(loaded), tokens_of(loaded)
+    assert [text.multiple for text in found.longer] == [1, 2]
+    assert found.longer[0].loss() == pytest.approx(found.loss, abs=1e-12)
+    loaded.model.context = 12
+    with torch.no_grad():
+        sums = np.zeros(12)
+        for at in (0, 12):
+            own = tokens[at : at + 13]
+            logits = loaded.model(own[None, :-1])[0].log_softmax(-1)
+            sums[: len(own) - 1] -= logits.gather(-1, own[1:, None])[:, 0].numpy()
+    assert found.longer[1].sums == pytest.approx(sums)
+    assert found.longer[1].counts.tolist() == [2.0] * 7 + [1.0] * 5
+    assert found.longer[1].loss(6) == pytest.approx(sums[6:].sum() / 7)
+    bins = {(n, n): sums[n] / (1 + (n < 7)) for n in range(12)}
+    assert found.longer[1].by_bin == pytest.approx(bins)
+    assert found.notes == ["no windows of 4 times the length: the text that is read has 19 tokens"]
+
+
+def test_positions_that_end_say_so_and_the_model_keeps_its_context():
+    loaded = model_and_text("position=learned", placement="pre")
+    found = noise_free(loaded, foreign=loaded.tokens[::-1].copy())
+    assert [text.multiple for text in found.longer] == [1]
+    assert found.notes[0].endswith("learned positions end at the context of 6 tokens")
+    assert loaded.model.context == CONTEXT
+    backwards = replace(loaded, tokens=loaded.tokens[::-1].copy())
+    assert found.numbers["foreign"] == pytest.approx(backwards.evaluate() - found.loss)
+    with pytest.raises(RuntimeError):
+        losses_by_position(loaded, loaded.tokens, 2, lambda done, total: None)
+    assert loaded.model.context == CONTEXT
+
+
+def test_queries_are_at_even_distances():
+    assert query_positions(5).tolist() == [0, 1, 2, 3, 4]
+    far = query_positions(1000)
+    assert (len(far), far[0], far[-1]) == (QUERIES, 0, 999)
+    assert set(far.diff().tolist()) == {15, 16}
+
+
+def test_the_tenth_is_always_measured():
+    assert sizes_of("0.5,0.01") == [0.01, 0.1, 0.5]
+    assert len(noise_free(model_and_text(placement="pre")).moved[PRIMARY].distance) == DEPTH
+
+
+def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
+    assert main([str(small.study()), "--out", str(tmp_path), "--noise", "0.2"]) == 0
+    *lines, facts = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 6
+    names = sorted(path.name for path in tmp_path.iterdir())
+    ends = (".csv", ".md", ".svg", "_blocks.csv", "_positions.csv", "_runs.csv")
+    assert names == [f"collapse{end}" for end in ends]
+    with open(tmp_path / "collapse.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 * 2 * 2 * 2
+    losses = {(row["model"], row["seed"]): float(row["loss_before"]) for row in rows}
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
+    assert len(json.loads(facts)["numbers"]) == 6
+
+
+def test_the_command_shows_one_run_with_a_foreign_text(capsys, tmp_path):
+    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
+    text = tmp_path / "text.txt"
+    text.write_text("colourless green ideas sleep furiously\n" * 3)
+    assert main([str(run), "--foreign", str(text), "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Noise on norms, and longer text: layernorm pre s1"
+    assert any(line.startswith("foreign text: loss ") for line in lines)
+    assert (tmp_path / "collapse.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--noise", "0.1,much"], "--noise 0.1,much: numbers from 0 to 10 are wanted"),
+        (["--noise", "-1"], "--noise -1: numbers from 0 to 10 are wanted"),
+        (["--foreign", "nowhere.txt"], "--foreign nowhere.txt: there is no such file"),
+    ],
+)
+def test_a_wrong_word_is_one_line(capsys, tmp_path, typed, words):
+    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
+    assert main([str(run), *typed, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

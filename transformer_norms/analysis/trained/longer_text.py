@@ -1,0 +1,99 @@
+"""The loss by position on windows that are longer than the trained ones, and on another text."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from transformer_norms.analysis.trained.subjects import Loaded
+from transformer_norms.data.batches import windows
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.loss import LOGITS
+
+MULTIPLES = (1, 2, 4)  # of a window's tokens
+BINS = 8  # of positions, in a window of the usual length
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The losses on windows of `multiple` times `context` tokens: their sum and their number at
+    each position, which is counted from 0."""
+
+    context: int
+    multiple: int
+    sums: np.ndarray
+    counts: np.ndarray
+
+    def loss(self, first: int = 0, end: int | None = None) -> float:
+        """The mean loss at the positions from `first` until before `end`."""
+        return float(self.sums[first:end].sum() / self.counts[first:end].sum())
+
+    @property
+    def by_bin(self) -> dict[tuple[int, int], float]:
+        """The mean loss by the first and the last position of a bin."""
+        length, end = max(1, self.context // BINS), int((self.counts > 0).sum())
+        starts = range(0, end, length)
+        return {(at, min(at + length, end) - 1): self.loss(at, at + length) for at in starts}
+
+
+def multiples(loaded: Loaded) -> dict[int, str]:
+    """For each of MULTIPLES the reason why it cannot be measured, empty where it can."""
+    reasons = {}
+    for multiple in MULTIPLES:
+        length, most = multiple * loaded.context, loaded.model.context
+        reasons[multiple] = ""
+        if length > most and getattr(loaded.model.position, "bounded", True):
+            kind = type(loaded.model.position).__name__.lower()
+            reasons[multiple] = f"{kind} positions end at the context of {most} tokens"
+        elif multiple > 1 and length > loaded.tokens_read:
+            reasons[multiple] = f"the text that is read has {loaded.tokens_read} tokens"
+    return reasons
+
+
+@torch.no_grad()
+def losses_by_position(
+    loaded: Loaded, tokens: np.ndarray, multiple: int, tell: Callable[[int, int], None]
+) -> Positions:
+    """Reads each token once, in windows of `multiple` times the usual length. A batch has as many
+    tokens as usual, or one window."""
+    length, limit = multiple * loaded.context, loaded.config.data.val_tokens
+    rows = max(1, loaded.batch_size // multiple)
+    sums, counts = np.zeros(length), np.zeros(length)
+    predicted = min(limit, len(tokens) - 1)
+    with allow_context(loaded.model, length):
+        for batch in windows(tokens, length, limit, rows):
+            tell(int(counts.sum()), predicted)
+            nats = token_losses(loaded, batch).double().cpu().numpy()
+            sums[: nats.shape[1]] += nats.sum(0)
+            counts[: nats.shape[1]] += len(nats)
+    return Positions(loaded.context, multiple, sums, counts)
+
+
+@contextmanager
+def allow_context(model: Transformer, length: int) -> Iterator[None]:
+    """Inside it the model reads sequences of `length` tokens."""
+    before, model.context = model.context, max(length, model.context)
+    try:
+        yield
+    finally:
+        model.context = before
+
+
+def token_losses(
+    loaded: Loaded, batch: Int64[Tensor, "batch time_and_one"]
+) -> Float[Tensor, "batch time"]:
+    """The cross-entropy of each token in nats, with LOGITS logits at a time."""
+    model, batch = loaded.model, batch.to(loaded.device)
+    with torch.autocast(loaded.device, torch.bfloat16, enabled=loaded.precision == "bf16"):
+        states, targets = model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
+        at_once, nats = max(1, LOGITS // model.vocab_size), []
+        for piece, own in zip(states.split(at_once), targets.split(at_once), strict=True):
+            logits = model.logits(piece)
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            nats.append(F.cross_entropy(wide, own, reduction="none"))
+    return torch.cat(nats).view(len(batch), -1)
