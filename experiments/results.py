@@ -27,8 +27,7 @@ from transformer_norms.analysis import coordinate_check, init_gradients, invaria
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.analysis.norm_removal import CURVES, RESULTS, WITHOUT
-from transformer_norms.analysis.norm_tuning import Cost, Tuning
-from transformer_norms.analysis.tuning_curves import CONTROL
+from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Tuning
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence

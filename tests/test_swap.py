@@ -13,8 +13,9 @@ from combinations import combined
 from transformer_norms import build_model, load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
-from transformer_norms.analysis.norm_tuning import Timetable
-from transformer_norms.analysis.trained.swap import main
+from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning
+from transformer_norms.analysis.trained.subjects import Subject, Subjects
+from transformer_norms.analysis.trained.swap import Swapped, files, main, those_ended
 from transformer_norms.analysis.trained.tunable import read_tunable
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
@@ -158,6 +159,39 @@ def test_the_control_is_the_run_continued_and_a_norm_in_its_own_place_has_its_bi
 # ----------------------------------------------------------------------------------- the command
 
 
+def test_the_command_shows_one_run_and_nothing_where_its_norm_is_swapped_for_itself(
+    capsys, tmp_path
+):
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    assert main([str(run), "norm=rmsnorm", *STEPS, "--out", str(tmp_path)]) == 0
+    *lines, facts = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    (numbers,) = json.loads(facts)["numbers"]
+    assert numbers["before"] == numbers["swapped"]
+    assert numbers["tuned"] == numbers["control"] != numbers["before"]
+    assert numbers["gap"] == 0
+    assert "(one model: no interval)" in (tmp_path / "swap.md").read_text()
+
+
+def test_a_tuning_that_diverged_is_named_and_takes_the_difference_of_its_variant():
+    members = [Subject("mine", seed, Path(), "", lambda: None) for seed in range(3)]
+    control = Tuning({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
+    ended = Tuning({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)
+    failed = Tuning({"swapped": 0}, {"swapped": 3.0}, [2.0] * 4, "the loss is nan at step 5")
+    costs = [Cost("mine", n, t, control) for n, t in enumerate((ended, ended, failed))]
+    runs = [Swapped(m, "", cost, []) for m, cost in zip(members, costs, strict=True)]
+    left = those_ended(Subjects(members), runs)
+    assert left.members == members[:2]
+    assert left.missing == {"mine": {2: "diverged (swapped: the loss is nan at step 5)"}}
+    made = files(left, runs, "")
+    assert "| mine | 2 | 2.0000 | 3.0000 | 1.7500 | 1.5000 | 0.2500 |" in made["swap.md"].decode()
+    last = made["swap.csv"].decode().splitlines()[-1]
+    assert last == "mine,2,2.0,3.0,,1.5,,swapped: the loss is nan at step 5"
+    alone = files(those_ended(Subjects(members[2:]), runs[2:]), runs[2:], "")["swap.md"].decode()
+    assert "mine s2: diverged (swapped: the loss is nan at step 5)" in alone
+    assert len(made["swap_curves.csv"].splitlines()) == 1 + 3 * 9
+
+
 @pytest.mark.nightly
 def test_the_command_compares_a_study_over_paired_seeds(capsys, tmp_path):
     words = [str(small.study()), "norm=derf", *STEPS, "--out", str(tmp_path)]
@@ -194,11 +228,13 @@ def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, t
     assert tuned.vocab_size == without.vocab_size == 300
     assert sample(tmp_path / f"{folder.name}-swapped", "the", 3)
     one = read_tunable(folder, [*typed[-2:], *STEPS], text)
+    fresh = swap_norms(one.model, compose_swapped(one.config, ["norm=dyt"]))[0]
     with open(tmp_path / "out/swap.csv") as file:
         (row,) = csv.DictReader(file)
-    nats, tokens = one.trainer(tuned, one.config).evaluate(one.windows())
-    assert tokens == 60
-    assert nats / tokens == pytest.approx(float(row["tuned"]), rel=1e-6)
+    for model, stage in ((fresh, "swapped"), (tuned, "tuned")):
+        nats, tokens = one.trainer(model, one.config).evaluate(one.windows())
+        assert tokens == 60
+        assert nats / tokens == pytest.approx(float(row[stage]), rel=1e-6)
 
 
 @pytest.mark.parametrize(

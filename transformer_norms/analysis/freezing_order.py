@@ -1,7 +1,7 @@
 """The order in which a model's norms are frozen while it is tuned on, and the removal of them."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -105,15 +105,16 @@ class Removable:
         The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
         model computes.
         """
-        tunable, order = self.tunable, self.order
-        seed = tunable.seed
-
-        def tune_copy(words: str, make: Callable[[Transformer], Timetable]):  # type: ignore[no-untyped-def]
-            return tunable.tune(copy.deepcopy(tunable.model), tunable.config, make, words, tell)
-
+        tunable, order, seed = self.tunable, self.order, self.tunable.seed
         title = name if seed is None else f"{name} s{seed}"
-        removed, frozen = tune_copy(f"{title}, without norms", lambda model: Removal(order, model))
-        control, _ = tune_copy(f"{title}, control", lambda _: Timetable(order.stages))
+        removed, frozen = tunable.tune(
+            copy.deepcopy(tunable.model),
+            tunable.config,
+            lambda model: Removal(order, model),
+            f"{title}, without norms",
+            tell,
+        )
+        control, _ = tunable.tune_control(order.stages, title, tell)
         if removed.diverged:
             return Cost(name, seed, removed, control), None
         folded = fold_norms(frozen, self.normless)

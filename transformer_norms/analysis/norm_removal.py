@@ -28,14 +28,14 @@ from transformer_norms.analysis.command import (
 )
 from transformer_norms.analysis.freezing_order import AT_ONCE, FIRST, ORDER, Removable
 from transformer_norms.analysis.norm_freezing import STAGES
-from transformer_norms.analysis.norm_tuning import BEFORE, TUNED, Cost
+from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Cost
 from transformer_norms.analysis.trained.subjects import is_checkpoint
 from transformer_norms.analysis.trained.tunable import (
     OF_TUNINGS,
     Tunable,
     read_tunable,
 )
-from transformer_norms.analysis.tuning_curves import CONTROL, by_name, curves_csv, draw_differences
+from transformer_norms.analysis.tuning_curves import by_name, curves_csv, draw_differences
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import label

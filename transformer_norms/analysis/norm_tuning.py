@@ -7,6 +7,7 @@ from transformer_norms.training.divergence import Divergence
 from transformer_norms.training.trainer import Trainer
 
 BEFORE, TUNED = "before", "tuned"
+CONTROL = "control"
 
 
 class Timetable:

@@ -10,7 +10,6 @@ from transformer_norms.analysis.norm_tuning import Cost
 from transformer_norms.report.figures import GREY, line_style
 from transformer_norms.text_tables import csv_table
 
-CONTROL = "control"
 SMOOTH = 15  # steps, of what is drawn of a step's differences
 
 

@@ -1,7 +1,7 @@
 """The models that an analysis measures, and the text that each is measured on.
 
-A word names a run, a study of runs, a folded run, or a folder that transformers wrote. Runs are
-grouped by variant and paired by seed, as in a report.
+A word names a run, a study of runs, a model that an analysis saved, or a folder that transformers
+wrote. Runs are grouped by variant and paired by seed, as in a report.
 """
 
 import os
@@ -171,7 +171,7 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
         if is_checkpoint(folder):
             alone.append(_checkpoint(folder, keys, typed.text))
         elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
-            alone.append(_folded(folder, keys, typed.text))
+            alone.append(_saved(folder, keys, typed.text))
         else:
             places.append(find_study(word))
     study = read_study(places, _baseline(typed.baseline), tell=tell) if places else None
@@ -235,9 +235,11 @@ def _run(member: StudyRun, name: str, keys: Sequence[str], text: Path | None) ->
     return Subject(name, member.seed, member.folder, origin, read)
 
 
-def _folded(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
+def _saved(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
     read = partial(_load_run, folder, keys, text, None)
-    return Subject(folder.resolve().name, None, folder, f"{folder.resolve().name}: folded", read)
+    return Subject(
+        folder.resolve().name, None, folder, f"{folder.resolve().name}: saved by an analysis", read
+    )
 
 
 def _load_run(

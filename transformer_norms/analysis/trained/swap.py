@@ -5,7 +5,6 @@
 # arXiv:2503.10622) and Derf (Chen et al. 2025, arXiv:2512.10938) were trained from the start; what
 # is measured here is whether a model that learned with one norm can go on with another.
 
-import copy
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from transformer_norms.analysis.norm_swapping import (
     swap_norms,
     swap_rows,
 )
-from transformer_norms.analysis.norm_tuning import BEFORE, TUNED, Cost, Timetable
+from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Cost, Timetable
 from transformer_norms.analysis.trained.over_seeds import (
     Quantity,
     Tables,
@@ -44,7 +43,7 @@ from transformer_norms.analysis.trained.tunable import (
     read_tunable,
 )
 from transformer_norms.analysis.trained.tunable import TYPED as OF_THE_TUNING
-from transformer_norms.analysis.tuning_curves import CONTROL, by_name, curves_csv, draw_differences
+from transformer_norms.analysis.tuning_curves import by_name, curves_csv, draw_differences
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
@@ -88,7 +87,8 @@ keys. One site is typed as in a config: final_norm=NEW, qk_norm=NEW, or
   placement.equation="{{attention: x + f(norm(x)), mlp: x + f(NEW(x))}}"
 in which nothing changes but names of norms. Gain and bias are carried over,
 other parameters of the new norm are at their own start.
-{OF_TUNINGS}"""
+{OF_TUNINGS}Files are written after each model.
+"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def make_parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_analysis(make_parser(), arguments, analyse)
+    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
@@ -143,21 +143,22 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     keys = [word for word in rest.where if "=" in word]
     tunables = [read_tunable(s.folder, keys, typed.text) for s in subjects.members]
     configs = [compose_swapped(tunable.config, swap) for tunable in tunables]
+    setting = f"{' '.join(swap)}, tuned on for {configs[0].trainer.steps} steps."
     swapped: list[Swapped] = []
     paths: list[str] = []
+    models: list[str] = []
     for subject, tunable, config in zip(subjects.members, tunables, configs, strict=True):
         one, model = measure(subject, tunable, config, tell)
         swapped.append(one)
         if typed.save and TUNED in one.cost.changed.validation:
             out = saved_folder(typed.save, tunable.folder, SWAPPED)
             tunable.save(model, compose_swapped(tunable.own, swap), out, SWAPPED)
-            paths.append(str(out))
-    setting = f"{' '.join(swap)}, tuned on for {configs[0].trainer.steps} steps."
-    ended = without_diverged(subjects, swapped)
-    if typed.out:
-        paths = [*write_files(typed.out, files(ended, swapped, setting)), *paths]
+            models.append(str(out))
+        if typed.out:
+            paths = write_files(typed.out, files(those_ended(subjects, swapped), swapped, setting))
     facts = {"numbers": [{"model": s.subject.title, **s.numbers} for s in swapped]}
-    return terminal(ended, swapped), {**facts, "files": paths}
+    text = terminal(those_ended(subjects, swapped), swapped)
+    return text, {**facts, "files": [*paths, *models]}
 
 
 # ------------------------------------------------------------------------------------- measuring
@@ -169,15 +170,14 @@ def measure(
     """Tunes the model with the norms of `config`, and the control. Returns both, and the model as
     it is tuned."""
     model, swaps = swap_norms(tunable.model, config)
-    own, title = copy.deepcopy(tunable.model), subject.title
-    stages = Timetable({0: SWAPPED}), Timetable({0: BEFORE})
-    changed, model = tunable.tune(model, config, lambda _: stages[0], f"{title}, swapped", tell)
-    control, _ = tunable.tune(own, tunable.config, lambda _: stages[1], f"{title}, control", tell)
+    timetable, title = Timetable({0: SWAPPED}), subject.title
+    changed, model = tunable.tune(model, config, lambda _: timetable, f"{title}, swapped", tell)
+    control, _ = tunable.tune_control({0: BEFORE}, title, tell)
     cost = Cost(subject.name, subject.seed, changed, control)
     return Swapped(subject, tunable.origin, cost, swaps), model
 
 
-def without_diverged(subjects: Subjects, swapped: Sequence[Swapped]) -> Subjects:
+def those_ended(subjects: Subjects, swapped: Sequence[Swapped]) -> Subjects:
     """The models whose tunings both have an end. The others are named as missing."""
     missing = {name: dict(seeds) for name, seeds in subjects.missing.items()}
     for one in swapped:

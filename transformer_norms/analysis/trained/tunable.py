@@ -3,6 +3,7 @@
 It is a finished run, or a folder that transformers wrote, whose text is typed.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from transformer_norms.analysis.norm_tuning import Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import CONTROL, Timetable, Tuning, tune
 from transformer_norms.analysis.trained.subjects import (
     CONTEXT,
     WINDOWS,
@@ -103,6 +104,13 @@ class Tunable:
         what = f"{words}: step {{:.0f}}/{{:.0f}}"
         tuning = tune(trainer, timetable(trainer.model), lambda a, b: tell(what, a, b))
         return tuning, trainer.model
+
+    def tune_control(
+        self, stages: Mapping[int, str], title: str, tell: Tell
+    ) -> tuple[Tuning, Transformer]:
+        """Tunes a copy of the model on as it is, and validates it at the stages."""
+        own, timetable = copy.deepcopy(self.model), Timetable(stages)
+        return self.tune(own, self.config, lambda _: timetable, f"{title}, {CONTROL}", tell)
 
     def trainer(self, model: Transformer, config: Config) -> Trainer:
         """A trainer that reads on where the model's own training stopped."""
