@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from combinations import PARTS, combined, composed, norms_in_turn
+from combinations import FEWER, PARTS, combined, composed, norms_in_turn
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options
@@ -43,25 +43,29 @@ def trains(precision, **choices):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_norm_in_every_placement_trains_a_step(placement):
-    """A sixth of the norms, each time another, in float32 or bfloat16 by turns. Two other sixths
-    compute their equation or do not look ahead in test_block_equations. All in both, nightly."""
-    for number, norm in enumerate(norms_in_turn(placement, 2), PLACEMENTS.index(placement)):
+    """A twelfth of the norms, each time another, in float32 or bfloat16 by turns. Others compute
+    their equation or do not look ahead in test_block_equations. All in both, nightly."""
+    for number, norm in enumerate(norms_in_turn(placement, 2, FEWER), PLACEMENTS.index(placement)):
         trains(("fp32", "bf16")[number % 2], norm=norm, placement=placement)
 
 
-def test_the_parts_of_the_norms_are_all_pairs_and_each_part_has_every_norm():
-    parts = [{(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part)} for part in range(PARTS)]
+@pytest.mark.parametrize("count", [PARTS, FEWER])
+def test_the_parts_of_the_norms_are_all_pairs_and_each_has_every_norm_and_placement(count):
+    parts = [
+        {(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part, count)} for part in range(count)
+    ]
     assert set.union(*parts) == set(product(PLACEMENTS, NORMS))
     assert sum(map(len, parts)) == len(PLACEMENTS) * len(NORMS)
     for part in parts:
         assert {norm for _, norm in part} == set(NORMS)
+        assert {placement for placement, _ in part} == set(PLACEMENTS)
 
 
 @pytest.mark.parametrize("final_norm", FINALS)
-def test_every_final_norm_trains_a_step_behind_a_tenth_of_the_placements(final_norm):
-    """Each time another tenth; behind all, nightly."""
+def test_every_final_norm_trains_a_step_behind_a_twentieth_of_the_placements(final_norm):
+    """Each time another part; behind all, nightly."""
     norm = "batchnorm" if final_norm == "batchnorm" else "rmsnorm"
-    for placement in PLACEMENTS[FINALS.index(final_norm) % 10 :: 10]:
+    for placement in PLACEMENTS[FINALS.index(final_norm) % 20 :: 20]:
         trains("bf16", norm=norm, placement=placement, final_norm=final_norm)
 
 

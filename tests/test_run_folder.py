@@ -26,8 +26,19 @@ from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.stopping import Stopping
 
 
-def test_two_runs_of_one_command_are_equal_to_the_last_digit():
-    one, other = go("study=a"), go("study=b")
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The summary of a run of BASE that nothing interrupts, which several tests read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("calm"))
+        patch.setattr("transformer_norms.run.run.draw_curve", lambda *_: None)
+        Path("corpus.txt").write_text(TEXT)
+        done = go("study=calm")
+        return {**done, "folder": Path(done["folder"]).resolve()}
+
+
+def test_two_runs_of_one_command_are_equal_to_the_last_digit(calm):
+    one, other = calm, go("study=b")
     assert one["status"] == "finished"
     assert same(one["folder"], other["folder"])
     assert one["batch_chain"] == other["batch_chain"]
@@ -43,8 +54,8 @@ def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(stop_at
     assert same(one["folder"], resumed["folder"])
 
 
-def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(monkeypatch):
-    assert go("study=unknown")["model_flops_utilisation"] is None
+def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, monkeypatch):
+    assert calm["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
     monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0, 0))
     run = go("study=toy")
@@ -92,8 +103,9 @@ def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice
     typed = [f"placement={choice}", f"model.depth={4 if choice == 'mixln' else 2}"]
     if choice == "batchnorm":
         typed = ["norm=batchnorm", "norm.allow_noncausal=true"]
+    typed.append("trainer.steps=12")
     whole = go("study=whole", *typed)
-    stop_at(5, 13)
+    stop_at(3, 8)
     assert [go("study=parts", *typed)["status"] for _ in range(3)][-1] == "finished"
     assert same(whole["folder"], Path("runs/parts", Path(whole["folder"]).name))
     model, again = load(whole["folder"]), load(whole["folder"])
@@ -109,10 +121,9 @@ def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice
 
 
 @pytest.mark.goal("R2")
-def test_a_signal_during_validation_loses_nothing(monkeypatch):
+def test_a_signal_during_validation_loses_nothing(calm, monkeypatch):
     from transformer_norms.training.trainer import Trainer
 
-    calm = go("study=calm")
     original, original_enter = Trainer.evaluate, Stopping.__enter__
     times, current = iter([True, True]), {}
 
@@ -174,9 +185,9 @@ def test_evaluating_and_logging_every_step_change_no_training_loss():
 
 
 @pytest.mark.goal("R5")
-def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
+def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average(calm):
     """At 1 and every fifth: beside the loss at 15 and 20 and in rows of their own at 1, 5."""
-    with_probes, without = go("study=a"), go("study=b", "trainer.probe_every=0")
+    with_probes, without = calm, go("study=b", "trainer.probe_every=0")
     found = rows(with_probes["folder"])
     probed = {row["step"]: row for row in found if "probe/stream_rms/0" in row}
     assert list(probed) == [1, 5, 10, 15, 20]
@@ -191,8 +202,8 @@ def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_checkpoint_from_before_there_were_probes_restores():
-    trained = newest(Path(go()["folder"]) / "checkpoints", None, print)
+def test_a_checkpoint_from_before_there_were_probes_restores(calm):
+    trained = newest(calm["folder"] / "checkpoints", None, print)
     config = compose(BASE)
     trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
     older = {key: value for key, value in trained.state.items() if key != "probed"}
@@ -223,9 +234,8 @@ class Killed(BaseException):
 
 
 def test_a_last_row_that_a_killed_run_wrote_after_its_last_checkpoint_is_measured_again(
-    stop_at, monkeypatch
+    calm, stop_at, monkeypatch
 ):
-    calm = go("study=calm")
     stop_at(24)  # before the last evaluation, whose row comes after the last checkpoint
     assert go("study=rough")["status"] == "preempted"
     row = Record.row
@@ -278,8 +288,7 @@ def damage(folder, which=-1):
     return path
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_all_damaged_is_an_error(stop_at, capfd):
-    calm = go("study=calm")
+def test_a_damaged_checkpoint_is_passed_over_and_all_damaged_is_an_error(calm, stop_at, capfd):
     stop_at(17)
     stopped = go()
     assert stopped["status"] == "preempted"

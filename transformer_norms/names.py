@@ -51,8 +51,14 @@ class Registry(dict[str, Any]):
         """Returns the thing that the node's `type` names, with the node's values that it takes as
         arguments. The other values of a node only describe the choice."""
         thing = self[node["type"]]
-        own = node.keys() & inspect.signature(thing).parameters.keys() - {"type"}
+        own = node.keys() & _arguments(thing) - {"type"}
         return partial(thing, **{key: value for key, value in node.items() if key in own})
+
+
+@cache
+def _arguments(thing: Callable[..., Any]) -> frozenset[str]:
+    """A deep model asks for those of a norm once a site."""
+    return frozenset(inspect.signature(thing).parameters)
 
 
 def folder_of_configs() -> Path:
