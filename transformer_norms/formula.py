@@ -5,6 +5,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 _OPERATIONS: dict[type, Callable[..., Any]] = {
@@ -37,13 +38,9 @@ class Formula:
 
     def __init__(self, text: str | float, functions: Functions = OF_NUMBERS) -> None:
         self.text, self.functions = str(text), functions
-        try:
-            self._tree = ast.parse(self.text, mode="eval").body
-        except SyntaxError:
-            raise ValueError(f"'{self.text}' is no formula") from None
-        for node in ast.walk(self._tree):
-            self._refuse_unknown(node)
-        self.names = _names(self._tree)  # once: a deep model asks each formula once a weight
+        self._tree, self.names = _read(
+            self.text, tuple((name, count) for name, (count, _) in functions.items())
+        )
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         unknown = sorted(self.names - values.keys())
@@ -59,22 +56,6 @@ class Formula:
         ):
             raise ValueError(f"'{self.text}' has no finite value here")
         return result
-
-    def _refuse_unknown(self, node: ast.AST) -> None:
-        number = isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
-        comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
-        # `load` marks every name that is read: no syntax of its own.
-        plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
-        call = isinstance(node, ast.Call) and self._is_call(node)
-        if not (number or call or comparison or plain or type(node) in _OPERATIONS):
-            raise ValueError(
-                f"'{self.text}' is no formula: numbers, names, + - * / % **, < <= == !=, "
-                f"{', '.join(self.functions)} are all"
-            )
-
-    def _is_call(self, node: ast.Call) -> bool:
-        named = isinstance(node.func, ast.Name) and node.func.id in self.functions
-        return named and not node.keywords and len(node.args) == self.functions[node.func.id][0]  # type: ignore[attr-defined]
 
     def _walk(self, node: ast.AST, values: Mapping[str, Any]) -> Any:
         match node:
@@ -95,6 +76,37 @@ class Formula:
                 _, function = self.functions[name]
                 return function(*(self._walk(argument, values) for argument in arguments))
         raise AssertionError(f"unreachable: {node}")
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, arguments: tuple[tuple[str, int], ...]) -> tuple[ast.expr, frozenset[str]]:
+    """Returns the tree of a formula and the names of its values. `arguments` is how many each
+    function takes. A deep model states the same few formulas once a weight."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"'{text}' is no formula") from None
+    for node in ast.walk(tree):
+        _refuse_unknown(node, text, dict(arguments))
+    return tree, _names(tree)
+
+
+def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> None:
+    number = isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
+    comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
+    # `load` marks every name that is read: no syntax of its own.
+    plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
+    call = isinstance(node, ast.Call) and _is_call(node, arguments)
+    if not (number or call or comparison or plain or type(node) in _OPERATIONS):
+        raise ValueError(
+            f"'{text}' is no formula: numbers, names, + - * / % **, < <= == !=, "
+            f"{', '.join(arguments)} are all"
+        )
+
+
+def _is_call(node: ast.Call, arguments: Mapping[str, int]) -> bool:
+    named = isinstance(node.func, ast.Name) and node.func.id in arguments
+    return named and not node.keywords and len(node.args) == arguments[node.func.id]  # type: ignore[attr-defined]
 
 
 def _names(tree: ast.AST) -> frozenset[str]:
