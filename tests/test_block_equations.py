@@ -137,7 +137,7 @@ def scope_of(config, block, name, i, norm):
     plan = read_placement(config.placement).plans(i, DEPTH)[name]
     layer, how = getattr(block, name), config.architecture
     scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
-    scope["rmsnorm_np"] = Norm(norm_of("rmsnorm_np"))
+    scope |= {name: Norm(norm_of(name)) for name in ("rmsnorm_np", "rmsnorm_np_eps5")}
     scope |= {share: share for share in ("head", "per_head", "full")}
     scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
     for slot, of in plan.names.items():

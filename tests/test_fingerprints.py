@@ -94,6 +94,9 @@ gemma4          all  mlp        norm(x)          a*x            -    f     1    
 beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)        vo
 beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)         ud
 granite         all  both       norm(x)          x              -    x     1/0.22             -
+llama4          <3   attention  norm(x)          x              -    x     1                  qk
+llama4          3    attention  norm(x)          x              -    x     1                  -
+llama4          all  mlp        norm(x)          x              -    x     1                  -
 """
 
 # What a model does.
@@ -148,6 +151,7 @@ gemma4          e        1       after   1+2*l
 beam            e        1       after   1
 granite         e        1       after   1+2*l*0.22**2
 laurel          e        1       after   1+2*l
+llama4          e        1       after   1+2*l
 """
 # Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
 # scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,
@@ -168,7 +172,8 @@ def lines_of(placement):
     found = {}
     for line in table(SUB_LAYERS):
         if line["placement"] == placement:
-            blocks = {"all": range(DEPTH), "0": [0], ">0": range(1, DEPTH)}[line["i"]]
+            some = {"0": [0], ">0": range(1, DEPTH), "<3": range(3), "3": [3]}
+            blocks = {"all": range(DEPTH), **some}[line["i"]]
             names = ("attention", "mlp") if line["sub-layer"] == "both" else [line["sub-layer"]]
             found |= {(i, name): line for i in blocks for name in names}
     assert len(found) == 2 * DEPTH
@@ -199,8 +204,8 @@ def random(*shape, seed):
 def config_of(placement, **words):
     config = combined(*SIZES, "init=xavier", placement=placement, **words)
     # 0 but for the norm of 0, which is 0; also of a norm that an equation names
-    if "rmsnorm_np" in config.norms:
-        config = changed(config, "norms.rmsnorm_np", {**config.norms["rmsnorm_np"], "eps": 1e-30})
+    for name in config.norms.keys() & {"rmsnorm_np", "rmsnorm_np_eps5"}:
+        config = changed(config, f"norms.{name}", {**config.norms[name], "eps": 1e-30})
     return changed(config, "norm.eps", 1e-30)
 
 

@@ -16,6 +16,7 @@ SIZES = {**NAMED, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
 MODERN = {**SIZES, "intermediate_size": 41}
 GROUPED = {**MODERN, "num_key_value_heads": 2}
 ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_heads": 1}
+LLAMA4 = {**SIZES, "num_key_value_heads": 2, "intermediate_size_mlp": 41, "moe_layers": []}
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
 BASE = {"rope_type": "default", "rope_theta": 77.0}
@@ -56,6 +57,15 @@ CASES = {
         {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "attention_bias": True},
         {**ODD, "tie_word_embeddings": True, "mlp_bias": True},
         {**MODERN, "hidden_act": "gelu"},
+    ],
+    "llama4_text": [
+        {**LLAMA4, **rope(), "num_hidden_layers": 5, "head_dim": 10, "floor_scale": 3,
+         "attn_scale": 0.7, "attention_chunk_size": 5},
+        {**LLAMA4, "head_dim": 6, "use_qk_norm": False, "no_rope_layers": [0, 1],
+         "rms_norm_eps": 3e-3, "attention_bias": True, "floor_scale": 4, "attention_chunk_size": 7,
+         "tie_word_embeddings": True, "layer_types": ["chunked_attention"] * 2},
+        {**LLAMA4, "head_dim": 6, "attn_temperature_tuning": False, "num_key_value_heads": 4,
+         "attention_chunk_size": CONTEXT},
     ],
     "smollm3": [
         {**GROUPED, **rope(), "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0],

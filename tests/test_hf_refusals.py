@@ -22,6 +22,8 @@ ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 BLOOM = {"vocab_size": 37, "hidden_size": 24, "n_head": 4}
 FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 4}
 RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
+LLAMA4 = {**SIZES, "head_dim": 6, "intermediate_size_mlp": 40, "num_local_experts": 1,
+          "moe_layers": [1]}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -38,6 +40,11 @@ THEIRS = [
     ("qwen3_next", {**SIZES, **RECURRENT}, "layer_types: linear_attention has no", "known is full"),
     ("qwen3_next", {**SIZES, **FEW_EXPERTS, "layer_types": ["full_attention"] * 2,
                     "mlp_only_layers": [0]}, "mlp_only_layers: block 1", "experts"),
+    ("llama4_text", LLAMA4, "moe_layers: block 1 is in it, and experts"),
+    ("llama4_text", {**LLAMA4, "moe_layers": [], "no_rope_layers": [1, 0]},
+     "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
+    ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
+     "queries and keys has 1e-05"),
     ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
     ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
     ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
@@ -134,8 +141,12 @@ OURS = [
     (f"{LLAMA} architecture.bias=[query,key,value,head]", "architecture.bias=query key value head"),
     (f"{LLAMA} architecture.rope_fraction=0.5", "architecture.rope_fraction=0.5"),
     ("placement=gpas norm=rmsnorm", "placement=gpas, where"),
-    (f"{LLAMA} architecture.rope_interleaved=true", "architecture.rope_interleaved=True"),
+    (f"{LLAMA} placement=out qk_norm=full architecture.rope_interleaved=true",
+     "architecture.rope_interleaved=True"),
     (f"{LLAMA} architecture.sliding_window=[7,5]", "architecture.sliding_window=7 5, where"),
+    (f"{LLAMA} architecture.attention_chunk=[7,5]", "architecture.attention_chunk=7 5, where"),
+    (f"{LLAMA} architecture.temperature_floor=[7,0]", "architecture.temperature_floor=7 0, where"),
+    (f"{LLAMA} placement=llama4", "placement=llama4, where"),
     (f"{LLAMA} position=alibi", "position=alibi"),
     (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
     ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "
@@ -233,7 +244,7 @@ def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypa
 
 
 def test_every_key_that_makes_a_model_is_a_fact():
-    typed = ["model=nano", "norm=rmsnorm", "qk_norm=head"]
+    typed = ["model=nano", "norm=rmsnorm", "qk_norm=head", "architecture.temperature_floor=8"]
     model = build_model(compose(typed), 37)
     keys = set(facts_of(model.config, 37))
     for node, free in (("architecture", set()), ("model", {"dropout"})):

@@ -1,5 +1,5 @@
-"""Sliding windows and ALiBi: which keys a query sees in which block, and what distances add to its
-logits, each against loops over single queries."""
+"""Sliding windows, chunks, temperatures and ALiBi: which keys a query sees in which block, how its
+position scales it, and what distances add to its logits, each against loops over single queries."""
 
 import math
 
@@ -11,7 +11,7 @@ from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.config.building import build_trainer
 from transformer_norms.hf.facts import facts_of
 from transformer_norms.model import flex, kernels
-from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.attention import ATTENTIONS, Temperature
 from transformer_norms.model.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes, sliding_windows
 from transformer_norms.training.flops import training_flops
@@ -19,20 +19,22 @@ from transformer_norms.training.flops import training_flops
 TIME, VOCABULARY, HEADS = 13, 31, 3
 SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "trainer.precision=fp64"]
 SMALL += ["trainer.device=cpu", "trainer.threads=1", "trainer.batch_size=2", "init=megatron"]
-WINDOW = "architecture.sliding_window"
+WINDOW, CHUNK = "architecture.sliding_window", "architecture.attention_chunk"
+FLOOR = "architecture.temperature_floor"
 
 
 def tokens(time=TIME, seed=0):
     return torch.randint(VOCABULARY, (2, time), generator=torch.Generator().manual_seed(seed))
 
 
-def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None):
+def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, chunk=None):
     """Returns the context of each query, computed one at a time, with entropies and logits."""
     time, known = q.shape[2], k.shape[2]
     rows, entropies, largest = [], [], []
     for t in range(time):
         at = known - time + t
-        seen = range(at + 1) if window is None else range(max(0, at + 1 - window), at + 1)
+        first = 0 if window is None else max(0, at + 1 - window)
+        seen = range(max(first, at - at % chunk if chunk else 0), at + 1)
         logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen.start : at + 1]) * scale
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         for h, slope in enumerate(slopes or ()):
@@ -57,7 +59,9 @@ def drawn(time, known, seed=3):
 
 # queries, keys: training, a piece of a text, one token
 LENGTHS = [(13, 13), (4, 13), (1, 13)]
-WINDOWS = [None, 1, 3, 5, 6, 12, 13]  # below half the tokens in chunks, above it under a mask
+# Windows below half the tokens are computed in chunks, others under a mask.
+SEEN = [(window, None) for window in (None, 1, 3, 5, 6, 12, 13)]
+SEEN += [(None, 1), (None, 5), (None, 12), (None, 13), (2, 5), (4, 6)]
 
 
 @pytest.mark.parametrize("cap", [None, 0.8])
@@ -66,11 +70,11 @@ WINDOWS = [None, 1, 3, 5, 6, 12, 13]  # below half the tokens in chunks, above i
 def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap, measured):
     inputs, pull = drawn(*lengths)
     worst = 0.0
-    for window in WINDOWS:
+    for window, chunk in SEEN:
         how = {"scale": 0.7, "cap": cap}
-        pattern = Pattern(window, LinearBias(slopes) if slopes else None)
+        pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
         found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
-        expected, *_ = by_hand(*inputs, window=window, slopes=slopes, **how)
+        expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
         pairs = [(found, expected)]
         pairs += zip(
             *(torch.autograd.grad(y, inputs, pull) for y in (found, expected)), strict=True
@@ -87,9 +91,9 @@ def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
     monkeypatch.setattr(kernels, "has_one_kernel", lambda q: True)
     inputs, pull = drawn(TIME, TIME)
-    pattern = Pattern(4, LinearBias(slopes) if slopes else None)
+    pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
     found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
-    expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7)
+    expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7, chunk=6)
     # Its bias is in float32.
     near = {"rtol": 0, "atol": 1e-6 if slopes else 1e-13}
     torch.testing.assert_close(found, expected, **near)
@@ -105,6 +109,7 @@ MODELS = {
         [f"{WINDOW}=[5,9,0]", "model.kv_heads=2", "architecture.attention_cap=0.4"],
         [5, 9, 0],
     ),
+    "chunks": ([f"{CHUNK}=[5,0,4]", f"{WINDOW}=[0,0,3]", f"{FLOOR}=[0,3,0]"], [0, 0, 3]),
     "alibi": (["position=alibi", "model.heads=8", "qk_norm=head"], [0, 0, 0]),
     "both": (["position=alibi", f"{WINDOW}='L - 10'", "architecture.attention_cap=0.3"], [3, 3, 3]),
     "12 heads": (["position=alibi", "model.width=48", "model.heads=12", "qk_norm=l2"], [0, 0, 0]),
@@ -131,8 +136,10 @@ def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
         else config.architecture.attention_cap,
         "slopes": alibi_slopes(config.model.heads) if alibi else None,
     }
+    chunks = [5, 0, 4] if case == "chunks" else [0, 0, 0]
     for i, ((*qkv, context), *_) in enumerate(met):  # the probe's pass came first
-        wanted, entropy, largest = by_hand(*qkv, window=windows[i] or None, **how)
+        seen = {"window": windows[i] or None, "chunk": chunks[i]}
+        wanted, entropy, largest = by_hand(*qkv, **seen, **how)
         torch.testing.assert_close(context, wanted, rtol=1e-10, atol=1e-12)
         assert trainer.probed[f"probe/attention_entropy/{i}"] == pytest.approx(entropy, rel=1e-4)
         assert trainer.probed[f"probe/attention_logit/{i}"] == pytest.approx(largest, rel=1e-4)
@@ -158,14 +165,14 @@ def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
 def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
     bias = LinearBias(slopes) if slopes else None
-    for window in (None, 4):
-        attend = ATTENTIONS["sinks"](
-            heads=HEADS, scale=0.7, cap=None, dropout=0.0, sliding_window=window, position_bias=bias
-        ).double()
+    for window, chunk in ((None, None), (4, None), (4, 5)):
+        seen = {"sliding_window": window, "attention_chunk": chunk, "position_bias": bias}
+        attend = ATTENTIONS["sinks"](heads=HEADS, scale=0.7, cap=None, dropout=0.0, **seen).double()
         attend.sinks.data = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
         inputs, pull = drawn(*lengths)
         found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
-        expected, *_ = by_hand(*inputs, scale=0.7, window=window, slopes=slopes, sinks=attend.sinks)
+        how = {"window": window, "slopes": slopes, "sinks": attend.sinks, "chunk": chunk}
+        expected, *_ = by_hand(*inputs, scale=0.7, **how)
         pairs = [(found, expected)]
         wanted = (*inputs, attend.sinks)
         pairs += zip(
@@ -194,6 +201,9 @@ def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none():
         ([f"{WINDOW}=2.5"], "in block i=0 it is 2.5"),
         ([f"{WINDOW}=[3,4]"], "there are 2 windows for 3 blocks"),
         ([f"{WINDOW}=8*d"], "names d; known here are L N i l"),
+        ([f"{CHUNK}=-1"], "in block i=0 it is -1; a chunk is a whole number"),
+        ([f"{FLOOR}=[3,4]"], "there are 2 floors for 3 blocks"),
+        ([f"{FLOOR}=0.5"], "in block i=0 it is 0.5; a floor is a whole number of tokens from 1 on"),
         (["architecture.sliding_windw=8"], "did you mean 'architecture.sliding_window'"),
         (["position=alibbi"], "did you mean 'alibi'"),
     ],
@@ -225,6 +235,7 @@ def test_under_a_window_a_query_counts_as_many_keys(window, typed):
 
     fewer = 3 * 3 * 2 * 2 * TIME * (TIME - window) * 64  # passes, blocks, products, FLOPs
     assert flops() - flops(f"{WINDOW}={window}") == fewer
+    assert flops() - flops(f"{CHUNK}={window}") == fewer
 
 
 def test_steps_and_blocks_share_one_mask():
@@ -239,8 +250,22 @@ def test_steps_and_blocks_share_one_mask():
     model(tokens(12)).sum().backward()  # nothing that inference made is left
 
 
+def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
+    temperature = Temperature(4, 0.3)
+    q = torch.randn(2, TIME, HEADS, 8, dtype=torch.float64)
+    expected = torch.stack(
+        [q[:, t] * (1 + 0.3 * math.log(1 + (t + 1) // 4)) for t in range(TIME)], 1
+    )
+    torch.testing.assert_close(temperature(q, TIME), expected, rtol=1e-14, atol=0)
+    last = temperature(q[:, -3:], TIME)
+    torch.testing.assert_close(last, expected[:, -3:], rtol=1e-14, atol=0)
+    half = temperature(q.bfloat16(), TIME)  # its numbers are not rounded before the product
+    wanted = q.bfloat16().float() * (expected / q).float()
+    assert torch.equal(half, wanted.bfloat16())
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", ["windows", "both"])
+@pytest.mark.parametrize("case", ["windows", "chunks", "both"])
 def test_compiled_they_compute_the_same(case):
     model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
     pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)

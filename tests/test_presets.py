@@ -29,6 +29,8 @@ PUBLISHED = {
     "llama": ("llama", {"intermediate_size": 88}),
     "llama2": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5}),
     "llama3": ("llama", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "base": 5e5}),
+    "llama4": ("llama4_text", {"intermediate_size_mlp": 88, "num_key_value_heads": 2,
+                               "head_dim": 16, "moe_layers": []}),
     "smollm3": ("smollm3", {"intermediate_size": 88, "base": 5e6, "num_key_value_heads": 2}),
     "granite": ("granite", {"intermediate_size": 88, "base": 1e4, "num_key_value_heads": 2,
                             "embedding_multiplier": 12.0, "attention_multiplier": 1 / 16,

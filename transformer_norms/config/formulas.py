@@ -12,7 +12,7 @@ from transformer_norms.formula import Formula
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
-from transformer_norms.model.position import rotary_bases, sliding_windows
+from transformer_norms.model.position import rotary_bases, sliding_windows, temperature_floors
 from transformer_norms.model.settings import ROLES, Sizes, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.training.settings import WEIGHTS, check_factor
@@ -45,8 +45,13 @@ def check_formulas(config: Config) -> None:
             value_factor(architecture.value_embedding, here)
     with name_key("architecture.rope_base", architecture.rope_base):
         rotary_bases(architecture.rope_base, depth)
+    context = config.model.context
     with name_key("architecture.sliding_window", architecture.sliding_window):
-        sliding_windows(architecture.sliding_window, depth, config.model.context)
+        sliding_windows(architecture.sliding_window, depth, context)
+    with name_key("architecture.attention_chunk", architecture.attention_chunk):
+        sliding_windows(architecture.attention_chunk, depth, context, "chunk")
+    with name_key("architecture.temperature_floor", architecture.temperature_floor):
+        temperature_floors(architecture.temperature_floor, depth, context)
     placement = read_placement(config.placement)
     for here in blocks:
         _check_block(placement, here, depth)

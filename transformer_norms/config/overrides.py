@@ -160,6 +160,8 @@ _WITH_FORMULAS = (
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
     "architecture.rope_base",
     "architecture.sliding_window",
+    "architecture.attention_chunk",
+    "architecture.temperature_floor",
     *(f"optimizer.lr_factor.{group}" for group in GROUPS),
 )
 

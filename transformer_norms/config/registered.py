@@ -48,7 +48,7 @@ USES = {
         ATTENTIONS,
         ("width", "heads", "head_dim", "context", "dropout", "scale", "cap"),
         {"forward": "q k v x"},
-        offered=("sliding_window", "position_bias"),
+        offered=("sliding_window", "attention_chunk", "position_bias"),
     ),
     "mlp": Use(
         MLPS,

@@ -515,16 +515,19 @@ def _check_qk_clip(config: Config) -> None:
 
 
 def _check_offered(config: Config) -> None:
-    """Raises ConfigError if a window or a bias is set, and the chosen attention does not name it
-    among its arguments, so that it could not act."""
+    """Raises ConfigError if a window, a chunk or a bias is set, and the chosen attention does not
+    name it among its arguments, so that it could not act."""
     kind, sizes = config.attention.type, config.model
-    spec, context = config.architecture.sliding_window, sizes.context
+    how, context = config.architecture, sizes.context
     biased = POSITIONS[config.position.type].bias is not NoPosition.bias
     chosen = {
-        "sliding_window": (
-            f"architecture.sliding_window: {spec}",
-            any(sliding_windows(spec, sizes.depth, context)),
-        ),
+        **{
+            key: (f"architecture.{key}: {spec}", any(sliding_windows(spec, sizes.depth, context)))
+            for key, spec in (
+                ("sliding_window", how.sliding_window),
+                ("attention_chunk", how.attention_chunk),
+            )
+        },
         "position_bias": (f"position={config.choices.position}", biased),
     }
     named = {name for base in ATTENTIONS[kind].__mro__ for name in _arguments(base)}

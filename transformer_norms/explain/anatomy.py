@@ -17,7 +17,7 @@ from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement, head_sites
-from transformer_norms.model.position import NoPosition, sliding_windows
+from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import formula_values, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, NORMED, REST_OF_B, Site, SubLayerPlan
 from transformer_norms.norms import NORMS, nothing
@@ -67,6 +67,8 @@ class SubLayer:
     adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
     enters: Mapping[str, Factor | None] = field(default_factory=dict)  # of the sum that it reads
     window: int = 0  # the tokens that a query of an attention sees; 0 is all
+    chunk: int = 0  # the tokens of its chunk, likewise
+    floor: int = 0  # the tokens of a step of its temperature; 0 is none
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,6 @@ class Anatomy:
         self.depth, self.width = config.model.depth, config.model.width
         self.gated = MLPS[config.mlp.type].gated
         self.attention_cap = _cap_text(config.architecture.attention_cap)
-        windows = config.architecture.sliding_window
-        self.windows = sliding_windows(windows, self.depth, config.model.context)
         self.alibi = config.position.type == "alibi"
         self.logit_cap = _cap_text(config.architecture.logit_cap)
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
@@ -240,8 +240,10 @@ class Anatomy:
             for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
         )
         factors = _present(self._factors(name, plan, values))
-        window = self.windows[int(values["i"])] if name == "attention" else 0
-        return SubLayer(_present(norms), factors, adds, enters, window)
+        built, i = self._assembly, int(values["i"])
+        counts = (built.windows[i], built.chunks[i], built.floors[i])
+        counts = counts if name == "attention" else (0, 0, 0)
+        return SubLayer(_present(norms), factors, adds, enters, *counts)
 
     def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
         """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""

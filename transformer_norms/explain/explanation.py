@@ -116,7 +116,7 @@ def equations(anatomy: Anatomy) -> Section:
 
 def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what other keys put inside attention: norms on q, k and v, a stand-in norm, a cap, a
-    gate, a bias by distance, a window."""
+    gate, a bias by distance, a window, a chunk, a temperature."""
     config, norms = anatomy.config, part.norms
     for key, named in (("qk_norm", "qk"), ("v_norm", "v")):
         word = getattr(config, key)
@@ -147,6 +147,11 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
     if part.window:
         yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
+    if part.chunk:
+        yield f"a query sees its own chunk of {part.chunk} tokens (architecture.attention_chunk)"
+    if part.floor:
+        scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
+        yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
         shared = config.model.kv_heads != config.model.heads
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"

@@ -204,6 +204,7 @@ class _Labels:
         beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
         beside += ", ALiBi" if self.anatomy.alibi else ""
         beside += f", window {part.window}" if part.window else ""
+        beside += f", chunk {part.chunk}" if part.chunk else ""
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}

@@ -27,6 +27,7 @@ ELSEWHERE = {
         "embeddings of each layer, sparse gates and keys that blocks share are not built; the rest "
         "is preset=gemma3n",
     ),
+    "llama4": "it reads images; its text model is llama4_text",
 }
 HERE = ["tracking=none", "trainer.device=cpu"]
 

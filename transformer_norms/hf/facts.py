@@ -19,7 +19,7 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.position import rotary_bases, sliding_windows
+from transformer_norms.model.position import rotary_bases, sliding_windows, temperature_floors
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
@@ -31,6 +31,8 @@ _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
+# The numbers of tokens, one for each block.
+COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")
 VALUE_KEYS = ("value_scale", "value_residual", "value_embedding", "value_gate")
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
@@ -100,6 +102,13 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "architecture.sliding_window": sliding_windows(
                 architecture.sliding_window, sizes.depth, sizes.context
             ),
+            "architecture.attention_chunk": sliding_windows(
+                architecture.attention_chunk, sizes.depth, sizes.context
+            ),
+            "architecture.temperature_floor": temperature_floors(
+                architecture.temperature_floor, sizes.depth, sizes.context
+            ),
+            "architecture.temperature_scale": architecture.temperature_scale,
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
         }
@@ -113,7 +122,10 @@ def complete_facts(facts: Facts) -> Facts:
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
-    facts.setdefault("architecture.sliding_window", [0] * facts["model.depth"])
+    for key in COUNTS:
+        facts.setdefault(f"architecture.{key}", [0] * facts["model.depth"])
+    if not any(facts["architecture.temperature_floor"]):
+        facts.pop("architecture.temperature_scale", None)
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)
     facts.setdefault("architecture.rope_fraction", 1.0)
@@ -172,6 +184,11 @@ def _content_of_name(axis: str, name: str) -> Any:
         return _content(axis, {"equation": name}) if axis == "placement" else name
     except ValueError:
         return name
+
+
+def eps_of(norm: str) -> float:
+    """Returns the eps that a norm's file states."""
+    return float(OmegaConf.load(option_files("norm")[norm]).eps)
 
 
 def branch_factor(placement: str) -> float:
@@ -260,9 +277,9 @@ def overrides_of(facts: Facts) -> list[str]:
     ):
         if same(facts[f"architecture.{key}"], value):
             values[f"architecture.{key}"] = formula
-    windows = facts["architecture.sliding_window"]
-    same_window = windows[0] or "none"
-    values["architecture.sliding_window"] = same_window if len(set(windows)) == 1 else windows
+    for key in (f"architecture.{name}" for name in COUNTS):
+        counts = facts[key]
+        values[key] = (counts[0] or "none") if len(set(counts)) == 1 else counts
     if "architecture.rope_base" in facts:
         bases, head_dim = facts["architecture.rope_base"], facts["model.head_dim"]
         values["architecture.rope_base"] = bases[0] if len(set(bases)) == 1 else bases

@@ -11,9 +11,12 @@ from typing import Any
 
 from transformer_norms.hf.clauses import (
     BASE_PER_KIND,
+    CHUNKS,
     DENSE,
     FULL,
     HEAD_DIM,
+    NO_EXPERTS,
+    NORMED_WHERE_ROTATED,
     PARTIAL_ROTARY,
     QUERY_SCALAR,
     RESIDUAL_MULTIPLIER,
@@ -23,6 +26,7 @@ from transformer_norms.hf.clauses import (
     ROTATED_WHERE_MARKED,
     ROTATED_WHERE_SLIDING,
     SEQUENCE,
+    TEMPERATURE_WHERE_NOT_ROTATED,
     WINDOW_IF_USED,
     WINDOW_OF_ALL,
     WINDOW_OF_ANOTHER_CLAUSE,
@@ -249,6 +253,25 @@ FAMILIES = (
             biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
         ),
         lines(BASE + PRE_NAMES),
+    ),
+    Family(
+        "llama4_text",
+        (
+            norm("rmsnorm", **INTERLEAVED),
+            same({**FEW, "intermediate_size_mlp": "model.mlp_width"}),
+            *(GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTATED_WHERE_MARKED, ATTENTION_BIAS),
+            *(NORMED_WHERE_ROTATED, TEMPERATURE_WHERE_NOT_ROTATED, CHUNKS, NO_EXPERTS),
+        ),
+        lines(
+            ENDS
+            + ATTENTION_NAMES
+            + PRE_NAMES
+            + """
+            .feed_forward.gate_proj   .mlp.f.gate
+            .feed_forward.up_proj     .mlp.f.up
+            .feed_forward.down_proj   .mlp.f.down
+            """
+        ),
     ),
     Family(
         "smollm3",

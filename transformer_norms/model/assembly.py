@@ -14,6 +14,7 @@ from transformer_norms.model.attention import (
     AllHeads,
     Attention,
     PerHead,
+    Temperature,
     ValueMix,
 )
 from transformer_norms.model.block import BLOCKS, SubLayer
@@ -31,7 +32,7 @@ from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, head_sites, read_placement
-from transformer_norms.model.position import NoPosition, sliding_windows
+from transformer_norms.model.position import NoPosition, sliding_windows, temperature_floors
 from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, NORMED, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
@@ -56,8 +57,10 @@ class Assembly:
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
         self.values = formula_values(self.sizes)
-        windows = self.architecture.sliding_window
-        self.windows = sliding_windows(windows, self.sizes.depth, self.sizes.context)
+        how, sizes = self.architecture, (self.sizes.depth, self.sizes.context)
+        self.windows = sliding_windows(how.sliding_window, *sizes)
+        self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
+        self.floors = temperature_floors(how.temperature_floor, *sizes)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -165,6 +168,7 @@ class Assembly:
             bias=self.biased,
             attend=attend,
             scale=scale,
+            temperature=self.temperature(int(values["i"])),
             turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
             **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
             head_norm=self.head_site(plan, "head_norm", sizes.heads, values),
@@ -175,6 +179,10 @@ class Assembly:
             attention_gate=self.attention_gate(),
             ctx=self.site(plan, "ctx", "attention", values, sizes.heads * sizes.head_dim),
         )
+
+    def temperature(self, i: int) -> Module:
+        floor, scale = self.floors[i], self.architecture.temperature_scale
+        return Temperature(floor, scale) if floor else nothing
 
     def attention_gate(self) -> Module:
         sizes, gate = self.sizes, self.architecture.attention_gate
@@ -208,6 +216,7 @@ class Assembly:
         # An attention that has no use for one of these need not name it.
         offered = {
             "sliding_window": self.windows[i] or None,
+            "attention_chunk": self.chunks[i] or None,
             "position_bias": self.position.bias(i, sizes.heads),
         }
         attend = ATTENTIONS.maker(choice)(

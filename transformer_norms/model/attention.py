@@ -31,8 +31,8 @@ class Attention(nn.Module):
     [batch, time, heads, head_dim], ctx on the heads side by side. `attention_gate` multiplies heads
     by sigmoid(W_g x), or is nothing. `values` is a ValueMix or nothing. Fewer `kv_heads` than
     `heads` are shared by groups of queries. `turn` turns q and k by the model's angles, after their
-    norms or before. `scale` multiplies q where it is learned. `attend` is one of ATTENTIONS. `bias`
-    names the matrices that have one.
+    norms or before. `scale` multiplies q where it is learned, `temperature` by the position of the
+    query. `attend` is one of ATTENTIONS. `bias` names the matrices that have one.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Attention(nn.Module):
         attend: Layer,
         turn: Layer,
         scale: Layer = nothing,
+        temperature: Layer = nothing,
         q: Layer = nothing,
         k: Layer = nothing,
         v: Layer = nothing,
@@ -61,7 +62,7 @@ class Attention(nn.Module):
         self.value = Linear(width, kv_heads * head_dim, bias="value" in bias)
         self.output = Linear(heads * head_dim, width, bias="output" in bias)
         self.head_dim, self.groups = head_dim, heads // kv_heads
-        self.attend, self.turn, self.scale = attend, turn, scale
+        self.attend, self.turn, self.scale, self.temperature = attend, turn, scale, temperature
         self.q, self.k, self.v, self.values = q, k, v, values
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
         self.attention_gate = attention_gate
@@ -74,6 +75,7 @@ class Attention(nn.Module):
         v = self.v(self.values(self.split(self.value(x)), x, given))
         if cache is not None:
             k, v = cache.extend(k, v)
+        q = self.temperature(q, k.shape[1])
         context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
         return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
 
@@ -85,6 +87,23 @@ class Attention(nn.Module):
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
         return self.attend(q, k, v, x).transpose(1, 2)
+
+
+class Temperature:
+    """(1 + scale * log(1 + floor((t + 1) / floor))) * q, for the query at position t = 0, 1, ...
+
+    Llama 4's, after Nakanishi 2025, arXiv:2501.19399. The queries are the last of the `known`
+    tokens.
+    """
+
+    def __init__(self, floor: int, scale: float) -> None:
+        self.floor, self.scale = floor, scale
+
+    def __call__(self, q: Heads, known: int) -> Heads:
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        count = torch.arange(known - q.shape[1] + 1, known + 1, device=q.device)
+        steps = torch.div(count, self.floor, rounding_mode="floor").to(dtype)
+        return (q * (1 + self.scale * torch.log1p(steps))[:, None, None]).to(q.dtype)
 
 
 class Given:
@@ -140,14 +159,14 @@ class Softmax(nn.Module):
 
     The queries are the last `time` of the `known` tokens: all of them in training, fewer when
     generating from a cache. A query sees the last `sliding_window` of the tokens up to itself, or
-    all. `position_bias` is added to s. A subclass that restricts further what a query sees defines
-    `sees`.
+    all, and of these its own chunk of `attention_chunk` tokens, or all. `position_bias` is added to
+    s. A subclass that restricts further what a query sees defines `sees`.
 
     Any module with this `forward` can be registered. `x` is the stream that q, k and v were
     computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
     option for which the module has no use to the reason: architecture.attention_cap,
     architecture.attention_scale or model.dropout. A module whose arguments do not name
-    `sliding_window` or `position_bias` has no use for these.
+    `sliding_window`, `attention_chunk` or `position_bias` has no use for these.
     """
 
     refuses: Mapping[str, str] = {}
@@ -159,13 +178,14 @@ class Softmax(nn.Module):
         cap: float | None,
         dropout: float,
         sliding_window: int | None = None,
+        attention_chunk: int | None = None,
         position_bias: PositionBias | None = None,
         **sizes: Any,
     ) -> None:
         super().__init__()
         self.scale, self.cap, self.dropout = scale, cap, dropout
-        self.sliding_window = sliding_window
-        self.pattern = Pattern(sliding_window, position_bias)
+        self.sliding_window, self.attention_chunk = sliding_window, attention_chunk
+        self.pattern = Pattern(sliding_window, position_bias, attention_chunk)
         self.causal = type(self).sees is Softmax.sees  # kernels need no mask for it
 
     def sees(
@@ -190,9 +210,9 @@ class Softmax(nn.Module):
 
     def flops(self, q: Queries, k: Keys, v: Keys) -> int:
         """Returns the FLOPs of q k^T and of the weights times v. Each query is counted with all
-        tokens, or with as many as its window has."""
+        tokens, or with as many as its window or chunk has."""
         batch, heads, time, head_dim = q.shape
-        keys = min(k.shape[2], self.sliding_window or k.shape[2])
+        keys = min(filter(None, (k.shape[2], self.sliding_window, self.attention_chunk)))
         return 2 * batch * heads * time * keys * (head_dim + v.shape[3])
 
     def logits(

@@ -30,15 +30,19 @@ class PositionBias(Protocol):
 class Pattern:
     """The keys that a query sees, and the bias that is added to its logits, after their cap.
 
-    A query sees itself and what is before it: the last `window` tokens in all, or every one.
+    A query sees itself and what is before it: the last `window` tokens in all, or every one, of its
+    own chunk, the positions from a multiple of `chunk` to the next, or of all.
     """
 
     window: int | None = None
     bias: PositionBias | None = None
+    chunk: int | None = None
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         """Returns whether a query sees a key, by their positions."""
         seen = key <= query
+        if self.chunk is not None:
+            seen = seen & (query // self.chunk == key // self.chunk)
         return seen if self.window is None else seen & (query - key < self.window)
 
     def add_bias(
@@ -85,18 +89,23 @@ def pattern_attention(
 ) -> Queries:
     """softmax(s + bias) v, s = scale * q k^T or cap * tanh(scale * q k^T / cap), over the keys that
     each of the queries sees. The queries are the last `time` of the `known` tokens."""
-    time, window, fixed = q.shape[2], pattern.window, {"dropout_p": dropout, "scale": scale}
-    if window is not None:  # no query sees a key before these
+    time, fixed = q.shape[2], {"dropout_p": dropout, "scale": scale}
+    window, chunk = pattern.window, pattern.chunk
+    # No query sees a key before these; chunks begin where they did.
+    if chunk is not None:
+        k, v = (t[:, :, (t.shape[2] - time) // chunk * chunk :] for t in (k, v))
+    elif window is not None:
         k, v = (t[:, :, -(time + window - 1) :] for t in (k, v))
     kernel, known = kernel_of(cap), k.shape[2]
-    if pattern.bias is None and (window is None or known <= window) and time in (1, known):
+    whole = all(size is None or known <= size for size in (window, chunk))
+    if pattern.bias is None and whole and time in (1, known):
         return kernel(q, k, v, attn_mask=None, is_causal=time == known, **fixed)
     if time == known and not dropout and has_one_kernel(q):
         # Its import brings torch._dynamo, which takes as long as torch.
         from transformer_norms.model.flex import fused
 
         return fused(q, k, v, cap, scale, pattern)
-    if window is not None and 2 * window < time == known:
+    if chunk is None and window is not None and 2 * window < time == known:
         return in_chunks(partial(kernel, **fixed), q, k, v, pattern, window)
     mask = mask_of(pattern, q, known)
     return kernel(q, k, v, attn_mask=mask, is_causal=False, **fixed)

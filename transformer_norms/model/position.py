@@ -233,14 +233,27 @@ def rotary_bases(spec: Any, depth: int) -> list[float]:
     return bases
 
 
-def sliding_windows(spec: Any, depth: int, context: int) -> list[int]:
-    """Returns `sliding_window` as the number of tokens that a query of each block sees, 0 for all,
-    from a formula of i, l, N and L, or a list of them. ValueError where one is no whole number."""
-    windows = numbers_of_blocks(0 if spec == "none" else spec, depth, "windows", {"L": context})
-    for i, window in enumerate(windows):
-        if not (0 <= window <= 2**24 and window == int(window)):
+def token_counts(spec: Any, depth: int, context: int, what: str, zero: str) -> list[int]:
+    """Returns one number of tokens for each block, from a formula of i, l, N and L, or a list of
+    them. ValueError where one is no whole number."""
+    counts = numbers_of_blocks(0 if spec == "none" else spec, depth, f"{what}s", {"L": context})
+    for i, count in enumerate(counts):
+        if not (0 <= count <= 2**24 and count == int(count)):
             raise ValueError(
-                f"in block i={i} it is {window:g}; a window is a whole number of tokens from 1 on, "
-                "or 0 for all of them"
+                f"in block i={i} it is {count:g}; a {what} is a whole number of tokens from 1 on, "
+                f"or 0 for {zero}"
             )
-    return [int(window) if window < context else 0 for window in windows]
+    return [int(count) for count in counts]
+
+
+def sliding_windows(spec: Any, depth: int, context: int, what: str = "window") -> list[int]:
+    """Returns `sliding_window`, or `attention_chunk`, as the number of tokens that a query of each
+    block sees at most, 0 for all. ValueError where one is no whole number."""
+    counts = token_counts(spec, depth, context, what, "all of them")
+    return [count if count < context else 0 for count in counts]
+
+
+def temperature_floors(spec: Any, depth: int, context: int) -> list[int]:
+    """Returns `temperature_floor` for each block, 0 where queries have no temperature. ValueError
+    where one is no whole number."""
+    return token_counts(spec, depth, context, "floor", "none")

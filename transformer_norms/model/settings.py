@@ -140,6 +140,9 @@ class Architecture:
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
     logit_cap: Cap
     sliding_window: Base | tuple[Base, ...]  # tokens that a query sees; none or 0 is all
+    attention_chunk: Base | tuple[Base, ...]  # tokens of a chunk, outside of which it sees none
+    temperature_floor: Base | tuple[Base, ...]  # tokens of a step of the temperature; 0: no steps
+    temperature_scale: Annotated[Number, Field(ge=-1e3, le=1e3)]
     rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
     rope_fraction: Annotated[Number, Field(gt=0, le=1)]

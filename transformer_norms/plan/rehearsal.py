@@ -201,7 +201,7 @@ def _keep_shard(ledger: Ledger, shards: int, kept: dict[Tensor, Tensor], paramet
 
 
 def _fuse_caps(model: nn.Module) -> None:
-    """Leaves out the cap, the window and the bias of attention where a GPU computes them in one
+    """Leaves out the cap, the pattern and the bias of attention where a GPU computes them in one
     kernel, which allocates what the kernel without them does."""
     for module in model.modules():
         if isinstance(module, Softmax) and module.causal and not module.dropout:

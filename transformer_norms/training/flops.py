@@ -56,15 +56,19 @@ def training_flops(forward: Callable[[Batch], Any], batch: Batch) -> int:
 @contextmanager
 def count_windows(counter: FlopCounterMode) -> Iterator[list[int]]:
     """Yields what the counter counts too much: a kernel under a mask computes pairs that no query
-    of a sliding window sees."""
+    of a sliding window or of a chunk sees."""
     excess: list[int] = []
 
+    def narrow(module: nn.Module) -> bool:
+        sizes = (getattr(module, key, None) for key in ("sliding_window", "attention_chunk"))
+        return any(sizes)
+
     def begin(module: nn.Module, given: Any) -> None:
-        if getattr(module, "sliding_window", None):
+        if narrow(module):
             excess.append(-counter.get_total_flops())
 
     def end(module: Any, given: Any, context: Any) -> None:
-        if getattr(module, "sliding_window", None):
+        if narrow(module):
             q, k, v, *_ = given
             excess[-1] += counter.get_total_flops() - module.flops(q, k, v)
 
