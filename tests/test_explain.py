@@ -19,6 +19,7 @@ from transformer_norms.explain.layout import blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
+from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import AXES_OF_A_RUN, option_files, options
 from transformer_norms.norms import NORMS
@@ -177,10 +178,18 @@ def test_every_factor_is_what_the_built_model_multiplies_by(placement):
 def check_factors(model, anatomy):
     """Each factor on the stream is what its module makes of ones."""
     one, zero = torch.ones(1, 1, WIDTH), torch.zeros(1, 1, WIDTH)
+    for module in model.modules():
+        if isinstance(module, LowRank):  # not drawn
+            module.left.weight.data.zero_()
+            module.right.weight.data.zero_()
     for i, block in enumerate(model.blocks):
         for name, part in anatomy.blocks[i].parts.items():
             sub_layer = getattr(block, name)
             a, b = (_value(part.factors.get(key)) for key in "ab")
+            if "normed" in part.adds:  # ones, normed, are ones
+                matrix, times = sub_layer.skip.normed.scale, _value(part.adds["normed"])
+                torch.testing.assert_close(matrix(one), times * one)
+                a += times
             torch.testing.assert_close(sub_layer.skip(one, zero, zero), a * one)
             torch.testing.assert_close(sub_layer.branch(one), b * one)
             earlier = {"start": (zero, one, zero), "x0": (zero, zero, one)}
@@ -359,7 +368,8 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
         for layout, blocks in kinds.items():
             check_drawing(layout)
             inside = [norm.site for norm, block in anatomy.norms() if block == blocks[0]]
-            there = sorted(site for site in inside if site != "connection")  # of read and write
+            # Norms of read and write, and those inside a matrix, have no box.
+            there = sorted(at for at in inside if at != "connection" and "inside" not in at)
             assert sorted(re.findall(r"\[(\w+)", "\n".join(terminal_lines(layout)))) == there
             boxes += len(there)
     root = ElementTree.fromstring(block_svg(anatomy, alone=True))
