@@ -18,7 +18,6 @@ from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.run import run as running
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.sweep import drive
 from transformer_norms.sweep.launching import run_job
 
 SHORT = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
@@ -96,7 +95,6 @@ def trainings(tmp_path, monkeypatch):
     for module in ("sweep.planning", "sweep.launching"):
         monkeypatch.setattr(f"transformer_norms.{module}.compose", composed)
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
-    monkeypatch.setattr(drive, "check_hydra_keys", lambda keys: None)  # asks Hydra each time
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
     monkeypatch.setattr(sweeps, "run_job", made.start)
