@@ -80,9 +80,16 @@ def test_all_norms_placements_and_final_norms_train_a_step(norm, final_norm):
             trains(precision, norm=norm, placement=placement, final_norm=final_norm)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    "placement",
+    [
+        pytest.param(placement, marks=[pytest.mark.nightly] * (number % 3 > 0))
+        for number, placement in enumerate(PLACEMENTS)
+    ],
+)
 def test_each_placement_and_norm_by_the_front_door_is_what_the_short_way_makes(placement):
-    """Every placement, each with the next norm: there are more placements than norms."""
+    """Each with the next norm: there are more placements than norms. Every third, all others
+    nightly."""
     norm = NORMS[PLACEMENTS.index(placement) % len(NORMS)]
     chosen = {"placement": placement, "norm": norm}
     assert composed(*TINY, **chosen) == combined(*TINY, **chosen)
