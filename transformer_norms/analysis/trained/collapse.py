@@ -479,7 +479,7 @@ def figure(found: Sequence[Collapse]) -> bytes:
         changed = [[100 * x for x in one.moved[length].changed] for one in own]
         shares = [dict(enumerate(each, start=1)) for each in changed]
         texts = [{end + 1: loss for (_, end), loss in one.longer[-1].by_bin.items()} for one in own]
-        drawn: list[Any] = [rises, far, shares, texts]
+        drawn: list[list[dict[Any, float]]] = [rises, far, shares, texts]
         for axes, lines in zip(panels, drawn, strict=True):
             draw_seeds(axes, lines, name, place)
     panels[0].set(xscale="log", xlabel="noise / rms, all norms", ylabel="rise of the loss, nats")

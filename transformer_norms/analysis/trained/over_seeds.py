@@ -157,8 +157,9 @@ def terminal_text(title: str, names: Sequence[str], tables: Tables, remarks: Seq
     return "\n".join([*lines, *map(paragraph, remarks)])
 
 
-def draw_seeds(axes: Any, lines: Sequence[Mapping[int, float]], name: str, place: int) -> None:
-    """Draws the numbers of each seed by block as a thin line, and their mean as a thick one."""
+def draw_seeds(axes: Any, lines: Sequence[Mapping[Any, float]], name: str, place: int) -> None:
+    """Draws the numbers of each seed, by block or by size, as a thin line, and their mean as a
+    thick one."""
     colour, dashes = line_style(place)
     lines = [line for line in lines if line]
     for line in lines if len(lines) > 1 else ():
