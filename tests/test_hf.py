@@ -17,6 +17,8 @@ MODERN = {**SIZES, "intermediate_size": 41}
 GROUPED = {**MODERN, "num_key_value_heads": 2}
 ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_heads": 1}
 LLAMA4 = {**SIZES, "num_key_value_heads": 2, "intermediate_size_mlp": 41, "moe_layers": []}
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 5,
+          "qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 2}  # fmt: skip
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
 BASE = {"rope_type": "default", "rope_theta": 77.0}
@@ -104,6 +106,11 @@ CASES = {
          "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1]},
         {**ODD, **rope(partial_rotary_factor=1.0), "head_dim": 6, "attention_bias": True,
          "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1], "tie_word_embeddings": True},
+    ],
+    "deepseek_v3": [
+        {**MODERN, **rope(), **LATENT, "attention_bias": True},
+        {**MODERN, **LATENT, "q_lora_rank": None, "rope_interleave": False},
+        {**ODD, **LATENT, "num_key_value_heads": 5, "tie_word_embeddings": True},
     ],
     "olmo": [
         {**GROUPED, **rope(), "attention_bias": True},
@@ -229,7 +236,7 @@ def test_logits_and_gradients_are_theirs(name, config):
         (expected * pull).sum().backward()
     assert relative(logits, expected) <= 1e-10
     gradients = {key: parameter.grad for key, parameter in ours.named_parameters()}
-    tensors = dict(their_tensors(BY_NAME[name].names, gradients, ours.config.model))
+    tensors = dict(their_tensors(BY_NAME[name].names, gradients, ours.config))
     wanted = {key: parameter.grad for key, parameter in theirs.named_parameters()}
     assert tensors.keys() == wanted.keys()
     least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())

@@ -54,6 +54,10 @@ PUBLISHED = {
                                   "mlp_only_layers": [*range(8)], "rope_parameters": {
                                       "rope_type": "default", "rope_theta": 1e7,
                                       "partial_rotary_factor": 0.25}}),
+    "deepseek_v3": ("deepseek_v3", {"intermediate_size": 88, "num_key_value_heads": 2,
+                                    "first_k_dense_replace": 8, "q_lora_rank": 8,
+                                    "kv_lora_rank": 4, "qk_rope_head_dim": 6, "v_head_dim": 12,
+                                    "qk_nope_head_dim": 10}),
     "gemma2": ("gemma2", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
                           "query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3": ("gemma3_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,

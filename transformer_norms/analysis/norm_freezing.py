@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.model.initialization import biased
+from transformer_norms.model.initialization import FromLatent, biased
 from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.settings import MADE_BY
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.layernorm import LayerNorm
@@ -25,10 +26,14 @@ FREEZABLE = (LayerNorm, RMSNorm)
 STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the first block on
 # The roles of the matrices that read the norm before a sub-layer or before the head.
 READERS = {
-    "attention": ("query", "key", "value", "attention_gate"),
+    "attention": (
+        *("query_down", "kv_down", "rope_key"),
+        *("query", "key", "value", "attention_gate"),
+    ),
     "mlp": ("up", "gate"),
     "head": ("head",),
 }
+FROM_LATENT = {"query": "q_rank", "key": "kv_rank", "value": "kv_rank"}  # where there is such a key
 
 
 # --------------------------------------------------------------------- which norms can be removed
@@ -175,13 +180,14 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     Each matrix that reads a norm has a bias where a norm of `model` has one. Raises ValueError if
     the placement names a norm, which would stay.
     """
-    roles = biased(model.config.architecture.bias)
+    architecture = model.config.architecture
+    roles = biased(architecture.bias)
     if any(getattr(norm, "bias", None) is not None for _, norm in _norms(model)):
-        roles |= {role for readers in READERS.values() for role in readers}
+        behind = {role for role, key in FROM_LATENT.items() if getattr(architecture, key) != "none"}
+        roles |= {role for readers in READERS.values() for role in readers} - behind
     if not MLPS[model.config.mlp.type].gated:
         roles -= {"gate"}
-    if model.config.architecture.attention_gate == "none":
-        roles -= {"attention_gate"}
+    roles -= {role for role, key in MADE_BY.items() if getattr(architecture, key) == "none"}
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
@@ -231,4 +237,5 @@ def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
     for name in ("attention", "mlp") if first == "pre" else (first,):
         f = model.get_submodule(f"blocks.{i}.{name}.f")
         layers = (getattr(f, role, None) for role in READERS[name])
-        yield from (layer for layer in layers if isinstance(layer, nn.Linear))
+        linear = (layer for layer in layers if isinstance(layer, nn.Linear))
+        yield from (layer for layer in linear if not isinstance(layer, FromLatent))

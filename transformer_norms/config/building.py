@@ -14,7 +14,7 @@ from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scal
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases
-from transformer_norms.model.settings import formula_values
+from transformer_norms.model.settings import formula_values, head_sizes
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES, ModelLoss
@@ -82,7 +82,7 @@ def build_position(config: Config) -> NoPosition:
     position: NoPosition = POSITIONS.maker(config.position)(
         width=sizes.width,
         context=sizes.context,
-        head_dim=sizes.head_dim,
+        head_dim=head_sizes(architecture, sizes).rope_dim or sizes.head_dim,
         bases=rotary_bases(architecture.rope_base, sizes.depth),
         fraction=architecture.rope_fraction,
         interleaved=architecture.rope_interleaved,

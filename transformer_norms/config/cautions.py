@@ -8,7 +8,7 @@ from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
 from transformer_norms.model.settings import formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
@@ -60,6 +60,7 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     """Yields the choices that change nothing."""
     depth, norm = config.model.depth, config.choices["norm"]
     sites = [*placement.sites(), *head_sites(config.qk_norm, config.v_norm).items()]
+    sites += latent_sites(config.architecture).items()
     norms = {site.norm for _, site in sites} | {config.embed, config.final_norm}
     if "norm" not in norms and norm != "none":
         yield f"norm={norm} stands nowhere in placement={config.choices.placement}"

@@ -60,6 +60,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("", (), "v_norm", "none"),
     ("architecture", (), "embed_scale_order", "before"),
     ("architecture", (), "attention_gate", "none"),
+    *(("architecture", (), key, "none") for key in ("q_rank", "kv_rank", "rope_dim", "value_dim")),
     ("architecture", (), "value_scale", 1),
     ("architecture", (), "value_residual", "none"),
     ("architecture", (), "value_embedding", "none"),

@@ -25,16 +25,18 @@ from transformer_norms.kinds import Mark, Values, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, sliding_windows
 from transformer_norms.model.settings import (
+    MADE_BY,
     InitFile,
     Sizes,
     formula_values,
+    head_sizes,
     resolve_sizes,
     site_width,
 )
-from transformer_norms.model.sites import HEAD_SITES, SHARES, Site
+from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, SHARES, Site
 from transformer_norms.names import options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula, check_width
@@ -99,6 +101,7 @@ def resolve(
         _check_split,
         _check_biases,
         _check_attention,
+        _check_latents,
         _check_values,
         _check_causal,
         _check_widths,
@@ -135,7 +138,8 @@ class _Resolving:
             self.nodes["model"] = resolve_sizes(
                 self.nodes["model"],
                 gated=MLPS[mlp["type"]].gated,
-                rotary=position["type"] == "rope",
+                rotary=position["type"] == "rope"
+                and self.nodes["architecture"]["rope_dim"] == "none",
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -445,13 +449,33 @@ def _check_biases(config: Config) -> None:
     if "gate" in roles and not MLPS[config.mlp.type].gated:
         kind = config.mlp.type
         raise ConfigError(f"architecture.bias: gate is not allowed: a {kind} mlp has no gate")
-    if "attention_gate" in roles and config.architecture.attention_gate == "none":
-        raise ConfigError(
-            "architecture.bias: attention_gate is not allowed where architecture.attention_gate is "
-            "none"
-        )
+    for role, key in MADE_BY.items():
+        if role in roles and getattr(config.architecture, key) == "none":
+            raise ConfigError(
+                f"architecture.bias: {role} is not allowed where architecture.{key} is none"
+            )
     if "head" in roles and config.architecture.tied:
         raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
+
+
+def _check_latents(config: Config) -> None:
+    """Raises ConfigError if a size inside attention is none, or a norm is to stand on a latent that
+    there is not."""
+    architecture = config.architecture
+    try:
+        inner = head_sizes(architecture, config.model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if config.position.type == "rope" and inner.rope_dim % 2:
+        raise ConfigError(
+            f"architecture.rope_dim: {inner.rope_dim} is odd, and position=rope turns pairs"
+        )
+    for name, _ in read_placement(config.placement).sites():
+        if name in LATENT_SITES and (key := LATENT_SITES[name]) and not getattr(inner, key):
+            raise ConfigError(
+                f"placement.equation: there is no latent for {name}, since architecture.{key} is "
+                "none"
+            )
 
 
 def _check_values(config: Config) -> None:
@@ -491,11 +515,13 @@ def _check_widths(config: Config) -> None:
     placement, norms = read_placement(config.placement), {"norm": config.norm, **config.norms}
     sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
     sites += head_sites(config.qk_norm, config.v_norm).items()
+    sites += latent_sites(config.architecture).items()
+    inner = head_sizes(config.architecture, config.model)
     for name, site in sites:
         word = config.qkv if name in HEAD_SITES and site.norm == "norm" else site.norm
         if word not in norms:  # none, and fixnorm, which is on the table
             continue
-        width = site_width(name, site.share, config.model)
+        width = site_width(name, site.share, config.model, inner)
         try:
             check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
         except ValueError as error:

@@ -16,9 +16,9 @@ from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import CONNECTED, Placement, head_sites
+from transformer_norms.model.placement import CONNECTED, Placement, attention_sites
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import formula_values, site_width, value_factor
+from transformer_norms.model.settings import formula_values, head_sizes, site_width, value_factor
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, NORMED, REST_OF_B, Site, SubLayerPlan
 from transformer_norms.norms import NORMS, nothing
 
@@ -83,6 +83,7 @@ class Anatomy:
     def __init__(self, config: Any, vocab_size: int = 256) -> None:
         self.config, self.placement = config, Placement(**config.placement)
         self.values: Values = formula_values(config.model)
+        self.inner = head_sizes(config.architecture, config.model)
         self._built: dict[tuple[str, int], Any] = {}
         self.depth, self.width = config.model.depth, config.model.width
         self.gated = MLPS[config.mlp.type].gated
@@ -220,8 +221,7 @@ class Anatomy:
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
         if name == "attention":
-            chosen = head_sites(self.config.qk_norm, self.config.v_norm)
-            plan = replace(plan, sites={**plan.sites, **chosen})
+            plan = replace(plan, sites=attention_sites(plan, self.config))
         norms = {
             site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
             for site in ("pre", *INSIDE[name], "out", "post")
@@ -261,8 +261,8 @@ class Anatomy:
         sizes = self.config.model
         on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
-        width = site_width(site, at.share, sizes)
-        shapes = _head_shapes(heads, sizes.head_dim) if heads else _shapes(width)
+        width, each = (site_width(site, share, sizes, self.inner) for share in (at.share, "head"))
+        shapes = _head_shapes(heads, each) if heads else _shapes(width)
         scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
         name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
         norm = self.build_norm(name, width)
@@ -337,10 +337,12 @@ class Anatomy:
         elif b:
             a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
         if name == "attention":
-            shapes = _head_shapes(sizes.heads, sizes.head_dim)
             spec = self.config.architecture.attention_scale
-            scale = self._factor("attention scale", spec, shapes, values)
-            head_scale = factor("head_scale", shapes)
+            queries, values_ = sizes.head_dim, self.inner.value_dim
+            scale = self._factor(
+                "attention scale", spec, _head_shapes(sizes.heads, queries), values
+            )
+            head_scale = factor("head_scale", _head_shapes(sizes.heads, values_))
             return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
         hidden = gate = factor("hidden_scale", _shapes(sizes.mlp_width))
         if hidden:

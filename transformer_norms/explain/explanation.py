@@ -15,7 +15,7 @@ from torch import nn
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
-from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
+from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt, SubLayer
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import rule_of
@@ -130,6 +130,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
+    yield from _latents(anatomy, norms)
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
     if (kind := config.attention.type) != "softmax" and (formula := getdoc(ATTENTIONS[kind])):
@@ -157,6 +158,24 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
+
+
+def _latents(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Iterator[str]:
+    """Yields what queries, keys and values are made of, where that is not x alone."""
+    config, inner = anatomy.config, anatomy.inner
+    for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", "k, v = W_k c, W_v c")):
+        rank, norm = getattr(inner, f"{key}_rank"), norms.get(f"{key}_latent")
+        if rank:
+            c = f"{norm.name}({down} x)" if norm and norm.name != "none" else f"{down} x"
+            yield f"{made}; c = {c}, a latent of {rank} numbers (architecture.{key}_rank)"
+    if inner.rope_dim:
+        turned = ", which rope turns alone" if config.position.type == "rope" else ""
+        yield (
+            f"k begins with W_kr x, {inner.rope_dim} numbers that all heads share{turned} "
+            "(architecture.rope_dim)"
+        )
+    if inner.value_dim != config.model.head_dim:
+        yield f"v has {inner.value_dim} numbers a head (architecture.value_dim)"
 
 
 def formulas(anatomy: Anatomy) -> Section:

@@ -216,15 +216,30 @@ class _Labels:
             *self.gate(),
             *self.norm(norms.get("ctx")),
         )
-        if not (after or any(chains.values())):
+        latents = self.latents(norms)
+        if not (after or latents or any(chains.values())):
             return (Mark("layer", f"attention{beside}"),)
         named = (chain or (Mark("name", site),) for site, chain in chains.items())
         fork = (Fork(tuple(named)),) if any(chains.values()) else ()
         kind = self.anatomy.config.attention.type
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{beside}")
-        weights = "W_q  W_k  W_v" + "  W_g" * bool(self.gate())
-        return (Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
+        weights = "W_q  W_k  W_v" + "  W_kr" * bool(self.anatomy.inner.rope_dim)
+        weights += "  W_g" * bool(self.gate())
+        return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
+
+    def latents(self, norms: Mapping[str, NormAt]) -> Chain:
+        """What queries, keys and values are made of, where that is not x."""
+        inner = self.anatomy.inner
+        ranks = {"q": inner.q_rank, "kv": inner.kv_rank}
+        names = [name for name, rank in ranks.items() if rank]
+        if not names:
+            return ()
+        marks = {name: self.norm(norms.get(f"{name}_latent"), True) for name in names}
+        down = Mark("layer", "  ".join(f"W_d{name}" for name in names))
+        if len(names) == 1 or not any(marks.values()):
+            return (down, *marks[names[0]])
+        return (down, Fork(tuple(m or (Mark("name", f"c_{name}"),) for name, m in marks.items())))
 
     def gate(self) -> Marks:
         """What multiplies the heads, where attention has a gate."""

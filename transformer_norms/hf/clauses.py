@@ -72,6 +72,60 @@ def _read_dense(config: Any) -> Facts:
 DENSE = Clause(_read_dense, lambda facts: {"mlp_only_layers": [*range(facts["model.depth"])]})
 
 
+def _read_first_dense(config: Any) -> Facts:
+    dense = config.first_k_dense_replace or 0
+    if dense < config.num_hidden_layers:
+        raise ValueError(
+            f"first_k_dense_replace={dense}: block {dense} has experts, which are not built"
+        )
+    return {}
+
+
+# The first blocks have a dense mlp, here all      DeepSeek-V3
+FIRST_DENSE = Clause(
+    _read_first_dense, lambda facts: {"first_k_dense_replace": facts["model.depth"]}
+)
+
+
+def _read_latents(config: Any) -> Facts:
+    for key in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"):
+        if not (size := getattr(config, key)):
+            raise ValueError(f"{key}={size} has no counterpart here")
+    if config.rms_norm_eps != 1e-6:
+        raise ValueError(
+            f"rms_norm_eps={config.rms_norm_eps:g} has no counterpart here: the norms on latents "
+            "keep 1e-06"
+        )
+    if config.num_key_value_heads != config.num_attention_heads:
+        raise ValueError(
+            f"num_key_value_heads={config.num_key_value_heads} has no counterpart here: it is not "
+            f"num_attention_heads={config.num_attention_heads}"
+        )
+    return {
+        "model.head_dim": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "architecture.q_rank": config.q_lora_rank or 0,
+        "architecture.kv_rank": config.kv_lora_rank,
+        "architecture.rope_dim": config.qk_rope_head_dim,
+        "architecture.value_dim": config.v_head_dim,
+        "architecture.rope_interleaved": bool(config.rope_interleave),
+    }
+
+
+# Attention through latents, with one key of rope for all heads      DeepSeek-V3
+LATENTS = Clause(
+    _read_latents,
+    lambda facts: {
+        "num_key_value_heads": facts["model.heads"],
+        "q_lora_rank": facts["architecture.q_rank"] or None,
+        "kv_lora_rank": facts["architecture.kv_rank"],
+        "qk_rope_head_dim": facts["architecture.rope_dim"],
+        "qk_nope_head_dim": facts["model.head_dim"] - facts["architecture.rope_dim"],
+        "v_head_dim": facts["architecture.value_dim"],
+        "rope_interleave": facts.get("architecture.rope_interleaved", True),
+    },
+)
+
+
 def equal(key: str, wanted: str) -> Clause:
     """Two keys must be the same: what lies between them is not built here."""
 

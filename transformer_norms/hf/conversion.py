@@ -57,7 +57,7 @@ def from_hf(hf_model: Any) -> Transformer:
     assert not wrong, wrong
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in our_tensors(family.names, weights, ours, model.config.model).items():
+        for key, tensor in our_tensors(family.names, weights, ours, model.config).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -104,7 +104,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = dict(theirs.named_parameters())
     with torch.no_grad():
-        for name, tensor in their_tensors(family.names, ours, model.config.model):
+        for name, tensor in their_tensors(family.names, ours, model.config):
             parameter = there.pop(name)
             assert tensor.shape == parameter.shape, name
             parameter.copy_(tensor)

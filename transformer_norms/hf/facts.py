@@ -20,7 +20,7 @@ from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import rotary_bases, sliding_windows, temperature_floors
-from transformer_norms.model.settings import formula_values
+from transformer_norms.model.settings import MADE_BY, formula_values, head_sizes
 from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
 
@@ -33,6 +33,7 @@ ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
 ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
 # The numbers of tokens, one for each block.
 COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")
+LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
 VALUE_KEYS = ("value_scale", "value_residual", "value_embedding", "value_gate")
 # Facts that follow from another: where that differs there is nothing to compare.
 FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
@@ -50,6 +51,9 @@ DEFAULTS: Facts = {
     "architecture.logit_scale": 1.0,
     "architecture.attention_cap": "none",
     "architecture.attention_gate": "none",
+    "architecture.q_rank": 0,
+    "architecture.kv_rank": 0,
+    "architecture.rope_dim": 0,
     "architecture.value_scale": 1,
     "architecture.value_residual": "none",
     "architecture.value_embedding": "none",
@@ -64,6 +68,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     """The facts of one of our models. A fact that is no number is a few words."""
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
+    inner = head_sizes(architecture, sizes)
     qk_norm, v_norm = (
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
         for word in (config.qk_norm, config.v_norm)
@@ -99,6 +104,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                 )
             },
             **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
+            **{f"architecture.{key}": getattr(inner, key) for key in LATENT_KEYS},
             "architecture.sliding_window": sliding_windows(
                 architecture.sliding_window, sizes.depth, sizes.context
             ),
@@ -110,7 +116,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             ),
             "architecture.temperature_scale": architecture.temperature_scale,
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
-            "architecture.rope_fraction": whole_pairs(sizes.head_dim, architecture.rope_fraction),
+            "architecture.rope_fraction": whole_pairs(
+                inner.rope_dim or sizes.head_dim, architecture.rope_fraction
+            ),
         }
     )
 
@@ -122,6 +130,7 @@ def complete_facts(facts: Facts) -> Facts:
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
+    facts.setdefault("architecture.value_dim", head_dim)
     for key in COUNTS:
         facts.setdefault(f"architecture.{key}", [0] * facts["model.depth"])
     if not any(facts["architecture.temperature_floor"]):
@@ -142,7 +151,8 @@ def complete_facts(facts: Facts) -> Facts:
 def _biasable(facts: Facts) -> set[str]:
     """The roles that a model of these facts has, of those that may have a bias."""
     there = {"gate": MLPS[facts["mlp"][0]].gated}
-    there["attention_gate"] = facts["architecture.attention_gate"] != "none"
+    for role, key in MADE_BY.items():
+        there[role] = facts[f"architecture.{key}"] not in ("none", 0)
     return {role for role in BIASED if there.get(role, True)}
 
 
@@ -280,8 +290,13 @@ def overrides_of(facts: Facts) -> list[str]:
     for key in (f"architecture.{name}" for name in COUNTS):
         counts = facts[key]
         values[key] = (counts[0] or "none") if len(set(counts)) == 1 else counts
+    unset = {"value_dim": facts["model.head_dim"]}
+    for key in LATENT_KEYS:
+        if facts[f"architecture.{key}"] == unset.get(key, 0):
+            values[f"architecture.{key}"] = "none"
     if "architecture.rope_base" in facts:
-        bases, head_dim = facts["architecture.rope_base"], facts["model.head_dim"]
+        bases = facts["architecture.rope_base"]
+        head_dim = facts["architecture.rope_dim"] or facts["model.head_dim"]
         values["architecture.rope_base"] = bases[0] if len(set(bases)) == 1 else bases
         turned = round(facts["architecture.rope_fraction"] * head_dim)
         values["architecture.rope_fraction"] = share(turned, head_dim)

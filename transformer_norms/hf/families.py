@@ -13,8 +13,10 @@ from transformer_norms.hf.clauses import (
     BASE_PER_KIND,
     CHUNKS,
     DENSE,
+    FIRST_DENSE,
     FULL,
     HEAD_DIM,
+    LATENTS,
     NO_EXPERTS,
     NORMED_WHERE_ROTATED,
     PARTIAL_ROTARY,
@@ -345,6 +347,29 @@ FAMILIES = (
             .self_attn.k_proj  .attention.f.key
             .self_attn.v_proj  .attention.f.value
             .self_attn.o_proj  .attention.f.output
+            """
+        ),
+    ),
+    Family(
+        "deepseek_v3",
+        (
+            norm("rmsnorm", **PRE),
+            *(SIZES, RMS_EPS, SILU, ROTARY, LATENTS, FIRST_DENSE),
+            biases({"attention_bias": "query_down kv_down rope_key output"}),
+        ),
+        lines(
+            ENDS
+            + MLP_NAMES
+            + PRE_NAMES
+            + """
+            .self_attn.q_proj    [turned_last] .attention.f.query where !.attention.f.query_down
+            .self_attn.q_a_proj            .attention.f.query_down
+            .self_attn.q_a_layernorm       .attention.f.q_latent
+            .self_attn.q_b_proj  [turned_last] .attention.f.query where .attention.f.query_down
+            .self_attn.kv_a_proj_with_mqa  [stacked] .attention.f.kv_down .attention.f.rope_key
+            .self_attn.kv_a_layernorm      .attention.f.kv_latent
+            .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
+            .self_attn.o_proj              .attention.f.output
             """
         ),
     ),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_norms.model.settings import Sizes
+from transformer_norms.model.settings import ModelConfig, head_sizes
 
 Ours = Sequence[Tensor]
 LEAVES = {"weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}  # ours: theirs
@@ -19,42 +19,56 @@ LEAVES = {"weight": "weight", "gain": "weight", "offset": "weight", "bias": "bia
 class Layout(NamedTuple):
     """`there` makes their tensor of ours, `here` takes it apart again. `like` has our shapes."""
 
-    there: Callable[[Ours, Sizes], Tensor]
-    here: Callable[[Tensor, Ours, Sizes], Sequence[Tensor]]
+    there: Callable[[Ours, ModelConfig], Tensor]
+    here: Callable[[Tensor, Ours, ModelConfig], Sequence[Tensor]]
 
 
-def _rows(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
+def _rows(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
     return tensor.split([len(each) for each in like])
 
 
-def _by_head(ours: Ours, sizes: Sizes) -> Tensor:
-    return torch.stack([each.unflatten(0, (sizes.heads, -1)) for each in ours], 1).flatten(0, 2)
+def _by_head(ours: Ours, config: ModelConfig) -> Tensor:
+    return torch.cat([each.unflatten(0, (config.model.heads, -1)) for each in ours], 1).flatten(
+        0, 1
+    )
 
 
-def _from_heads(tensor: Tensor, like: Ours, sizes: Sizes) -> Sequence[Tensor]:
-    heads = tensor.unflatten(0, (sizes.heads, len(like), -1))
-    return [each.flatten(0, 1) for each in heads.unbind(1)]
+def _from_heads(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
+    heads = config.model.heads
+    parts = tensor.unflatten(0, (heads, -1)).split([len(each) // heads for each in like], 1)
+    return [each.flatten(0, 1) for each in parts]
+
+
+def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
+    rows = tensor.unflatten(0, (config.model.heads, -1))
+    turned = head_sizes(config.architecture, config.model).rope_dim
+    return rows.roll(turned if back else -turned, 1).flatten(0, 1)
 
 
 LAYOUTS = {
-    "same": Layout(lambda ours, sizes: ours[0], lambda tensor, like, sizes: [tensor]),
+    "same": Layout(lambda ours, config: ours[0], lambda tensor, like, config: [tensor]),
     # One under the other: GLM-4's gate and up.
-    "stacked": Layout(lambda ours, sizes: torch.cat(list(ours)), _rows),
+    "stacked": Layout(lambda ours, config: torch.cat(list(ours)), _rows),
     # Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
     "columns": Layout(
-        lambda ours, sizes: torch.cat(list(ours)).t(),
-        lambda tensor, like, sizes: _rows(tensor.t(), like, sizes),
+        lambda ours, config: torch.cat(list(ours)).t(),
+        lambda tensor, like, config: _rows(tensor.t(), like, config),
     ),
-    # Query, key and value of one head, then those of the next: GPT-NeoX.
+    # Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in size.
     "by_head": Layout(_by_head, _from_heads),
+    # Of each head the dimensions that rope turns come last: DeepSeek's queries.
+    "turned_last": Layout(
+        lambda ours, config: _roll(ours[0], config),
+        lambda tensor, like, config: [_roll(tensor, config, back=True)],
+    ),
     # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
     "heads": Layout(
-        lambda ours, sizes: torch.stack(list(ours)), lambda tensor, like, sizes: tensor.unbind()
+        lambda ours, config: torch.stack(list(ours)), lambda tensor, like, config: tensor.unbind()
     ),
     # OPT's table of positions begins with two rows that no token reads.
     "after_two": Layout(
-        lambda ours, sizes: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
-        lambda tensor, like, sizes: [tensor[2:]],
+        lambda ours, config: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
+        lambda tensor, like, config: [tensor[2:]],
     ),
 }
 
@@ -66,26 +80,29 @@ class Line(NamedTuple):
     """Their module, or parameter, and those of ours that it is made of.
 
     {i} counts blocks. {h} counts heads, of which one module of theirs takes all. A line that names
-    nothing of a model is left out.
+    nothing of a model is left out, and so is one whose module `where` a model lacks, or has, if
+    that is `!` and its name.
     """
 
     theirs: str
     ours: Sequence[str]
     layout: Layout
+    where: str = ""
 
 
 def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
-    """Reads lines of text, `theirs [layout] ours ...`; the layout `same` is left out.
+    """Reads lines of text, `theirs [layout] ours ... where !ours`; the layout `same` is left out.
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
     """
     rows = []
     for text in filter(str.strip, table.splitlines()):
+        text, _, where = text.partition(" where ")
         theirs, *ours = text.split()
         layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
         theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
         names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
-        rows.append(Line(theirs, names, LAYOUTS[layout]))
+        rows.append(Line(theirs, names, LAYOUTS[layout], where.replace(".", "blocks.{i}.", 1)))
     return rows
 
 
@@ -94,6 +111,9 @@ def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list
     rows = []
     for line in table:
         for i in range(depth if "{i}" in line.theirs else 1):
+            where = line.where.removeprefix("!").format(i=i)
+            if where and (f"{where}.weight" in ours) == line.where.startswith("!"):
+                continue
             modules = [name for each in line.ours for name in _modules(each, i, ours)]
             for leaf, theirs in LEAVES.items():
                 names = [f"{module}.{leaf}" for module in modules]
@@ -112,26 +132,29 @@ def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
 
 
 def their_tensors(
-    table: Sequence[Line], ours: Mapping[str, Tensor], sizes: Sizes
+    table: Sequence[Line], ours: Mapping[str, Tensor], config: ModelConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields their tensors one at a time: all of them would be a second model in memory."""
-    for line in parameters(table, ours, sizes.depth):
-        yield line.theirs, line.layout.there([ours[name] for name in line.ours], sizes)
+    for line in parameters(table, ours, config.model.depth):
+        yield line.theirs, line.layout.there([ours[name] for name in line.ours], config)
 
 
 def our_tensors(
-    table: Sequence[Line], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], sizes: Sizes
+    table: Sequence[Line],
+    theirs: Mapping[str, Tensor],
+    ours: Mapping[str, Tensor],
+    config: ModelConfig,
 ) -> dict[str, Tensor]:
     """Our tensors, made of theirs. `ours` are tensors of our shapes.
 
     Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
     """
     tensors, left = {}, dict(theirs)
-    for name, names, layout in parameters(table, ours, sizes.depth):
+    for name, names, layout, _ in parameters(table, ours, config.model.depth):
         if name not in left:
             raise ValueError(f"the model has no parameter {name}")
         tensor, like = left.pop(name), [ours[own] for own in names]
-        for own, shaped, part in zip(names, like, layout.here(tensor, like, sizes), strict=True):
+        for own, shaped, part in zip(names, like, layout.here(tensor, like, config), strict=True):
             if part.shape != shaped.shape:
                 raise ValueError(
                     f"{name} is {list(part.shape)} where its config makes it {list(shaped.shape)}"

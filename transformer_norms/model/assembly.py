@@ -1,7 +1,7 @@
 """One block of a config, put together from its placement's plan: names become modules here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -31,10 +31,16 @@ from transformer_norms.model.coefficient import (
 from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import PARTS, head_sites, read_placement
+from transformer_norms.model.placement import PARTS, attention_sites, read_placement
 from transformer_norms.model.position import NoPosition, sliding_windows, temperature_floors
-from transformer_norms.model.settings import ModelConfig, formula_values, value_factor
-from transformer_norms.model.sites import HEAD_SITES, NORMED, REST_OF_B, SubLayerPlan
+from transformer_norms.model.settings import (
+    ModelConfig,
+    formula_values,
+    head_sizes,
+    site_width,
+    value_factor,
+)
+from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, NORMED, REST_OF_B, SubLayerPlan
 from transformer_norms.norms import NORMS, Place, nothing
 
 Module = Any  # an nn.Module, or the function `nothing`
@@ -61,6 +67,7 @@ class Assembly:
         self.windows = sliding_windows(how.sliding_window, *sizes)
         self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
         self.floors = temperature_floors(how.temperature_floor, *sizes)
+        self.inner = head_sizes(self.architecture, self.sizes)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -157,27 +164,30 @@ class Assembly:
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
         sizes, order = self.sizes, self.architecture.qk_norm_order
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        chosen = head_sites(self.config.qk_norm, self.config.v_norm)
-        plan = replace(plan, sites={**plan.sites, **chosen})
+        plan = replace(plan, sites=attention_sites(plan, self.config))
         attend, scale = self.attend(values)
         return Attention(
             width=sizes.width,
             heads=sizes.heads,
             kv_heads=sizes.kv_heads,
             head_dim=sizes.head_dim,
+            **asdict(self.inner),
             bias=self.biased,
             attend=attend,
             scale=scale,
             temperature=self.temperature(int(values["i"])),
             turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
+            **{name: self.site(plan, name, "attention", values) for name in LATENT_SITES},
             **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
             head_norm=self.head_site(plan, "head_norm", sizes.heads, values),
             head_scale=coefficient(
-                plan.coefficient("head_scale"), self.head_shapes(sizes.heads), values
+                plan.coefficient("head_scale"),
+                self.head_shapes(sizes.heads, self.inner.value_dim),
+                values,
             ),
             values=self.value_mix(values),
             attention_gate=self.attention_gate(),
-            ctx=self.site(plan, "ctx", "attention", values, sizes.heads * sizes.head_dim),
+            ctx=self.site(plan, "ctx", "attention", values),
         )
 
     def temperature(self, i: int) -> Module:
@@ -186,7 +196,7 @@ class Assembly:
 
     def attention_gate(self) -> Module:
         sizes, gate = self.sizes, self.architecture.attention_gate
-        each = {"elementwise": sizes.head_dim, "per_head": 1}
+        each = {"elementwise": self.inner.value_dim, "per_head": 1}
         if gate == "none":
             return nothing
         return Gate(sizes.width, sizes.heads, each[gate], "attention_gate" in self.biased)
@@ -196,13 +206,13 @@ class Assembly:
         sizes, how, i = self.sizes, self.architecture, int(values["i"])
         parts: dict[str, Any] = {}
         if how.value_residual != "none":
-            shapes = self.head_shapes(sizes.kv_heads)
+            shapes = self.head_shapes(sizes.kv_heads, self.inner.value_dim)
             own, first = (
                 coefficient(spec, shapes, values) for spec in (how.value_scale, how.value_residual)
             )
             parts = {"own": own, "first": first} if i else {"keeps": True}
         if factor := value_factor(how.value_embedding, values):
-            table = Embedding(self.vocab_size, sizes.kv_heads * sizes.head_dim)
+            table = Embedding(self.vocab_size, sizes.kv_heads * self.inner.value_dim)
             parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, values)}
             if how.value_gate != "none":
                 parts["value_gate"] = Gate(how.value_gate, sizes.kv_heads)
@@ -231,20 +241,20 @@ class Assembly:
         )
         if not learned:
             return attend, nothing
-        return attend, coefficient(scale, self.head_shapes(sizes.heads), values)
+        return attend, coefficient(scale, self.head_shapes(sizes.heads, sizes.head_dim), values)
 
     def mlp(self, plan: SubLayerPlan, values: Mapping[str, float]) -> nn.Module:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         matrices = ("up", "gate") if kind.gated else ("up",)
         spec, hidden = plan.coefficient("hidden_scale"), "hidden" in plan.sites
-        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values, width)
+        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values)
                  for name in matrices if hidden}  # fmt: skip
         return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,
             activation=ACTIVATIONS[self.config.mlp.activation],
-            mid=self.site(plan, "mid", "mlp", values, width),
+            mid=self.site(plan, "mid", "mlp", values),
             **norms,
             **{f"{name}_scale": scale_of(spec, width, values) for name in matrices},
         )
@@ -255,11 +265,9 @@ class Assembly:
         name: str,
         kind: Place,
         values: Mapping[str, float],
-        width: int | None = None,
     ) -> Module:
-        """The norm at a site of the sub-layer `kind`, of `width` features (the model's, unless
-        said)."""
-        site, width = plan.site(name), width or self.sizes.width
+        """The norm at a site of the sub-layer `kind`."""
+        site, width = plan.site(name), site_width(name, "head", self.sizes, self.inner)
         norm = self.norm(site.norm, kind)(width)
         return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
 
@@ -267,7 +275,7 @@ class Assembly:
         self, plan: SubLayerPlan, name: str, heads: int, values: Mapping[str, float]
     ) -> Module:
         """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
-        site, head_dim = plan.site(name), self.sizes.head_dim
+        site, head_dim = plan.site(name), site_width(name, "head", self.sizes, self.inner)
         stand_in = site.norm == "norm" and name in HEAD_SITES
         make = self.norm(self.config.qkv if stand_in else site.norm, "attention")
         norm = make(head_dim)
@@ -277,15 +285,15 @@ class Assembly:
             norm = PerHead([make(head_dim) for _ in range(heads)])
         if site.scale == 1:
             return norm
-        return Scaled(norm, coefficient(site.scale, self.head_shapes(heads), values))
+        return Scaled(norm, coefficient(site.scale, self.head_shapes(heads, head_dim), values))
 
     def norm(self, name: str, place: Place) -> Callable[[int], Module]:
         """`norm(width)` for the norm that a site names."""
         own = self.own_norm if name == "norm" else None
         return own or norm_of(self.config, name, place)
 
-    def head_shapes(self, heads: int) -> dict[str, tuple[int, ...]]:
-        return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, self.sizes.head_dim)}
+    def head_shapes(self, heads: int, dimensions: int) -> dict[str, tuple[int, ...]]:
+        return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, dimensions)}
 
 
 def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Module]:

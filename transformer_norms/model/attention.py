@@ -4,7 +4,8 @@
 a context is chosen by name (`attention=softmax`), and stands below it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer_norms.model.initialization import Linear
+from transformer_norms.model.initialization import FromLatent, Linear
 from transformer_norms.model.kernels import Pattern, PositionBias, kernel_of, pattern_attention
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
@@ -22,17 +23,27 @@ AT_ONCE = 256  # queries whose logits are held at a time where the largest is so
 Stream = Float[Tensor, "batch time width"]
 Heads = Float[Tensor, "batch time heads head_dim"]
 Known = Float[Tensor, "batch known kv_heads head_dim"]  # tokens that q may see
+KnownValues = Float[Tensor, "batch known kv_heads value_dim"]
+Context = Float[Tensor, "batch time heads value_dim"]
 
 
 class Attention(nn.Module):
     """W_o ctx(gate * head_scale * head_norm(attend(q(W_q x), k(W_k x), v(values(W_v x)))))
 
-    q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first five act on
-    [batch, time, heads, head_dim], ctx on the heads side by side. `attention_gate` multiplies heads
-    by sigmoid(W_g x), or is nothing. `values` is a ValueMix or nothing. Fewer `kv_heads` than
-    `heads` are shared by groups of queries. `turn` turns q and k by the model's angles, after their
-    norms or before. `scale` multiplies q where it is learned, `temperature` by the position of the
-    query. `attend` is one of ATTENTIONS. `bias` names the matrices that have one.
+    With a `q_rank`, queries are W_q q_latent(W_dq x). With a `kv_rank`, keys and values are
+    W_k c and W_v c, c = kv_latent(W_dkv x). With a `rope_dim`, each key is [W_kr x, W_k c]: so many
+    dimensions come first and are the same for all heads of a token. They are those that rope turns.
+    Multi-head latent attention has all three: DeepSeek-V2, arXiv:2405.04434. There the shared
+    dimensions come last, which is the same function of permuted rows. Whole keys and values are
+    cached, where the paper caches c and W_kr x.
+
+    q_latent, kv_latent, q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first
+    two act on a latent, the next five on [batch, time, heads, head_dim] (values have `value_dim`
+    dimensions), ctx on the heads side by side. `attention_gate` multiplies heads by sigmoid(W_g x),
+    or is nothing. `values` is a ValueMix or nothing. Fewer `kv_heads` than `heads` are shared by
+    groups of queries. `turn` turns q and k by the model's angles, after their norms or before.
+    `scale` multiplies q where it is learned, `temperature` by the query's position. `attend` is one
+    of ATTENTIONS. `bias` names the matrices that have one.
     """
 
     def __init__(
@@ -42,11 +53,17 @@ class Attention(nn.Module):
         heads: int,
         kv_heads: int,
         head_dim: int,
+        value_dim: int,
         bias: Collection[str],
         attend: Layer,
         turn: Layer,
+        q_rank: int = 0,
+        kv_rank: int = 0,
+        rope_dim: int = 0,
         scale: Layer = nothing,
         temperature: Layer = nothing,
+        q_latent: Layer = nothing,
+        kv_latent: Layer = nothing,
         q: Layer = nothing,
         k: Layer = nothing,
         v: Layer = nothing,
@@ -57,11 +74,17 @@ class Attention(nn.Module):
         ctx: Layer = nothing,
     ) -> None:
         super().__init__()
-        self.query = Linear(width, heads * head_dim, bias="query" in bias)
-        self.key = Linear(width, kv_heads * head_dim, bias="key" in bias)
-        self.value = Linear(width, kv_heads * head_dim, bias="value" in bias)
-        self.output = Linear(heads * head_dim, width, bias="output" in bias)
-        self.head_dim, self.groups = head_dim, heads // kv_heads
+        self.query_down, query = reading(width, q_rank, "query_down" in bias)
+        self.kv_down, key_or_value = reading(width, kv_rank, "kv_down" in bias)
+        self.query = query(heads * head_dim, bias="query" in bias)
+        self.key = key_or_value(kv_heads * (head_dim - rope_dim), bias="key" in bias)
+        self.value = key_or_value(kv_heads * value_dim, bias="value" in bias)
+        shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if rope_dim else nothing
+        self.rope_key: Layer = shared
+        self.output = Linear(heads * value_dim, width, bias="output" in bias)
+        self.head_dim, self.rope_dim, self.groups = head_dim, rope_dim, heads // kv_heads
+        self.kv_heads = kv_heads
+        self.q_latent, self.kv_latent = q_latent, kv_latent
         self.attend, self.turn, self.scale, self.temperature = attend, turn, scale, temperature
         self.q, self.k, self.v, self.values = q, k, v, values
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
@@ -70,9 +93,12 @@ class Attention(nn.Module):
     def forward(
         self, x: Stream, angles: Any = None, cache: Any = None, given: Any = None
     ) -> Stream:
-        q = self.scale(self.turn(self.q, self.split(self.query(x)), angles))
-        k = self.turn(self.k, self.split(self.key(x)), angles)
-        v = self.v(self.values(self.split(self.value(x)), x, given))
+        q = self.query(self.q_latent(self.query_down(x))).unflatten(-1, (-1, self.head_dim))
+        c = self.kv_latent(self.kv_down(x))
+        k, v = (self.split(linear(c)) for linear in (self.key, self.value))
+        q = self.scale(self.turn(self.q, q, angles))
+        k = self.turn(self.k, self.rope_key(k, x), angles)
+        v = self.v(self.values(v, x, given))
         if cache is not None:
             k, v = cache.extend(k, v)
         q = self.temperature(q, k.shape[1])
@@ -80,13 +106,31 @@ class Attention(nn.Module):
         return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
 
     def split(self, x: Stream) -> Heads:
-        return x.unflatten(-1, (-1, self.head_dim))
+        return x.unflatten(-1, (self.kv_heads, -1))
 
-    def mix(self, q: Heads, k: Known, v: Known, x: Stream) -> Heads:
+    def mix(self, q: Heads, k: Known, v: KnownValues, x: Stream) -> Context:
         if self.groups > 1:
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
         return self.attend(q, k, v, x).transpose(1, 2)
+
+
+def reading(width: int, rank: int, bias: bool) -> tuple[Layer, Callable[..., Linear]]:
+    """Returns the map of x to a latent of `rank` dimensions, or nothing where it is 0; and what
+    makes a matrix that reads the latent, or x."""
+    if not rank:
+        return nothing, partial(Linear, width)
+    return Linear(width, rank, bias=bias), partial(FromLatent, rank)
+
+
+class SharedKey(Linear):
+    """[W x, k], k by heads: the first dimensions of a token's keys, which all its heads share"""
+
+    def forward(  # type: ignore[override]
+        self, k: Heads, x: Stream
+    ) -> Float[Tensor, "batch time heads key_dim"]:
+        shared = super().forward(x).unsqueeze(2).expand(-1, -1, k.shape[2], -1)
+        return torch.cat((shared, k), -1)
 
 
 class Temperature:
@@ -151,6 +195,8 @@ class ValueMix(nn.Module):
 
 Queries = Float[Tensor, "batch heads time head_dim"]
 Keys = Float[Tensor, "batch heads known head_dim"]
+Values = Float[Tensor, "batch heads known value_dim"]
+Contexts = Float[Tensor, "batch heads time value_dim"]
 
 
 @ATTENTIONS("softmax")
@@ -195,7 +241,7 @@ class Softmax(nn.Module):
         whatever a subclass returns."""
         return key <= query
 
-    def forward(self, q: Queries, k: Keys, v: Keys, x: Stream) -> Queries:
+    def forward(self, q: Queries, k: Keys, v: Values, x: Stream) -> Contexts:
         dropout = self.dropout if self.training else 0.0
         if self.causal:
             return pattern_attention(
@@ -208,7 +254,7 @@ class Softmax(nn.Module):
         how: dict[str, Any] = {"dropout_p": dropout, "scale": self.scale}
         return kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
 
-    def flops(self, q: Queries, k: Keys, v: Keys) -> int:
+    def flops(self, q: Queries, k: Keys, v: Values) -> int:
         """Returns the FLOPs of q k^T and of the weights times v. Each query is counted with all
         tokens, or with as many as its window or chunk has."""
         batch, heads, time, head_dim = q.shape
@@ -274,9 +320,9 @@ class Sinks(Softmax):
         super().__init__(scale=scale, cap=cap, dropout=dropout, **sizes)
         self.sinks = nn.Parameter(torch.zeros(heads))
 
-    def forward(self, q: Queries, k: Keys, v: Keys, x: Stream) -> Queries:
+    def forward(self, q: Queries, k: Keys, v: Values, x: Stream) -> Contexts:
         batch, _, time, head_dim = q.shape
-        known = k.shape[2]
+        known, value_dim = v.shape[2:]
         logits = (self.sinks / self.scale).to(k.dtype).view(1, -1, 1, 1)
         sink = F.pad(logits, (head_dim, 0)).expand(batch, -1, -1, -1)
         k, v = torch.cat((sink, F.pad(k, (0, 1))), 2), F.pad(v, (0, 1, 1, 0))
@@ -292,7 +338,7 @@ class Sinks(Softmax):
         dropout = self.dropout * self.training
         how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": self.scale}
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **how)
-        return context[:, :, int(causal) :, :head_dim]
+        return context[:, :, int(causal) :, :value_dim]
 
     def logits(
         self, q: Float[Tensor, "batch heads queries head_dim"], k: Keys, at: Int[Tensor, " queries"]
@@ -350,7 +396,7 @@ class Cache:
     def length(self) -> int:
         return 0 if self.k is None else self.k.shape[1]
 
-    def extend(self, k: Heads, v: Heads) -> tuple[Known, Known]:
+    def extend(self, k: Heads, v: Context) -> tuple[Known, KnownValues]:
         self.k = k if self.k is None else torch.cat((self.k, k), dim=1)
         self.v = v if self.v is None else torch.cat((self.v, v), dim=1)
         return self.k, self.v

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.model.initialization import Embedding, FromLatent, Linear
 from transformer_norms.norms import nothing
 
 ELSEWHERE = (".value_embedding", ".value_gate")  # whose vectors are none of the stream's
@@ -22,7 +22,9 @@ def unit_length(model: nn.Module) -> None:
     nGPT, Loshchilov et al. 2024, arXiv:2410.01131
     """
     for name, module in model.named_modules():
-        if isinstance(module, (Linear, Embedding)) and not name.endswith(ELSEWHERE):
+        reads_stream = not isinstance(module, FromLatent)
+        matrix = reads_stream and isinstance(module, (Linear, Embedding))
+        if matrix and not name.endswith(ELSEWHERE):
             axis = 0 if name.rpartition(".")[2] in WRITES else 1
             length = torch.linalg.vector_norm(module.weight, dim=axis, keepdim=True)
             module.weight.div_(length.clamp_min(torch.finfo(length.dtype).tiny))
@@ -38,7 +40,7 @@ class QKClip:
 
     S is that of the weights before the step, over the pairs that queries see, without cap and bias.
     The biases of q and k are scaled as the weights. Keys that several heads share stay as they are,
-    as the paper's shared rotary keys do, and W_q of the head is multiplied by g.
+    also the dimensions that all heads share, and W_q of the head is multiplied by g there.
 
     `cut` puts a whole tensor into shards like those of another. The model's attentions are read in
     training mode alone.
@@ -69,15 +71,16 @@ class QKClip:
         for attention, own, clipped in zip(self.attentions, factors, above.any(1), strict=True):
             if clipped:
                 shared = attention.groups > 1
-                self._scale(attention.query, own if shared else own.sqrt(), attention.head_dim)
+                turned, rest = attention.rope_dim, attention.head_dim - attention.rope_dim
+                each = [own] * turned + [own if shared else own.sqrt()] * rest
+                self._scale(attention.query, torch.stack(each, 1).flatten())
                 if not shared:
-                    self._scale(attention.key, own.sqrt(), attention.head_dim)
+                    self._scale(attention.key, own.sqrt().repeat_interleave(rest))
         return [float(factor) for factor in factors[above]]
 
-    def _scale(self, linear: nn.Module, factors: Tensor, head_dim: int) -> None:
+    def _scale(self, linear: nn.Module, factors: Tensor) -> None:
         for parameter in linear.parameters():
-            rows = factors.to(parameter.dtype).repeat_interleave(head_dim)
-            rows = rows.view(-1, *(1 for _ in parameter.shape[1:]))
+            rows = factors.to(parameter.dtype).view(-1, *(1 for _ in parameter.shape[1:]))
             parameter.mul_(self.cut(rows.expand(parameter.shape).contiguous(), parameter))
 
 

@@ -21,7 +21,9 @@ from transformer_norms.model.settings import ROLES
 from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.
-BIASED = "query key value attention_gate output up gate down head".split()
+BIASED = (
+    "query_down kv_down rope_key query key value attention_gate output up gate down head"
+).split()
 
 
 def biased(spec: bool | Collection[str]) -> frozenset[str]:
@@ -36,6 +38,10 @@ class Linear(nn.Linear):
     def reset_parameters(self) -> None:
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+
+class FromLatent(Linear):
+    """A Linear that reads a latent of attention, whose width is what `d` means in its deviation."""
 
 
 class ZeroLinear(Linear):
@@ -65,8 +71,9 @@ def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
 
 class InitRule:
     """The standard deviation of each weight as a formula of N, R, d, dh, m, fan_in, fan_out and,
-    inside blocks, i and l. `std` maps roles to formulas, `default` stands for the rest. `truncate`
-    is the number of standard deviations beyond which nothing is drawn, or none.
+    inside blocks, i and l. Where a matrix reads a latent, d is the latent's width. `std` maps roles
+    to formulas, `default` stands for the rest. `truncate` is the number of standard deviations
+    beyond which nothing is drawn, or none.
     """
 
     def __init__(
@@ -104,7 +111,8 @@ class InitRule:
         self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
     ) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        return float(self.formula(name)({**values, **_block(name), **fans(module)}))
+        own = {"d": module.in_features} if isinstance(module, FromLatent) else {}
+        return float(self.formula(name)({**values, **_block(name), **fans(module), **own}))
 
 
 _SETTINGS = inspect.signature(InitRule).parameters.keys()

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 SMALLEST_HEAD = 16  # dimensions of a head, the fewest that flex attention's kernels take
 Queries = Float[Tensor, "batch heads time head_dim"]
 Keys = Float[Tensor, "batch heads known head_dim"]
+Values = Float[Tensor, "batch heads known value_dim"]
+Contexts = Float[Tensor, "batch heads time value_dim"]
 
 
 @runtime_checkable
@@ -80,13 +82,13 @@ def mask_of(pattern: Pattern, q: Queries, known: int) -> Tensor:
 def pattern_attention(
     q: Queries,
     k: Keys,
-    v: Keys,
+    v: Values,
     pattern: Pattern,
     *,
     cap: float | None,
     scale: float,
     dropout: float,
-) -> Queries:
+) -> Contexts:
     """softmax(s + bias) v, s = scale * q k^T or cap * tanh(scale * q k^T / cap), over the keys that
     each of the queries sees. The queries are the last `time` of the `known` tokens."""
     time, fixed = q.shape[2], {"dropout_p": dropout, "scale": scale}
@@ -117,8 +119,8 @@ def kernel_of(cap: float | None) -> Callable[..., Tensor]:
 
 
 def in_chunks(
-    kernel: Callable[..., Tensor], q: Queries, k: Keys, v: Keys, pattern: Pattern, window: int
-) -> Queries:
+    kernel: Callable[..., Tensor], q: Queries, k: Keys, v: Values, pattern: Pattern, window: int
+) -> Contexts:
     """Attention to the last `window` tokens, by chunks of as many queries. A chunk sees keys of its
     own and of the chunk before it, so time grows with `window` and not with the sequence."""
     batch, heads, time, _ = q.shape

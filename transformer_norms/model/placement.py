@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Groups, Mark, Text, plain
 from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
-from transformer_norms.model.sites import INSIDE, SHARES, Site, SubLayerPlan
+from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 
 Plans = Mapping[str, SubLayerPlan]
@@ -32,6 +32,19 @@ def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
     norm, l2, or a norm by its name."""
     words = {"q": qk_norm, "k": qk_norm, "v": v_norm}
     return {name: _head_site(word) for name, word in words.items() if word != "none"}
+
+
+def latent_sites(architecture: Any) -> dict[str, Site]:
+    """Returns the norms on latents, where an equation does not name them: the run's on each."""
+    keys = LATENT_SITES.items()
+    return {name: Site("norm") for name, key in keys if getattr(architecture, key) != "none"}
+
+
+def attention_sites(plan: SubLayerPlan, config: Any) -> dict[str, Site]:
+    """Returns all norms inside an attention: those of its plan, and those that other keys of the
+    config put there."""
+    chosen = head_sites(config.qk_norm, config.v_norm)
+    return {**latent_sites(config.architecture), **plan.sites, **chosen}
 
 
 def _head_site(word: str) -> Site:

@@ -116,8 +116,9 @@ class Rotary(NoPosition):
     angle t / base^(2j/r)      Su et al. 2021, arXiv:2104.09864
 
     `interleaved` pairs are (2j, 2j + 1), as in the paper and in GPT-J. r is the share `fraction` of
-    the head, rounded down to an even number, at least 2. `bases` has one number a block, 0 where
-    nothing turns. Frequencies are computed in float32 and angles in float32 at least.
+    `head_dim`, the dimensions of a head or the part of them that is to turn, rounded down to an
+    even number, at least 2. `bases` has one number a block, 0 where nothing turns. Frequencies are
+    computed in float32 and angles in float32 at least.
     """
 
     def __init__(

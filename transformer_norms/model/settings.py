@@ -1,7 +1,8 @@
 """The settings that a model is built from, with their types and ranges. No torch here."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -24,11 +25,31 @@ from transformer_norms.model.sites import INSIDE
 
 # The names of the modules that hold a drawn weight.
 ROLES = (
-    "embedding position head query key value attention_gate value_gate value_embedding output up "
-    "gate down"
+    "embedding position head query_down kv_down rope_key query key value attention_gate value_gate "
+    "value_embedding output up gate down"
 ).split()
 # The names of modules, as initialization.BIASED has them.
-Biased = Literal["query", "key", "value", "attention_gate", "output", "up", "gate", "down", "head"]
+Biased = Literal[
+    "query_down",
+    "kv_down",
+    "rope_key",
+    "query",
+    "key",
+    "value",
+    "attention_gate",
+    "output",
+    "up",
+    "gate",
+    "down",
+    "head",
+]
+# The key of `architecture` without which a model has no such matrix.
+MADE_BY = {
+    "query_down": "q_rank",
+    "kv_down": "kv_rank",
+    "rope_key": "rope_dim",
+    "attention_gate": "attention_gate",
+}
 Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
@@ -79,13 +100,65 @@ def formula_values(sizes: Sizes) -> dict[str, float]:
     }
 
 
-def site_width(site: str, share: str, sizes: Sizes) -> int:
+@dataclass(frozen=True)
+class HeadSizes:
+    """The ranks of the latents of attention, the dimensions of a key that all heads share, each 0
+    where there is none, and the dimensions of a head's values."""
+
+    q_rank: int
+    kv_rank: int
+    rope_dim: int
+    value_dim: int
+
+
+def head_sizes(architecture: "Architecture", sizes: Sizes) -> HeadSizes:
+    """Returns what q_rank, kv_rank, rope_dim and value_dim come to. ValueError, which begins with
+    the key, where one is no size."""
+    values, found = formula_values(sizes), {}
+    for key in ("q_rank", "kv_rank", "rope_dim", "value_dim"):
+        try:
+            found[key] = _whole(getattr(architecture, key), values)
+        except ValueError as error:
+            raise ValueError(f"architecture.{key}: {error}") from None
+    if found["rope_dim"] >= sizes.head_dim:
+        raise ValueError(
+            f"architecture.rope_dim: {found['rope_dim']} is not allowed; it is a part of "
+            f"model.head_dim={sizes.head_dim}, and smaller"
+        )
+    return HeadSizes(**{**found, "value_dim": found["value_dim"] or sizes.head_dim})
+
+
+def _whole(spec: Any, values: Mapping[str, float]) -> int:
+    """Returns a size, 0 where it is none. What a formula comes to is rounded up to an even number,
+    if it is not whole."""
+    if spec == "none":
+        return 0
+    number, typed = float(Formula(spec)(values)), not isinstance(spec, str)
+    if not 1e-9 < number <= 2**24 or (typed and number % 1):
+        given = f"{number:g} is not allowed" if typed else f"'{spec}' comes to {number:g}"
+        raise ValueError(f"{given}; it is none or a whole number from 1 to 2^24")
+    return int(number) if number % 1 == 0 else 2 * math.ceil(number / 2)
+
+
+def site_width(site: str, share: str, sizes: Sizes, inner: HeadSizes) -> int:
     """Returns how many features the norm at a site acts on."""
-    heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads, "head_norm": sizes.heads}
+    keys, values = sizes.head_dim, inner.value_dim
+    heads = {
+        "q": (sizes.heads, keys),
+        "k": (sizes.kv_heads, keys),
+        "v": (sizes.kv_heads, values),
+        "head_norm": (sizes.heads, values),
+    }
     if site in heads:
-        return sizes.head_dim * (heads[site] if share == "full" else 1)
-    inside = dict.fromkeys(INSIDE["mlp"], sizes.mlp_width)
-    return {**inside, "ctx": sizes.heads * sizes.head_dim}.get(site, sizes.width)
+        count, dimensions = heads[site]
+        return dimensions * (count if share == "full" else 1)
+    widths = {
+        **dict.fromkeys(INSIDE["mlp"], sizes.mlp_width),
+        "q_latent": inner.q_rank,
+        "kv_latent": inner.kv_rank,
+        "ctx": sizes.heads * values,
+    }
+    return widths.get(site, sizes.width)
 
 
 def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
@@ -138,6 +211,10 @@ class Architecture:
     )
     value_gate: Nothing | Positive  # the channels of x that a gate of the table's rows reads
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
+    q_rank: Base  # the width of a latent that queries are made of; none: they are made of x
+    kv_rank: Base  # likewise for keys and values
+    rope_dim: Base  # the dimensions of a head that rope turns, whose key all heads share; none
+    value_dim: Base  # the dimensions of a head's values; none: model.head_dim
     logit_cap: Cap
     sliding_window: Base | tuple[Base, ...]  # tokens that a query sees; none or 0 is all
     attention_chunk: Base | tuple[Base, ...]  # tokens of a chunk, outside of which it sees none

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The arguments that f may have in an equation: sites hold a norm, scales a coefficient.
-INSIDE = {"attention": ("q", "k", "v", "head_norm", "ctx"), "mlp": ("hidden", "mid")}
+INSIDE = {
+    "attention": ("q_latent", "kv_latent", "q", "k", "v", "head_norm", "ctx"),
+    "mlp": ("hidden", "mid"),
+}
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")
+LATENT_SITES = {"q_latent": "q_rank", "kv_latent": "kv_rank"}  # by the key of their width
 # A norm at q, k or v acts on each head with one gain, on each with a gain of its own, or on all
 # heads side by side.
 SHARES = ("head", "per_head", "full")

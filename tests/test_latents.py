@@ -1,0 +1,168 @@
+"""Latent attention: its norms are sites, its sizes those of DeepSeek-V3, and all that goes around
+attention goes around it."""
+
+import math
+
+import pytest
+import torch
+from written_out import linear_of
+
+from transformer_norms import build_model, compose
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.constraint import QKClip
+from transformer_norms.training.causality import lookahead
+from transformer_norms.training.tensors import cut
+
+TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
+LATENT = [f"architecture.{text}" for text in ("q_rank=5", "kv_rank=4", "rope_dim=2", "value_dim=3")]
+FP64 = "trainer.precision=fp64"
+
+
+def model_of(*typed):
+    keys = [*TINY, *LATENT, FP64, "init=xavier"]
+    typed_keys = {text.split("=")[0] for text in typed}
+    keys = [text for text in keys if text.split("=")[0] not in typed_keys]
+    return build_model(compose([*keys, *typed]), 11).eval()
+
+
+def tokens():
+    return torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
+
+
+def rms(x):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def centred(x):
+    return x - x.mean(-1, keepdim=True)
+
+
+def standard(x):
+    return centred(x) / (centred(x).square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def same(x):
+    return x
+
+
+def by_the_paper(f, x, q_latent, kv_latent):
+    """DeepSeek-V2's equations 9 to 19 and 37 to 47, head by head and token by token."""
+    c_q, c = q_latent(linear_of(f.query_down, x)), kv_latent(linear_of(f.kv_down, x))
+    angle = torch.arange(x.shape[1]).double()  # one pair, of frequency 1
+    shared = turned(torch.einsum("oi,bti->bto", f.rope_key.weight, x), angle)
+    heads = []
+    for h in range(2):
+        q, k, v = (
+            linear_of(linear, latent).unflatten(-1, (2, -1))[:, :, h]
+            for linear, latent in ((f.query, c_q), (f.key, c), (f.value, c))
+        )
+        q_rope, q_rest = turned(q[..., :2], angle), q[..., 2:]
+        logits = (q_rope @ shared.mT + q_rest @ k.mT) / math.sqrt(6)
+        later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        heads.append(logits.masked_fill(later, -torch.inf).softmax(-1) @ v)
+    return linear_of(f.output, torch.cat(heads, -1))
+
+
+def turned(pair, angle):
+    a, b = pair.unbind(-1)
+    return torch.stack((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
+
+
+@pytest.mark.parametrize(
+    ("inside", "norms"),
+    [
+        ("", (rms, rms)),
+        (", q_latent=layernorm, kv_latent=none", (standard, same)),
+        (", kv_latent=layernorm", (rms, standard)),
+    ],
+)
+def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latents(inside, norms):
+    model = model_of(f"placement.equation='x + f(norm(x){inside})'")
+    f, x = model.blocks[0].attention.f, torch.randn(2, 8, 12, dtype=torch.double)
+    found = f(x, model.position.angles(0, 8), None)
+    torch.testing.assert_close(found, by_the_paper(f, x, *norms), rtol=0, atol=1e-12)
+    assert sum(hasattr(getattr(f, site), "gain") for site in ("q_latent", "kv_latent")) == 2 - (
+        same in norms
+    )
+
+
+@pytest.mark.parametrize("placement", ["pre", "parallel", "siamese", "hyper_connections", "hybrid"])
+@pytest.mark.parametrize(
+    "typed",
+    ["norm=layernorm", "position=alibi", "attention=sinks", "architecture.sliding_window=3"],
+)
+def test_it_goes_with_placements_positions_and_windows_and_generates_as_it_computes(
+    placement, typed
+):
+    model = model_of(f"placement={placement}", typed, "architecture.attention_gate=elementwise")
+    assert lookahead(model, 11) == 0
+    cache, given = model.new_cache(), tokens()
+    steps = [model(given[:, :5], cache=cache)]
+    steps += [model(given[:, i : i + 1], cache=cache) for i in range(5, 8)]
+    torch.testing.assert_close(torch.cat(steps, 1), model(given), rtol=0, atol=1e-12)
+
+
+def test_parameters_are_those_of_the_papers_sizes():
+    """DeepSeek-V3: width 7168, 128 heads of 128 + 64 dimensions, ranks 1536 and 512, values 128."""
+    published = ["model.width=7168", "model.heads=128", "model.head_dim=192", "model.depth=1"]
+    with torch.device("meta"):
+        config = compose(["preset=deepseek_v3", *published, "model.mlp_width=18432"])
+        from transformer_norms.config.building import undrawn
+
+        f = undrawn(config, 11).blocks[0].attention.f
+    shapes = {name: tuple(p.shape) for name, p in f.named_parameters()}
+    assert shapes == {
+        "query_down.weight": (1536, 7168),
+        "q_latent.gain": (1536,),
+        "query.weight": (128 * 192, 1536),
+        "kv_down.weight": (512, 7168),
+        "kv_latent.gain": (512,),
+        "rope_key.weight": (64, 7168),
+        "key.weight": (128 * 128, 512),
+        "value.weight": (128 * 128, 512),
+        "output.weight": (7168, 128 * 128),
+    }
+
+
+def test_a_matrix_that_reads_a_latent_is_drawn_by_the_width_of_the_latent():
+    wide = ["model.width=256", "architecture.q_rank=64", "architecture.kv_rank=36"]
+    wide += ["model.head_dim=128", "architecture.value_dim=128"]
+    for init, of in (("mup", lambda d: 1 / math.sqrt(2.5 * d)), ("ngpt", lambda d: d**-0.5)):
+        f = model_of(*wide, f"init={init}").blocks[0].attention.f
+        for name, d in (("query", 64), ("key", 36), ("value", 36), ("kv_down", 256)):
+            assert getattr(f, name).weight.std().item() == pytest.approx(of(d), rel=0.05)
+
+
+def test_qk_clip_scales_the_turned_part_of_a_query_by_g_and_all_else_by_its_root():
+    """Kimi K2, arXiv:2507.20534: q^C and k^C by sqrt(g), q^R by g, the shared k^R not at all."""
+    model = model_of()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    f = model.blocks[0].attention.f
+    with torch.no_grad():
+        QKClip(model, 4.0, cut).clip(torch.tensor([[16.0, 1.0], [1.0, 1.0]]))
+    ratio = (f.query.weight / before["blocks.0.attention.f.query.weight"]).mean(-1)
+    assert ratio.tolist() == pytest.approx([0.25, 0.25, *[0.5] * 4, *[1.0] * 6])
+    ratio = (f.key.weight / before["blocks.0.attention.f.key.weight"]).mean(-1)
+    assert ratio.tolist() == pytest.approx([*[0.5] * 4, *[1.0] * 4])
+    for name in ("rope_key", "query_down", "kv_down"):
+        own = f"blocks.0.attention.f.{name}.weight"
+        assert torch.equal(model.get_parameter(own), before[own])
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("architecture.q_rank=0", "architecture.q_rank: 0 is not allowed; it is none or a whole"),
+        ("architecture.kv_rank=i+1", "architecture.kv_rank: 'i\\+1' names i; known here are"),
+        ("architecture.rope_dim=6", "rope_dim: 6 is not allowed; it is a part of model.head_dim=6"),
+        ("architecture.rope_dim=3", "rope_dim: 3 is odd, and position=rope turns pairs"),
+        ("architecture.bias=[rope_key] architecture.rope_dim=none", "rope_key is not allowed"),
+        ("architecture.kv_rank=none placement.equation=x+f(norm(x),kv_latent=norm)",
+         "there is no latent for kv_latent, since architecture.kv_rank is none"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(typed, line):
+    keys = dict(text.split("=", 1) for text in [*TINY, *LATENT, *typed.split(" ")])
+    keys = {key: f"'{value}'" if "equation" in key else value for key, value in keys.items()}
+    with pytest.raises(ConfigError, match=line):
+        compose([f"{key}={value}" for key, value in keys.items()])
