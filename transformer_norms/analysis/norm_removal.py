@@ -244,7 +244,8 @@ def figure(costs: Sequence[Cost]) -> bytes:
     _mark_removal(right, costs)
     for axes in (left, right):
         style_axes(axes)
-        axes.legend(fontsize=FONT, frameon=False)
+        if axes.get_legend_handles_labels()[0]:  # a short tuning has no mean of steps
+            axes.legend(fontsize=FONT, frameon=False)
     return svg_bytes(drawing)
 
 
