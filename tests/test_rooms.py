@@ -34,7 +34,7 @@ judge
 commands     cli sample __init__ __main__ */__main__ analysis/command \
              analysis/coordinate_check analysis/init_gradients \
              analysis/invariances analysis/norm_removal analysis/trained/mean_drift \
-             analysis/trained/depth_use analysis/trained/quantization \
+             analysis/trained/depth_use analysis/trained/fold analysis/trained/quantization \
              analysis/trained/swap analysis/trained/collapse
 """
 ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]

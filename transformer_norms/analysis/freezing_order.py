@@ -4,8 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
-
+from transformer_norms.analysis.folded_model import EXACT, largest_difference
 from transformer_norms.analysis.norm_freezing import (
     STAGES,
     compose_normless,
@@ -22,7 +21,6 @@ from transformer_norms.progress import Tell
 
 AT_ONCE, FIRST = "at once", "first token"
 ORDER = (BEFORE, AT_ONCE, *STAGES, FIRST, TUNED)
-EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong fold far above
 
 
 @dataclass(frozen=True)
@@ -118,17 +116,11 @@ class Removable:
         if removed.diverged:
             return Cost(name, seed, removed, control), None
         folded = fold_norms(frozen, self.normless)
-        rounding = _rounding(frozen, folded, next(iter(tunable.windows())))
+        exact = copy.deepcopy(frozen).double().cpu().eval()
+        rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
         if not rounding < EXACT:
             raise ConfigError(
                 f"{tunable.folder}: folding has changed the logits, by {rounding:.0e} of the "
                 "largest; a fault of this program, or a norm of your own"
             )
         return Cost(name, seed, removed, control, rounding), folded
-
-
-@torch.no_grad()
-def _rounding(frozen: Transformer, folded: Transformer, tokens: torch.Tensor) -> float:
-    exact = copy.deepcopy(frozen).double().cpu().eval()
-    expected, logits = exact(tokens[:, :-1]), folded(tokens[:, :-1])
-    return ((expected - logits).abs().max() / expected.abs().max()).item()

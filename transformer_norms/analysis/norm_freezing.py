@@ -2,21 +2,20 @@
 
 import copy
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformer_norms.analysis.folded_model import empty_model
+from transformer_norms.analysis.norm_folding import READERS, absorb, norms_in, readers, site_of
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.model.initialization import FromLatent, biased
+from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.settings import MADE_BY
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.norms import NORMS
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.rmsnorm import RMSNorm
@@ -24,15 +23,6 @@ from transformer_norms.norms.rmsnorm import RMSNorm
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
 STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the first block on
-# The roles of the matrices that read the norm before a sub-layer or before the head.
-READERS = {
-    "attention": (
-        *("query_down", "kv_down", "rope_key"),
-        *("query", "key", "value", "attention_gate"),
-    ),
-    "mlp": ("up", "gate"),
-    "head": ("head",),
-}
 FROM_LATENT = {"query": "q_rank", "key": "kv_rank", "value": "kv_rank"}  # where there is such a key
 
 
@@ -45,7 +35,7 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     Raises ValueError if a norm stands where no weight can take it in: on the stream itself, on a
     query or key on its way to a product, or inside or behind a sub-layer.
     """
-    norms = dict(_norms(model))
+    norms = dict(norms_in(model))
     staying = [
         f"{_site(path)} ({type(norm).__name__})"
         for path, norm in norms.items()
@@ -72,17 +62,12 @@ def _stage(path: str) -> str | None:
 
 def norm_sites(model: nn.Module) -> list[str]:
     """The sites of a model's norms, each once."""
-    return list(dict.fromkeys(_site(path) for path, _ in _norms(model)))
+    return list(dict.fromkeys(_site(path) for path, _ in norms_in(model)))
 
 
 def norm_places(model: nn.Module) -> list[tuple[str, str, nn.Module]]:
     """The path, the site and the module of each norm."""
-    return [(path, _site(path), norm) for path, norm in _norms(model)]
-
-
-def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    kinds: Any = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
-    return ((path, module) for path, module in model.named_modules() if isinstance(module, kinds))
+    return [(path, _site(path), norm) for path, norm in norms_in(model)]
 
 
 def _site(path: str) -> str:
@@ -182,9 +167,10 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     """
     architecture = model.config.architecture
     roles = biased(architecture.bias)
-    if any(getattr(norm, "bias", None) is not None for _, norm in _norms(model)):
+    if any(getattr(norm, "bias", None) is not None for _, norm in norms_in(model)):
         behind = {role for role, key in FROM_LATENT.items() if getattr(architecture, key) != "none"}
-        roles |= {role for readers in READERS.values() for role in readers} - behind
+        inputs = {role for group in READERS.values() for role in group} | {"head"}
+        roles |= inputs - behind
     if not MLPS[model.config.mlp.type].gated:
         roles -= {"gate"}
     roles -= {role for role, key in MADE_BY.items() if getattr(architecture, key) == "none"}
@@ -205,37 +191,15 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
     output stays where it is; c has met it already.
     """
     model = copy.deepcopy(model).double().cpu()
-    folded = undrawn(config, model.vocab_size).double()
-    known = dict(model.named_parameters())
-    known.setdefault("head.weight", known["embedding.weight"])
-    for name, parameter in folded.named_parameters():
-        assert name in known or name.endswith(".bias")
-        parameter.copy_(known.get(name, torch.zeros_like(parameter)))
+    folded = empty_model(config, model)
     zeros = torch.zeros(1, 1, config.model.width, dtype=torch.float64)
     units = torch.eye(config.model.width, dtype=torch.float64)[None]
     for path, norm in model.named_modules():
         if isinstance(norm, RemovableNorm):
             matrix = (norm(units) - norm(zeros))[0].mT
             constant = model.get_submodule(path.removesuffix(".norm"))(zeros)[0, 0]
-            for linear in _readers(folded, path):
-                moved = linear.weight @ constant
-                if linear.bias is not None:
-                    linear.bias.add_(moved)
-                assert linear.bias is not None or not moved.any()
-                linear.weight.copy_(linear.weight @ matrix)
-    return folded.eval()
-
-
-def _readers(model: Transformer, path: str) -> Iterator[nn.Linear]:
-    """The matrices that read the norm at `path`: the head, or those of one sub-layer, or those of
-    both where a parallel block has one norm."""
-    if path == "final":
-        assert isinstance(model.head, nn.Linear)
-        yield model.head
-        return
-    _, i, first, *_ = path.split(".")
-    for name in ("attention", "mlp") if first == "pre" else (first,):
-        f = model.get_submodule(f"blocks.{i}.{name}.f")
-        layers = (getattr(f, role, None) for role in READERS[name])
-        linear = (layer for layer in layers if isinstance(layer, nn.Linear))
-        yield from (layer for layer in linear if not isinstance(layer, FromLatent))
+            for name in readers(folded, site_of(path)):
+                linear = folded.get_submodule(name)
+                assert isinstance(linear, nn.Linear)
+                absorb(linear, matrix, constant)
+    return folded

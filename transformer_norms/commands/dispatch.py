@@ -43,6 +43,7 @@ ANALYSES = {
         "analysis.coordinate_check", "whether a rate that fits one width fits all"
     ),
     "depth_use": Command("analysis.trained.depth_use", "what each block of a model is worth"),
+    "fold": Command("analysis.trained.fold", "gains and centring of norms, moved into the weights"),
     "init_gradients": Command(
         "analysis.init_gradients", "gradients and streams before training, by depth"
     ),

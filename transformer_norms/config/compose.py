@@ -84,13 +84,24 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     return complete(choices, typed, folder, device)
 
 
-def recompose(config: Config, overrides: Iterable[str]) -> Config:
+def recompose(
+    config: Config,
+    overrides: Iterable[str] = (),
+    choices: Mapping[str, Any] = {},
+    norms: Mapping[str, Mapping[str, Any]] = {},
+) -> Config:
     """Returns the config with other choices, as `compose` does with config=RUN and `overrides` for
-    a run of this config, which need not be a file. Raises ConfigError, one line."""
+    a run of this config, which need not be a file. `choices` has whole nodes, and for an axis the
+    pair of a name and its node. A norm of `norms` has the content there. Raises ConfigError, one
+    line."""
     plugins = [] if config.plugins == "none" else [as_typed("plugins", config.plugins)]
     typed = parse([*plugins, *overrides])
-    folder = check_plugins(config.plugins)
-    return complete(_choices_of(saved_of(config), typed, folder), typed, folder)
+    folder, saved = check_plugins(config.plugins), saved_of(config)
+    of_axes = {name: choices[name] for name in choices if name in AXES_OF_A_RUN}
+    axes = {**saved.axes, **{axis: name for axis, (name, _) in of_axes.items()}}
+    chosen = {**saved.chosen, **choices, **{axis: node for axis, (_, node) in of_axes.items()}}
+    resolved = {**saved.resolved, "norms": {**saved.resolved["norms"], **norms}}
+    return complete(_choices_of(Saved(axes, chosen, resolved), typed, folder), typed, folder)
 
 
 def _saved_file(keys: dict[str, Typed]) -> Typed | None:

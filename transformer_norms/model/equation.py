@@ -57,6 +57,7 @@ class Reader:
     ) -> None:
         self.learned, self.kind, self.kinds = learned, kind, kinds or (kind,)
         self.sites: dict[str, Site] = {}
+        self.written: dict[str, ast.Name] = {}  # where the norm of a site stands in the text
         self.coefficients: dict[str, Coefficient] = {}
         self.adds: dict[str, Coefficient] = {}
         self.enters: dict[str, Coefficient] = {}
@@ -393,6 +394,7 @@ class Reader:
             node = norm
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
             self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
+        self.written[name] = node
         return Site(node.id, share)
 
     def is_norm(self, node: ast.AST) -> bool:
@@ -449,6 +451,16 @@ def canonical(text: str) -> str:
         return ast.unparse(ast.parse(text.strip(), mode="eval"))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
+
+
+def replace_names(text: str, names: Mapping[ast.Name, str]) -> str:
+    """The text with other names in the place of those that were read in it."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    for node in sorted(names, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        line = lines[node.lineno - 1]
+        start, end = line[: node.col_offset], line[node.end_col_offset :]
+        lines[node.lineno - 1] = start + names[node].encode() + end
+    return b"".join(lines).decode()
 
 
 def name_of(node: ast.AST) -> str:

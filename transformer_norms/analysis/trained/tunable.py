@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from transformer_norms.analysis.folded_model import save_model
 from transformer_norms.analysis.norm_tuning import CONTROL, Timetable, Tuning, tune
 from transformer_norms.analysis.trained.subjects import (
     CONTEXT,
@@ -25,7 +26,6 @@ from transformer_norms.analysis.trained.subjects import (
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose, recompose
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, Tokenizer, Tokens
 from transformer_norms.data.batches import Batches, windows
@@ -35,14 +35,10 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.progress import Tell
-from transformer_norms.run import checkpoint
-from transformer_norms.run.identity import run_hash
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
 from transformer_norms.run.summary import read_summary
-from transformer_norms.storage.files import make_folder, write_bytes, write_json
 from transformer_norms.training.loss import Batch
-from transformer_norms.training.tensors import stored_tensors
 from transformer_norms.training.trainer import Trainer
 
 # The defaults of the tuning: a horizon of its own.
@@ -127,17 +123,11 @@ class Tunable:
     def save(self, model: Transformer, config: Config, folder: Path, by: str) -> None:
         """Writes the model of a config into a new folder that `load`, sampling and analyses read.
         Its record says which folder it was made of, and `by` what."""
-        make_folder(folder)
-        write_bytes(folder / "config.yaml", to_yaml(config).encode())
-        write_json(folder / "tokenizer.json", self.words.save())
-        dtype = torch.float64 if config.trainer.precision == "fp64" else torch.float32
-        tensors = {name: tensor.to(dtype) for name, tensor in stored_tensors(model).items()}
-        extra = {f"{by}_from": self.folder.resolve().name}
-        identity = run_hash(config, self.identity)
-        step = self.step + self.config.trainer.steps
-        checkpoint.save(
-            folder / "checkpoints", identity, step, {"model": tensors}, {}, extra, keep=1
+        step, extra = (
+            self.step + self.config.trainer.steps,
+            {f"{by}_from": self.folder.resolve().name},
         )
+        save_model(folder, model, config, self.words, step, self.identity, extra)
 
 
 def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -> Tunable:

@@ -1,0 +1,219 @@
+"""The config of a folded model, in which each site names the norm that is left there."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from transformer_norms.analysis.norm_folding import NormFold, NormSite, norms_in, site_of
+from transformer_norms.config.compose import recompose
+from transformer_norms.config.overrides import to_dict
+from transformer_norms.config.tree import Config
+from transformer_norms.kinds import plain
+from transformer_norms.model.equation import canonical
+from transformer_norms.model.initialization import BIASED, biased
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.placement import head_sites, read_placement
+from transformer_norms.model.settings import MADE_BY
+from transformer_norms.model.sites import HEAD_SITES, Site
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.names import option_files
+
+Content = Mapping[str, Any]
+# Keys of a norm's node that say nothing of what it computes.
+BESIDE = ("formula", "source", "unverified", "brings", "allow_noncausal")
+
+
+def content_of(node: Content) -> dict[str, Any]:
+    """The settings of a norm that say what it computes."""
+    return {key: plain(value) for key, value in node.items() if key not in BESIDE}
+
+
+def norm_folds(model: Transformer) -> list[NormFold]:
+    """The norms of a model by site, before anything is moved."""
+    paths: dict[NormSite, list[str]] = {}
+    for path, _ in norms_in(model):
+        paths.setdefault(site_of(path), []).append(path)
+    folds = []
+    for site, own in paths.items():
+        word = norm_word(model.config, site)
+        node = model.config.norm if word == "norm" else model.config.norms.get(word, {})
+        content = content_of(node)
+        folds.append(NormFold(site, tuple(own), word, content, content))
+    return folds
+
+
+def norm_word(config: Config, site: NormSite) -> str:
+    """The name by which a config calls the norm at a site: norm is the run's."""
+    if site.name in ("embed", "rows"):
+        return str(config.embed)
+    if site.name == "final":
+        return str(config.final_norm)
+    if site.name == "connection":
+        return "norm"
+    word = placed_site(config, site).norm
+    return str(config.qkv) if word == "norm" and site.name in HEAD_SITES else word
+
+
+def placed_site(config: Config, site: NormSite) -> Site:
+    """What the placement, or qk_norm and v_norm, say of a site inside a block."""
+    assert site.block is not None
+    if chosen := _by_key(config, site):
+        return chosen
+    placement = read_placement(config.placement)
+    if site.kind == "block":
+        return placement.block_plan.site(site.name)
+    return placement.plans(site.block, config.model.depth)[site.kind].site(site.name)
+
+
+def _by_key(config: Config, site: NormSite) -> Site | None:
+    """What qk_norm and v_norm say of a site."""
+    named = head_sites(config.qk_norm, config.v_norm)
+    return named.get(site.name) if site.kind == "attention" else None
+
+
+def expressible(config: Config, folds: Sequence[NormFold]) -> list[NormFold]:
+    """The folds without those that no config can say: where one key, or one equation of two
+    streams, is for several sites of which some keep what others lose."""
+    runs_norm = uniform([fold for fold in folds if _is_runs_norm(config, fold)])
+    kept = []
+    for fold in folds:
+        why = ""
+        if _changed(fold) and not (runs_norm and _is_runs_norm(config, fold)):
+            chosen = _by_key(config, fold.site) if fold.site.block is not None else None
+            key = "v_norm" if fold.site.name == "v" else "qk_norm"
+            same = [other for other in folds if _key_of(config, other) == key]
+            if chosen and (chosen.share != "head" or not uniform(same)):
+                why = f"{key}={getattr(config, key)} says which norm is there, and can say no other"
+            elif not chosen and fold.site.block is not None and _has_two_streams(config):
+                why = "equations of two streams are not written anew"
+        kept.append(fold.stay(why) if why else fold)
+    return kept
+
+
+def _key_of(config: Config, fold: NormFold) -> str:
+    """The key that says which norm stands at q, k and v, or an empty text."""
+    if fold.site.block is None or _by_key(config, fold.site) is None:
+        return ""
+    return "v_norm" if fold.site.name == "v" else "qk_norm"
+
+
+def _has_two_streams(config: Config) -> bool:
+    return read_placement(config.placement).topology == "dual"
+
+
+def _is_runs_norm(config: Config, fold: NormFold) -> bool:
+    return fold.word == "norm" and fold.site.name not in HEAD_SITES
+
+
+def _changed(fold: NormFold) -> bool:
+    return fold.after != fold.before
+
+
+def uniform(folds: Sequence[NormFold]) -> bool:
+    """Whether all these norms become one other norm."""
+    return bool(folds) and _changed(folds[0]) and all(f.after == folds[0].after for f in folds)
+
+
+# ---------------------------------------------------------------------------------- names of norms
+
+
+class Names:
+    """A name for each norm that is left. A file's name stands for it where the file has the same
+    settings, or the same but for eps; `contents` has them by name."""
+
+    def __init__(self, config: Config) -> None:
+        self.contents = {name: content_of(node) for name, node in config.norms.items()}
+        files = option_files("norm")
+        self.files = {name: content_of(to_dict(OmegaConf.load(files[name]))) for name in files}
+
+    def of(self, content: Content) -> str:
+        content = dict(content)
+        for name, known in self.contents.items():
+            if known == content:
+                return name
+        without_eps = {**content, "eps": None}
+        near = [name for name, file in self.files.items() if {**file, "eps": None} == without_eps]
+        same = [name for name in near if self.files[name] == content]
+        name = first = (same or near or [f"{content['type']}_folded"])[0]
+        count = 1
+        while name in self.contents:
+            count += 1
+            name = f"{first}_{count}"
+        self.contents[name] = content
+        return name
+
+
+def folded_config(model: Transformer, folds: Sequence[NormFold], biases: Iterable[str]) -> Config:
+    """The config of the model that `move` leaves. `biases` are the roles of the matrices that take
+    a constant in."""
+    config, names = model.config, Names(model.config)
+    node = plain(config.chosen)
+    choices: dict[str, Any] = {"trainer": {**node["trainer"], "device": "auto"}}
+    own = [fold for fold in folds if _is_runs_norm(config, fold)]
+    renamed = [fold for fold in folds if _changed(fold)]
+    if uniform(own):
+        renamed = [fold for fold in renamed if fold not in own]
+        choices["norm"] = _runs_norm(config, own[0], names)
+    in_equations: dict[tuple[int, str, str], str] = {}
+    for fold in renamed:
+        site, name = fold.site, names.of(fold.after)
+        if site.block is None:
+            choices[{"final": "final_norm"}.get(site.name, site.name)] = name
+        elif key := _key_of(config, fold):
+            choices[key] = name
+        else:
+            in_equations[site.block, site.kind, site.name] = name
+    if in_equations:
+        choices["placement"] = _placement(config, in_equations)
+    choices["architecture"] = _architecture(config, folds, biases, node["architecture"])
+    return recompose(config, (), choices, names.contents)
+
+
+def _runs_norm(config: Config, fold: NormFold, names: Names) -> tuple[str, dict[str, Any]]:
+    """The name and the node of the run's norm where all that stand for it become one. Norms on q, k
+    and v stay what they are."""
+    brings = plain(config.norm.get("brings", {}))
+    before = config.choices["norm"]
+    placement = read_placement(config.placement)
+    heads = [site for name, site in placement.sites() if name in HEAD_SITES]
+    heads += head_sites(config.qk_norm, config.v_norm).values()
+    if config.qkv == "norm" and any(site.norm == "norm" for site in heads):
+        names.contents.setdefault(before, content_of(config.norm))
+        brings["qkv"] = before
+    name = names.of(fold.after)
+    return name, {**fold.after, **({"brings": brings} if brings else {})}
+
+
+def _placement(
+    config: Config, names: Mapping[tuple[int, str, str], str]
+) -> tuple[str, dict[str, Any]]:
+    node = plain(config.chosen["placement"])
+    text = read_placement(config.placement).renamed(config.model.depth, names)
+    node = {**node, **text}
+    if not node["where"]:
+        del node["where"]
+    equation = node["equation"]
+    if isinstance(equation, dict):
+        return ", ".join(f"{part}: {canonical(each)}" for part, each in equation.items()), node
+    return canonical(equation), node
+
+
+def _architecture(
+    config: Config, folds: Sequence[NormFold], biases: Iterable[str], chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {"head", "embedding"}
+    names = {name for fold in folds for name in (*fold.into, *fold.centred)}
+    architecture = dict(chosen)
+    if config.architecture.tied and names & own:
+        architecture["tied"] = False
+    if added := set(biases) - biased(config.architecture.bias):
+        there = biased(config.architecture.bias)
+        architecture["bias"] = sorted(added | there & _roles_there(config))
+    return architecture
+
+
+def _roles_there(config: Config) -> set[str]:
+    left = {"gate"} if not MLPS[config.mlp.type].gated else set()
+    left |= {role for role, key in MADE_BY.items() if getattr(config.architecture, key) == "none"}
+    return set(BIASED) - left

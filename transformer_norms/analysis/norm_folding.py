@@ -1,0 +1,410 @@
+"""What a norm does beside dividing, moved into the matrices behind it and before it.
+
+    W (gain * n + bias) + b = (W diag(gain)) n + (W bias + b)          the matrices that read n
+    layernorm(x) = rmsnorm(x - mean(x))                                those that write x
+
+The first is exact where matrices alone read the norm's output, the second where matrices alone
+write its input: their outputs then have the mean 0. Both as in SliceGPT, Ashkboos et al. 2024,
+arXiv:2401.15024; bias as in Heimersheim 2024, arXiv:2409.13710. eps stays what it is: the variance
+is then the mean of squares.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax, rotate_first
+from transformer_norms.model.block import ParallelBlock, SerialBlock
+from transformer_norms.model.coefficient import AfterNorm, Learned, Scaled
+from transformer_norms.model.connections import AttendAndNorm, GatedSum, JoinNormed, Sum
+from transformer_norms.model.initialization import BIASED, FromLatent
+from transformer_norms.model.mlp import MLP, GatedMLP
+from transformer_norms.model.position import Learned as LearnedPosition
+from transformer_norms.model.position import Sinusoidal
+from transformer_norms.model.transformer import Transformer
+from transformer_norms.norms import NORMS, nothing
+from transformer_norms.norms.group_rmsnorm import GroupRMSNorm
+from transformer_norms.norms.layernorm import LayerNorm
+from transformer_norms.norms.prmsnorm import PRMSNorm
+from transformer_norms.norms.rmsnorm import RMSNorm
+
+# Exactly these classes: a subclass may compute anything.
+FOLDED = (LayerNorm, RMSNorm, PRMSNorm, GroupRMSNorm)
+# The roles of the matrices that read the norm before a sub-layer.
+READERS = {
+    "attention": (
+        *("query_down", "kv_down", "rope_key"),
+        *("query", "key", "value", "attention_gate"),
+    ),
+    "mlp": ("up", "gate"),
+}
+WRITERS = {"attention": "output", "mlp": "down"}  # the matrix that a sub-layer ends with
+ENDS = (Sum, GatedSum, AttendAndNorm, JoinNormed)  # of several streams, which end with the norm
+STAYS = {
+    "out": "it is added to the stream, which others read",
+    "post": "its output is the stream, which the next skip reads",
+    "embed": "its output is the stream, which the first skip reads",
+    "q": "no matrix reads it: queries and keys meet in a product",
+    "k": "no matrix reads it: queries and keys meet in a product",
+    "hidden": "an activation reads it",
+    "connection": "it is part of how streams are read and joined",
+}
+ROWS = "rows of the embedding and of the head are normed as they are read"
+
+
+class Stays(ValueError):
+    """Says why a gain, or a mean, stays with its norm."""
+
+
+# ------------------------------------------------------------------------------- where norms stand
+
+
+@dataclass(frozen=True)
+class NormSite:
+    """Where a norm stands. `kind` is attention, mlp, or block for the one that both read; outside
+    of blocks it is empty, and so is `block`. `name` is that of a site, as in sites.py."""
+
+    block: int | None
+    kind: str
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind}.{self.name}" if self.kind else self.name
+
+
+_IN_BLOCK = re.compile(
+    r"blocks\.(\d+)\.(?:(attention|mlp)\.(?:f\.)?)?"
+    r"(pre|out|post|q|k|v|head_norm|ctx|mid|up_norm|gate_norm)(?:\.norm|\.heads\.\d+)*"
+)
+
+
+def site_of(path: str) -> NormSite:
+    """The site of the norm with this path in the module tree."""
+    if match := _IN_BLOCK.fullmatch(path):
+        block, kind, name = match.groups()
+        name = "hidden" if name.endswith("_norm") and kind == "mlp" else name
+        return NormSite(int(block), kind or "block", name)
+    if path in ("embed", "rows", "final", "final.norm"):
+        return NormSite(None, "", path.partition(".")[0])
+    block = re.match(r"blocks\.(\d+)\.(attention|mlp)\.", path)
+    return NormSite(int(block[1]) if block else None, block[2] if block else "", "connection")
+
+
+def norms_in(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The path and the module of each norm. A norm inside a norm is a part of it."""
+    kinds: Any = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
+    within = "\0"
+    for path, module in model.named_modules():
+        if isinstance(module, kinds) and not path.startswith(within):
+            within = f"{path}."
+            yield path, module
+
+
+# ------------------------------------------------------------------- the matrices behind and before
+
+
+def readers(model: Transformer, site: NormSite) -> list[str]:
+    """The names of the matrices that read the norm at a site. Raises Stays where others read it."""
+    last = (len(model.blocks) - 1, "mlp", "post")
+    ends = model.final is nothing and (site.block, site.kind, site.name) == last
+    if site.name == "final" or ends:
+        if model.rows is not nothing:
+            raise Stays(ROWS)
+        if site.name == "final" and isinstance(model.final, nn.Module):
+            norms = dict(norms_in(model.final))
+            if "" not in norms and not isinstance(model.final, ENDS):
+                raise Stays("its output is added to another stream")
+        return ["head"]
+    if site.name in STAYS:
+        raise Stays(STAYS[site.name])
+    inside = f"blocks.{site.block}.{site.kind}.f"
+    if site.name == "pre":
+        kinds = READERS if site.kind == "block" else (site.kind,)
+        layer: Any = model.get_submodule(f"blocks.{site.block}")
+        skips = (getattr(layer, kind).skip for kind in kinds)
+        if any(isinstance(m, AfterNorm) for s in skips for m in _parts_of(s)):
+            raise Stays("the skip reads it as well")
+        return [name for kind in kinds for name in _inputs(model, int(site.block or 0), kind)]
+    f: Any = model.get_submodule(inside)
+    if site.name in ("v", "head_norm"):
+        if f.ctx is not nothing or (site.name == "v" and f.head_norm is not nothing):
+            raise Stays("another norm reads it")
+        if site.name == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
+            raise Stays(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
+    return [f"{inside}.{WRITERS[site.kind]}"]
+
+
+def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
+    """The matrices that read the input of a sub-layer."""
+    f: Any = model.get_submodule(f"blocks.{i}.{kind}.f")
+    if kind == "mlp" and type(f) not in (MLP, GatedMLP):
+        raise Stays(f"{type(f).__name__} reads it, which may be no matrix")
+    if kind == "attention" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
+        raise Stays(f"{type(f.attend).__name__} may read it besides the matrices")
+    linear = (name for name in READERS[kind] if isinstance(getattr(f, name, None), nn.Linear))
+    names = [name for name in linear if not isinstance(getattr(f, name), FromLatent)]
+    gate = getattr(getattr(f, "values", nothing), "value_gate", nothing)
+    names += ["values.value_gate"] * isinstance(gate, nn.Linear)
+    return [f"blocks.{i}.{kind}.f.{name}" for name in names]
+
+
+def gain_and_constant(
+    model: Transformer, site: NormSite, paths: Sequence[str]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gain and the constant that the readers of a site meet: a number for each of their
+    columns, or one for all. Raises Stays where the constant meets more on its way than numbers."""
+    norms: Any = [model.get_submodule(path) for path in paths]
+    gains, biases = zip(*(norm.gain_and_bias(torch.float64) for norm in norms), strict=True)
+    whole: Any = model.get_submodule(_whole(paths[0]))
+    scale = whole.scale if isinstance(whole, Scaled) else nothing
+    inner = whole.norm if isinstance(whole, Scaled) else whole
+    if site.name not in ("v", "head_norm"):
+        return gains[0], None if biases[0] is None else scale(biases[0])
+    f: Any = model.get_submodule(f"blocks.{site.block}.attention.f")
+    heads = (f.value.out_features if site.name == "v" else f.output.in_features) // f.head_dim
+
+    def by_head(each: tuple[Tensor, ...]) -> Tensor:
+        if isinstance(inner, PerHead):
+            return torch.stack([one.expand(f.head_dim) for one in each])
+        whole_width = heads * f.head_dim if isinstance(inner, AllHeads) else f.head_dim
+        return each[0].expand(whole_width).view(-1, f.head_dim).expand(heads, -1)
+
+    def spread(rows: Tensor) -> Tensor:
+        return rows.repeat_interleave(f.groups, 0) if site.name == "v" else rows
+
+    gain = None if gains[0] is None else spread(by_head(gains)).flatten()
+    if biases[0] is None:
+        return gain, None
+    if f.attention_gate is not nothing or (site.name == "v" and type(f.attend) is not Softmax):
+        raise Stays("its bias meets a gate or a sink on its way to a matrix")
+    return gain, f.head_scale(spread(scale(by_head(biases)))).flatten()
+
+
+def _whole(path: str) -> str:
+    """The path of all that stands at the site of a norm: its scale, and the norms of other heads"""
+    return re.sub(r"(\.norm|\.heads\.\d+)+$", "", path)
+
+
+def absorb(
+    linear: nn.Linear,
+    matrix: Float[Tensor, "width width"] | Float[Tensor, " width"],
+    constant: Float[Tensor, " width"] | None,
+) -> None:
+    """W (M x + c) + b = (W M) x + (W c + b). A vector stands for the diagonal matrix of it. A
+    matrix W that reads the first channels alone meets the first numbers alone."""
+    count = linear.in_features
+    matrix = matrix[:count]
+    if constant is not None:
+        moved = linear.weight @ constant[:count]
+        if linear.bias is not None:
+            linear.bias.add_(moved)
+        assert linear.bias is not None or not moved.any()
+    if matrix.dim() == 1:
+        linear.weight.mul_(matrix)
+    else:
+        linear.weight.copy_(linear.weight @ matrix)
+
+
+def centre(module: nn.Linear | nn.Embedding, groups: int) -> None:
+    """Makes what a matrix or a table writes have the mean 0, in each of `groups` equal parts."""
+    weight = module.weight if isinstance(module, nn.Linear) else module.weight.t()
+    bias = getattr(module, "bias", None)
+    for tensor in (weight,) if bias is None else (weight, bias):
+        parts = tensor.unflatten(0, (groups, -1))
+        parts.sub_(parts.mean(1, keepdim=True))
+
+
+# ------------------------------------------------------------------------------------- the writers
+
+
+def writers(model: Transformer, site: NormSite) -> list[str]:
+    """The names of the matrices and tables that alone write the input of a norm. Raises Stays."""
+    if site.name in ("pre", "post", "final"):
+        return stream_writers(model)
+    if site.name == "embed":
+        return _token_writers(model)
+    inside = f"blocks.{site.block}.{site.kind}.f"
+    if site.name == "out":
+        return [f"{inside}.{WRITERS[site.kind]}"]
+    f: Any = model.get_submodule(inside) if site.name != "connection" else None
+    if site.name in ("q", "k"):
+        turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
+        if turned:
+            raise Stays("a rotation stands between it and the matrix that writes it")
+        return [f"{inside}.{'query' if site.name == 'q' else 'key'}"]
+    if site.name == "hidden":
+        return [f"{inside}.{name}" for name in READERS["mlp"] if hasattr(f, name)]
+    if site.name in ("v", "head_norm"):
+        if f.values is not nothing:
+            raise Stays("values are more than what a matrix writes")
+        if site.name == "v":
+            return [f"{inside}.value"]
+        builtin = type(f.attend).forward in (Softmax.forward, Sinks.forward)
+        if f.v is nothing and builtin and not isinstance(f.head_norm, AllHeads):
+            return [f"{inside}.value"]
+    raise Stays("its input is not written by matrices alone")
+
+
+def stream_writers(model: Transformer) -> list[str]:
+    """All that writes to the stream. Raises Stays where the stream's mean cannot be taken out: a
+    writer that is neither matrix nor table and keeps a mean, or a reader that the mean reaches."""
+    if model.embed is nothing:
+        names, raw = _token_writers(model), True
+    else:
+        names, raw = [], False
+        _check_centred(model.embed, "the norm on the embedded tokens")
+    for i, block in enumerate(model.blocks):
+        if type(block) not in (SerialBlock, ParallelBlock):
+            raise Stays("a connection joins the streams")
+        for kind in WRITERS:
+            layer: Any = getattr(block, kind)
+            parallel = isinstance(block, ParallelBlock)
+            pre = layer.pre if not parallel or block.pre is nothing else block.pre
+            raw = raw or layer.enter is not nothing
+            if raw and not isinstance(_bare(pre), LayerNorm):
+                name = "no norm" if pre is nothing else f"a {type(_bare(pre)).__name__}"
+                raise Stays(f"{kind} of block {i + 1} reads the stream's mean through {name}")
+            _check_numbers(layer)
+            if layer.out is nothing:
+                names.append(f"blocks.{i}.{kind}.f.{WRITERS[kind]}")
+            else:
+                _check_centred(layer.out, f"the norm behind {kind}")
+            if layer.post is not nothing:
+                _check_centred(layer.post, f"the norm on the stream behind {kind}")
+            raw = layer.post is nothing
+    if raw and not isinstance(_bare(model.final), LayerNorm):
+        raise Stays("the head reads the stream's mean")
+    return names
+
+
+def _token_writers(model: Transformer) -> list[str]:
+    """The tables whose rows make the embedded tokens."""
+    if model.rows is not nothing:
+        raise Stays(ROWS)
+    if isinstance(model.position, Sinusoidal):
+        raise Stays("sinusoidal positions have a mean")
+    if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
+        raise Stays("a learned vector multiplies the embedded tokens")
+    learned = isinstance(model.position, LearnedPosition)
+    return ["embedding"] + ["position.position"] * learned
+
+
+def _check_numbers(layer: Any) -> None:
+    """Raises Stays where more than a number multiplies what a sub-layer reads or adds."""
+    for part in (layer.skip, layer.branch, layer.enter):
+        if any(parameter.numel() > 1 for parameter in _own(part)):
+            raise Stays("a learned vector or matrix multiplies the stream")
+
+
+def _check_centred(whole: Any, words: str) -> None:
+    """Raises Stays unless the output of a norm that writes to the stream has the mean 0."""
+    norm: Any = _bare(whole)
+    vector = isinstance(whole, Scaled) and any(p.numel() > 1 for p in _own(whole.scale))
+    if type(norm) is not LayerNorm or vector:
+        raise Stays(f"{words} writes a mean to the stream")
+    if (norm.gain, norm.offset, norm.bias) != (None, None, None):
+        raise Stays(f"{words} has a gain or a bias, and writes a mean to the stream")
+
+
+def _parts_of(part: Any) -> list[nn.Module]:
+    return list(part.modules()) if isinstance(part, nn.Module) else []
+
+
+def _own(part: Any) -> list[nn.Parameter]:
+    return list(part.parameters()) if isinstance(part, nn.Module) else []
+
+
+def _bare(whole: Any) -> Any:
+    """The norm itself, without its scale."""
+    return whole.norm if isinstance(whole, Scaled) else whole
+
+
+# ---------------------------------------------------------------------------- what becomes of norms
+
+
+@dataclass(frozen=True)
+class NormFold:
+    """The norms at one site, and what becomes of them: `into` names the matrices that take in their
+    gain and bias, `centred` those that are centred. `why` says what stays, and why. `before` and
+    `after` are the settings of the norm, as in its YAML, and `word` is how the config names it."""
+
+    site: NormSite
+    paths: tuple[str, ...]
+    word: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    into: tuple[str, ...] = ()
+    centred: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> str:
+        parts = []
+        if self.into:
+            parts += ["gain"] * (self.before["gain"] != "none") + ["bias"] * self.before["bias"]
+        return ", ".join([*parts, *["centring"] * bool(self.centred)])
+
+    def stay(self, why: str) -> "NormFold":
+        return replace(self, after=self.before, into=(), centred=(), why=(*self.why, why))
+
+
+def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
+    """What can be moved out of the norms at one site."""
+    norms: Any = [model.get_submodule(path) for path in fold.paths]
+    norm, why = norms[0], []
+    if type(norm) not in FOLDED:
+        kept = "" if not list(norm.parameters()) else "it has no form without its parameters"
+        return replace(fold, why=(kept,) if kept else ())
+    after = dict(fold.before)
+    if any(parameter is not None for parameter in norm._parameters.values()):
+        try:
+            into = readers(model, fold.site)
+            _, constant = gain_and_constant(model, fold.site, fold.paths)
+            without = [name for name in into if name.rpartition(".")[2] not in BIASED]
+            if constant is not None and without:
+                raise Stays(f"{without[0].rpartition('.')[2]} can have no bias")
+            fold = replace(fold, into=tuple(into))
+            after |= {"gain": "none", "bias": False}
+        except Stays as reason:
+            why.append(f"its parameters stay: {reason}")
+    if type(norm) is LayerNorm:
+        try:
+            fold = replace(fold, centred=tuple(writers(model, fold.site)))
+            after["type"] = "rmsnorm"
+        except Stays as reason:
+            why.append(f"its centring stays: {reason}")
+    return replace(fold, after=after, why=tuple(why))
+
+
+@torch.no_grad()
+def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> None:
+    """Moves what `folds` say of the norms of `source` into the matrices of `model`, which begins as
+    its copy."""
+    centred: dict[str, int] = {}
+    for fold in folds:
+        if fold.into:
+            gain, constant = gain_and_constant(source, fold.site, fold.paths)
+            for name in fold.into:
+                linear: Any = model.get_submodule(name)
+                absorb(linear, torch.ones(1).double() if gain is None else gain, constant)
+        for name in fold.centred:
+            centred[name] = _parts(source, fold)
+    for name, parts in centred.items():
+        module: Any = model.get_submodule(name)
+        centre(module, parts)
+
+
+def _parts(model: Transformer, fold: NormFold) -> int:
+    """How many norms stand side by side on what a matrix writes: one a head, at heads."""
+    if fold.site.name not in ("q", "k", "v", "head_norm"):
+        return 1
+    f: Any = model.get_submodule(f"blocks.{fold.site.block}.attention.f")
+    inner = _bare(getattr(f, fold.site.name))
+    linear = {"q": f.query, "k": f.key}.get(fold.site.name, f.value)
+    return 1 if isinstance(inner, AllHeads) else linear.out_features // f.head_dim
