@@ -52,7 +52,7 @@ BUDGETS = {
     "explain": (10, "explain"),
     "analysis": (
         45,
-        "analysis collapse coordinate depth_use hf init_gradients invariances mean_drift "
+        "analysis collapse coordinate depth_use fold hf init_gradients invariances mean_drift "
         "norm_removal quantization subjects swap",
     ),
     "scale": (45, "checkpoint_ranks plan ranks sharding slurm"),

@@ -44,7 +44,13 @@ READERS = {
     "mlp": ("up", "gate"),
 }
 WRITERS = {"attention": "output", "mlp": "down"}  # the matrix that a sub-layer ends with
-ENDS = (Sum, GatedSum, AttendAndNorm, JoinNormed)  # of several streams, which end with the norm
+ENDS = (
+    Sum,
+    GatedSum,
+    AttendAndNorm,
+    JoinNormed,
+    MeanOfProjections,
+)  # of several streams, which end with the norm
 STAYS = {
     "out": "it is added to the stream, which others read",
     "post": "its output is the stream, which the next skip reads",

@@ -1,0 +1,312 @@
+"""Norms folded into the weights: the same function, the norms that are left, and what stays."""
+
+import json
+from functools import cache
+
+import pytest
+import references as there
+import small_studies as small
+import torch
+from combinations import combined
+from test_hf import CASES, text, theirs_of
+
+from transformer_norms import build_model, load
+from transformer_norms.analysis import folded_model, norm_folding
+from transformer_norms.analysis.folded_model import fold_gains
+from transformer_norms.analysis.norm_folding import norms_in
+from transformer_norms.analysis.trained.fold import main
+from transformer_norms.commands.sampling import sample
+from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.hf import from_hf
+from transformer_norms.names import distinct_norms, options
+from transformer_norms.norms import LayerNorm, RMSNorm
+from transformer_norms.run.checkpoint import verify
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+SIZES = (
+    "model=nano model.width=24 model.heads=3 model.depth=3 model.context=8 trainer.precision=fp64"
+).split()
+VOCABULARY = 13
+
+
+def tokens_of(seed=0):
+    return torch.randint(VOCABULARY, (3, 8), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def lively(config):
+    """A model whose gains, biases and learned numbers are no ones and zeros."""
+    model = build_model(config, VOCABULARY)
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if not name.endswith("weight"):
+            parameter += torch.randn(parameter.shape, generator=generator) / 4
+    return model.eval()
+
+
+@cache
+def folded(*typed, norm="layernorm", placement="pre"):
+    model = lively(combined(*SIZES, *typed, norm=norm, placement=placement))
+    return model, fold_gains(model, tokens_of())
+
+
+def left(model):
+    """Each norm that is left: its site, its class, and its parameters."""
+    norms = {}
+    for path, norm in norms_in(model):
+        own = " ".join(name for name, _ in norm.named_parameters())
+        norms[norm_folding.site_of(path).title, type(norm).__name__, own] = None
+    return [*norms]
+
+
+def check(*typed, norm, placement):
+    """The folded model, built from its saved config alone, has the logits of the one before."""
+    model, result = folded(*typed, norm=norm, placement=placement)
+    rebuilt = folded_model.undrawn(result.config, VOCABULARY)
+    rebuilt.load_state_dict(result.model.state_dict())
+    with torch.no_grad():
+        expected, logits = model(tokens_of(7)), rebuilt.eval()(tokens_of(7))
+    assert (expected.std(-1) > 0.005).all()
+    assert (expected - logits).abs().max() < 1e-12 * expected.abs().max()
+    return result
+
+
+# ------------------------------------------------------------------------------------- exactness
+
+QUICK = ("pre", "sandwich", "hybrid_star", "parallel", "subln", "nanochat")
+
+
+@pytest.mark.parametrize("placement", QUICK)
+def test_a_folded_model_has_the_same_logits(placement):
+    result = check(norm="layernorm", placement=placement)
+    assert any(fold.into for fold in result.folds)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+def test_a_folded_model_has_the_same_logits_at_every_placement_with_every_norm(placement):
+    for norm in distinct_norms():
+        check(norm=norm, placement=placement)
+
+
+EVERYTHING = (
+    ("final_norm=rmsnorm",),
+    ("architecture.attention_gate=elementwise", "qk_norm=full"),
+    ("position=learned", "mlp=swiglu", "model.kv_heads=1", "v_norm=head"),
+    ("position=sinusoidal", "architecture.bias=true"),
+    ("architecture.value_embedding=1", "architecture.value_gate=12"),
+    ("architecture.value_residual=0.5", "v_norm=head"),
+    ("attention=sinks", "architecture.tied=false", "v_norm=per_head"),
+    ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after"),
+    ("embed=fixnorm",),
+    ("model.dropout=0.1", "architecture.bias=[up]"),
+)
+
+
+@pytest.mark.parametrize("typed", EVERYTHING[:3], ids=" ".join)
+def test_what_stands_beside_the_norms_is_respected(typed):
+    check(*typed, norm="layernorm", placement="pre")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("typed", EVERYTHING, ids=" ".join)
+@pytest.mark.parametrize("placement", ["pre", "qkv", "sandwich", "layerscale"])
+@pytest.mark.parametrize("norm", ["layernorm", "layernorm_np", "rmsnorm_bias", "ssnorm"])
+def test_what_stands_beside_the_norms_is_respected_everywhere(typed, placement, norm):
+    if placement == "qkv":
+        typed = tuple(word for word in typed if not word.startswith(("qk_norm", "v_norm")))
+    check(*typed, norm=norm, placement=placement)
+
+
+def test_the_matrices_are_those_of_the_equations():
+    model, result = folded("architecture.bias=true")
+    block, new = model.blocks[1], result.model.blocks[1]
+    gain, bias = block.mlp.pre.gain, block.mlp.pre.bias
+    weight = block.mlp.f.up.weight
+    close = {"rtol": 0, "atol": 1e-14}
+    torch.testing.assert_close(new.mlp.f.up.weight, weight * gain, **close)
+    torch.testing.assert_close(new.mlp.f.up.bias, block.mlp.f.up.bias + weight @ bias, **close)
+    down = block.mlp.f.down
+    torch.testing.assert_close(new.mlp.f.down.weight, down.weight - down.weight.mean(0), **close)
+    torch.testing.assert_close(new.mlp.f.down.bias, down.bias - down.bias.mean(), **close)
+    rows = model.embedding.weight
+    centred = rows - rows.mean(1, keepdim=True)
+    torch.testing.assert_close(result.model.embedding.weight, centred, **close)
+    torch.testing.assert_close(result.model.head.weight, rows * model.final.gain, **close)
+    norm = new.mlp.pre
+    assert (type(norm), norm.length.eps) == (RMSNorm, block.mlp.pre.eps)
+
+
+# ----------------------------------------------------------------------------------- what is left
+
+FREE = {"pre": "rmsnorm", "parallel": "rmsnorm", "lns": "rmsnorm", "granite": "rmsnorm"}
+
+
+@pytest.mark.parametrize("placement", FREE)
+def test_a_pre_norm_model_has_rmsnorms_without_gains_left(placement):
+    result = folded(norm="layernorm", placement=placement)[1]
+    assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", "")}
+    assert result.config.norm.type == "rmsnorm"
+    assert result.config.norm.eps == 1e-5
+    assert not any(fold.why for fold in result.folds)
+
+
+def test_a_norm_that_stays_is_left_as_it_was_and_the_equation_says_so():
+    result = folded(norm="layernorm", placement="sandwich")[1]
+    assert left(result.model) == [
+        ("attention.pre", "LayerNorm", ""),
+        ("attention.out", "RMSNorm", "gain bias"),
+        ("mlp.pre", "LayerNorm", ""),
+        ("mlp.out", "RMSNorm", "gain bias"),
+        ("final", "LayerNorm", ""),
+    ]
+    assert result.config.placement.equation == "x + rmsnorm_bias(f(layernorm_np(x)))"
+    assert result.config.final_norm == "layernorm_np"
+
+
+def test_the_last_norm_on_the_stream_goes_into_the_head():
+    result = folded(norm="rmsnorm", placement="post")[1]
+    (moved,) = [fold for fold in result.folds if fold.into]
+    assert (moved.site.title, moved.site.block, moved.into) == ("mlp.post", 2, ("head",))
+    (entry,) = result.config.placement.where
+    assert entry["blocks"] == "(i == 2)"
+    assert entry["equation"] == {"attention": "norm(x + f(x))", "mlp": "rmsnorm_np(x + f(x))"}
+
+
+def test_a_tied_head_becomes_a_matrix_of_its_own_only_where_it_takes_a_norm_in():
+    assert folded(norm="rmsnorm")[1].model.head is not None
+    for norm in ("rmsnorm_np", "dyt"):
+        model, result = folded("architecture.tied=true", norm=norm)
+        assert (model.head, result.model.head) == (None, None)
+
+
+REASONS = [
+    ("sandwich", "rmsnorm", "attention.out", "it is added to the stream, which others read"),
+    ("post", "rmsnorm", "attention.post", "its output is the stream, which the next skip reads"),
+    ("qkv", "rmsnorm", "attention.q", "no matrix reads it: queries and keys meet in a product"),
+    ("peri", "rmsnorm", "embed", "its output is the stream, which the first skip reads"),
+    ("simplenorm", "rmsnorm", "mlp.hidden", "an activation reads it"),
+    ("residual_dual", "rmsnorm", "final", "its output is added to another stream"),
+    ("hyper_connections", "layernorm", "attention.pre", "a connection joins the streams"),
+    ("layerscale", "layernorm", "mlp.pre", "a learned vector multiplies the stream"),
+    ("subln", "layernorm", "mlp.mid", "its input is not written by matrices alone"),
+    ("pre", "dyt", "mlp.pre", "it has no form without its parameters"),
+    ("qkv", "layernorm", "attention.q", "its parameters stay: no matrix reads it"),
+    ("post", "layernorm", "mlp.post", "the norm on the stream behind attention has a gain"),
+    ("qkv", "layernorm", "final", "attention of block 1 reads the stream's mean through no norm"),
+]
+
+
+@pytest.mark.parametrize(("placement", "norm", "site", "why"), REASONS)
+def test_a_norm_that_stays_is_named_with_the_reason(placement, norm, site, why):
+    folds = folded(norm=norm, placement=placement)[1].folds
+    reasons = [reason for fold in folds if fold.site.title == site for reason in fold.why]
+    assert [reason for reason in reasons if why in reason], reasons
+
+
+def test_norms_on_queries_and_keys_stay_where_one_key_says_all():
+    result = folded("qk_norm=full")[1]
+    reasons = {why for fold in result.folds if fold.site.name == "q" for why in fold.why}
+    assert "qk_norm=full says which norm is there, and can say no other" in reasons
+    assert result.config.qkv == "layernorm"
+    assert isinstance(result.model.blocks[0].attention.f.q.norm, LayerNorm)
+    assert folded("qk_norm=head")[1].config.qk_norm == "rmsnorm_bias"
+
+
+# ------------------------------------------------------------------------ models of transformers
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma"])
+def test_an_imported_model_is_still_theirs_to_rounding(name):
+    theirs = theirs_of(name, CASES[name][0])
+    result = fold_gains(from_hf(theirs), text())
+    with there.in_float64(), torch.no_grad():
+        expected = theirs(text()).logits
+    logits = result.model(text())
+    assert (logits - expected).abs().max() < 1e-12 * expected.abs().max()
+    assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", "")}
+    assert result.rounding < 1e-12
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CASES)
+def test_an_imported_model_of_every_family_is_still_theirs_to_rounding(name):
+    theirs = theirs_of(name, CASES[name][-1])
+    result = fold_gains(from_hf(theirs), text())
+    with there.in_float64(), torch.no_grad():
+        expected = theirs(text()).logits
+    assert (result.model(text()) - expected).abs().max() < 1e-10 * expected.abs().max()
+
+
+# ------------------------------------------------------------------------------------ the command
+
+
+def run():
+    return small.run_of("study=pair", "norm=layernorm", "seed=0")
+
+
+def test_the_command_proves_it_and_leaves_a_model_that_is_loaded_and_sampled(tmp_path, capsys):
+    saved, out = tmp_path / "folded", tmp_path / "out"
+    assert main([str(run()), "--save", str(saved), "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    assert "  ".join(lines[1].split()) == (
+        "attention.pre  1-3  layernorm  gain,  bias,  centring  rmsnorm,  no  gain"
+    )
+    assert json.loads(lines[-1])["rounding"] < 1e-14
+    before, after = load(run()), load(saved)
+    with torch.no_grad():
+        logits = [model.double()(tokens_of()) for model in (before, after)]
+    assert (logits[0] - logits[1]).abs().max() < 1e-5 * logits[0].abs().max()
+    assert sample(saved, "the", 5, temperature=0) == sample(run(), "the", 5, temperature=0)
+    (step,) = (saved / "checkpoints").iterdir()
+    assert verify(step).extra == {"folded_from": run().name}
+    assert "proof: the largest difference" in (out / "fold.md").read_text()
+    assert (out / "fold.csv").read_text().count("\n") == 1 + len(list(norms_in(before)))
+    assert main([str(saved)]) == 0  # nothing is left to be moved
+    assert compose([f"config={saved}"]).norm.gain == "none"
+
+
+def test_a_folder_of_transformers_is_saved_with_its_tokenizer(tmp_path, capsys):
+    saved = tmp_path / "folded"
+    assert main([str(small.checkpoint()), "--save", str(saved)]) == 0
+    assert sample(saved, "the", 5, temperature=0).startswith("the")
+    assert load(saved).config.tokenizer.path == str(saved)
+
+
+def test_a_wrong_fold_is_refused_and_nothing_is_written(tmp_path, capsys, monkeypatch):
+    def forget(linear, matrix, constant):
+        linear.weight.mul_(1.001)
+
+    monkeypatch.setattr(norm_folding, "absorb", forget)
+    saved, out = tmp_path / "folded", tmp_path / "out"
+    assert main([str(run()), "--save", str(saved), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert "folding has changed the logits, by " in error
+    assert error.count("\n") == 1
+    assert not saved.exists()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["nowhere"], "nowhere: there is no such file or folder"),
+        (["RUN", "--save", "HERE"], "is there already; name a new folder"),
+        (["EMPTY"], "EMPTY: "),
+    ],
+)
+def test_what_cannot_be_is_one_line(typed, said, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    meant = {"RUN": str(run()), "HERE": str(tmp_path), "EMPTY": str(tmp_path / "empty")}
+    assert main([meant.get(word, word) for word in typed]) == 2
+    error = capsys.readouterr().err
+    assert meant.get(said.removesuffix(": "), said) in error
+    assert error.count("\n") == 1
+
+
+def test_the_config_is_saved_and_read_again():
+    config = folded(norm="layernorm", placement="hybrid_star")[1].config
+    assert "rmsnorm_bias" in to_yaml(config)
