@@ -79,7 +79,6 @@ NAMES = [
     ("placement.equation=x+f(nrm(x))", "placement.equation", "'nrm'", "did you mean 'norm'"),
     ("placement.equation={}", "placement.equation", "attention is missing"),
     (("placement.equation=(h := 2*x) + f(x)",), "placement.equation", "reads h or a norm of it"),
-    (("placement.equation=x + f(h := 2*x)",), "placement.equation", "write h for x"),
     (("placement.equation=h + f(h := 2*x)",), "placement.equation", "where it first stands"),
     (("placement.equation=(f := 2*x) + f(f)",), "placement.equation", "by a new name"),
     (("placement.equation=x + f(x, hiden=norm)",), "placement.equation", "did you mean 'hidden'"),

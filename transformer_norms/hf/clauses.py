@@ -6,7 +6,7 @@ A clause that cannot say a fact writes something near. Reading that config shows
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_norms.hf.facts import Facts, branch_factor, eps_of, share
+from transformer_norms.hf.facts import Facts, branch_factor, eps_of, own_value_dim, share
 
 
 class Clause(NamedTuple):
@@ -101,12 +101,13 @@ def _read_latents(config: Any) -> Facts:
             f"num_key_value_heads={config.num_key_value_heads} has no counterpart here: it is not "
             f"num_attention_heads={config.num_attention_heads}"
         )
+    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
     return {
-        "model.head_dim": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "model.head_dim": head_dim,
         "architecture.q_rank": config.q_lora_rank or 0,
         "architecture.kv_rank": config.kv_lora_rank,
         "architecture.rope_dim": config.qk_rope_head_dim,
-        "architecture.value_dim": config.v_head_dim,
+        "architecture.value_dim": own_value_dim(config.v_head_dim, head_dim),
         "architecture.rope_interleaved": bool(config.rope_interleave),
     }
 
@@ -120,7 +121,7 @@ LATENTS = Clause(
         "kv_lora_rank": facts["architecture.kv_rank"],
         "qk_rope_head_dim": facts["architecture.rope_dim"],
         "qk_nope_head_dim": facts["model.head_dim"] - facts["architecture.rope_dim"],
-        "v_head_dim": facts["architecture.value_dim"],
+        "v_head_dim": facts["architecture.value_dim"] or facts["model.head_dim"],
         "rope_interleave": facts.get("architecture.rope_interleaved", True),
     },
 )

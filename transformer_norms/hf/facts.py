@@ -105,6 +105,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             },
             **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
             **{f"architecture.{key}": getattr(inner, key) for key in LATENT_KEYS},
+            "architecture.value_dim": own_value_dim(inner.value_dim, sizes.head_dim),
             "architecture.sliding_window": sliding_windows(
                 architecture.sliding_window, sizes.depth, sizes.context
             ),
@@ -123,6 +124,11 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     )
 
 
+def own_value_dim(value_dim: int, head_dim: int) -> int:
+    """0 where values have the size of queries: else two facts would say one thing."""
+    return 0 if value_dim == head_dim else value_dim
+
+
 def complete_facts(facts: Facts) -> Facts:
     """The facts with the defaults added, and without those that play no part: a gate's bias where
     there is no gate, rotation where positions are learned."""
@@ -130,7 +136,7 @@ def complete_facts(facts: Facts) -> Facts:
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
-    facts.setdefault("architecture.value_dim", head_dim)
+    facts.setdefault("architecture.value_dim", 0)
     for key in COUNTS:
         facts.setdefault(f"architecture.{key}", [0] * facts["model.depth"])
     if not any(facts["architecture.temperature_floor"]):
@@ -290,10 +296,8 @@ def overrides_of(facts: Facts) -> list[str]:
     for key in (f"architecture.{name}" for name in COUNTS):
         counts = facts[key]
         values[key] = (counts[0] or "none") if len(set(counts)) == 1 else counts
-    unset = {"value_dim": facts["model.head_dim"]}
     for key in LATENT_KEYS:
-        if facts[f"architecture.{key}"] == unset.get(key, 0):
-            values[f"architecture.{key}"] = "none"
+        values[f"architecture.{key}"] = facts[f"architecture.{key}"] or "none"
     if "architecture.rope_base" in facts:
         bases = facts["architecture.rope_base"]
         head_dim = facts["architecture.rope_dim"] or facts["model.head_dim"]
