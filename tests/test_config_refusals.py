@@ -226,7 +226,7 @@ RANGES = [
     ("architecture.embed_scale='9**9**9'", "architecture.embed_scale", "no value"),
     (f"architecture.embed_scale='{'-' * 5000}1'", "architecture.embed_scale", "too deeply"),
     ("architecture.logit_cap=-1", "architecture.logit_cap", "-1", "none, or it should be"),
-    ("architecture.rope_fraction=2", "architecture.rope_fraction", "2", "less than or equal to 1"),
+    ("architecture.rope_fraction=2", "architecture.rope_fraction", "2", "above 0 and at most 1"),
     ("placement=hybrid qk_norm=head", "qk_norm=head", "q, k, v", "another placement"),
     ("placement=post placement.brings={foo: 1}", "placement.brings", "'foo'", "embed_scale"),
 ]

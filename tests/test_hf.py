@@ -19,6 +19,7 @@ ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_hea
 LLAMA4 = {**SIZES, "num_key_value_heads": 2, "intermediate_size_mlp": 41, "moe_layers": []}
 LATENT = {"num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 5,
           "qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 2}  # fmt: skip
+GEMMA4 = {**GROUPED, "head_dim": 10, "global_head_dim": 10, "hidden_size_per_layer_input": 0}
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
 BASE = {"rope_type": "default", "rope_theta": 77.0}
@@ -34,6 +35,12 @@ def gemma3(local, full):
         kind: {"rope_type": "default", "rope_theta": base}
         for kind, base in {SLIDING: local, FULL: full}.items()
     }
+
+
+def gemma4(local, full, share):
+    parameters = gemma3(local, full)
+    parameters[FULL] |= {"rope_type": "proportional", "partial_rotary_factor": share}
+    return parameters
 
 
 # The first of each family runs with `make test`, the others nightly.
@@ -155,6 +162,12 @@ CASES = {
         {**ODD, "head_dim": 6, "tie_word_embeddings": False, "final_logit_softcapping": 3.0},
         {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
     ],
+    "gemma4_text": [
+        {**GEMMA4, "num_hidden_layers": 7, "rope_parameters": gemma4(50.0, 900.0, 0.41),
+         "sliding_window": 4, "attention_k_eq_v": True, "final_logit_softcapping": 3.0},
+        {**GEMMA4, "tie_word_embeddings": False, "attention_bias": True, "layer_types": [FULL] * 2},
+        {**GEMMA4, "num_key_value_heads": 4, "layer_types": [FULL, FULL], "attention_k_eq_v": True},
+    ],
     "glm4": [
         {**GROUPED, **rope(partial_rotary_factor=0.5), "head_dim": 12, "rms_norm_eps": 3e-3},
         {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": False,
@@ -198,6 +211,11 @@ def theirs_of(name, config, dtype=torch.float64, seed=0):
     make = transformers.AutoModelForCausalLM.from_config
     with there.in_float64():
         model = make(config, attn_implementation="eager").to(dtype)
+    for block in model.model.layers if name == "gemma4_text" else ():
+        scalar = block._buffers.pop("layer_scalar")  # that its gradient is compared too
+        block.layer_scalar = torch.nn.Parameter(scalar)
+    if name == "gemma4_text":  # with frequencies in float32, as it has them
+        model.model.rotary_emb = type(model.model.rotary_emb)(config).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
@@ -250,11 +268,13 @@ def test_there_and_back_is_every_bit_of_the_weights_and_the_config(name, config)
     ours = from_hf(theirs)
     back = to_hf(ours, name)
     assert type(back) is type(theirs)
-    for key, parameter in theirs.named_parameters():
+    weights = back.state_dict()
+    for key, weight in theirs.state_dict().items():
         if key == "model.decoder.embed_positions.weight":  # whose first two rows are never read
-            parameter.data[:2] = 0
-        assert torch.equal(parameter, back.get_parameter(key)), key
+            weight[:2] = 0
+        assert torch.equal(weight, weights[key]), key
     free = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+    free += ("global_head_dim",)  # which a config does not keep
     for key in config.keys() - set(free) - {"sliding_window_pattern"}:
         assert close(getattr(back.config, key), getattr(theirs.config, key)), key
     again = from_hf(back)

@@ -24,11 +24,19 @@ FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_inte
 RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
 LLAMA4 = {**SIZES, "head_dim": 6, "intermediate_size_mlp": 40, "num_local_experts": 1,
           "moe_layers": [1]}  # fmt: skip
+GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
+          "vocab_size_per_layer_input": 37}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 
 
 def rope(**more):
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **more}}
+
+
+def turned(**more):
+    full = {"rope_type": "proportional", "rope_theta": 1e4, **more}
+    sliding = {"rope_type": "default", "rope_theta": 1e4}
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
 
 
 THEIRS = [
@@ -45,6 +53,16 @@ THEIRS = [
      "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
     ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
      "queries and keys has 1e-05"),
+    ("gemma4_text", {**GEMMA4, "global_head_dim": 8}, "head_dim=8 of block 1 has", "blocks have 6"),
+    ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+     "num_key_value_heads=1 of block 1 has no counterpart", "all blocks have 2"),
+    ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 4}, "hidden_size_per_layer_input=4"),
+    ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2},
+     "num_kv_shared_layers=1 has no counterpart"),
+    ("gemma4_text", {**GEMMA4, "rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05", "v_norm, which has"),
+    ("gemma4_text", {**GEMMA4, "use_bidirectional_attention": "all"}, "attention=all has no"),
+    ("gemma4_text", {**GEMMA4, **turned(partial_rotary_factor=0.2)}, "rotary_factor=0.2 of"),
+    ("gemma4_text", {**GEMMA4, **turned(factor=2.0)}, "factor=2.0 of full_attention has no"),
     ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
     ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
     ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
@@ -147,6 +165,10 @@ OURS = [
     (f"{LLAMA} architecture.attention_chunk=[7,5]", "architecture.attention_chunk=7 5, where"),
     (f"{LLAMA} architecture.temperature_floor=[7,0]", "architecture.temperature_floor=7 0, where"),
     (f"{LLAMA} placement=llama4", "placement=llama4, where"),
+    (f"{LLAMA} architecture.values_from_keys=[1,0]", "architecture.values_from_keys=1 0, where"),
+    (f"{LLAMA} architecture.rope_fraction=[1,0.5]", "architecture.rope_fraction=1 0.5, where"),
+    (f"{LLAMA} architecture.rope_fraction=0.5 architecture.rope_proportional=true",
+     "architecture.rope_proportional=True, where"),
     (f"{LLAMA} position=alibi", "position=alibi"),
     (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
     ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "

@@ -15,7 +15,7 @@ from transformer_norms.training.tensors import cut
 
 TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
 LATENT = [f"architecture.{text}" for text in ("q_rank=5", "kv_rank=4", "rope_dim=2", "value_dim=3")]
-FP64 = "trainer.precision=fp64"
+FP64, SHARED = "trainer.precision=fp64", "architecture.values_from_keys=1"
 
 
 def model_of(*typed):
@@ -84,6 +84,16 @@ def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latent
     assert sum(hasattr(getattr(f, site), "gain") for site in ("q_latent", "kv_latent")) == 2 - (
         same in norms
     )
+
+
+def test_values_from_keys_are_those_of_w_v_equal_to_w_k_without_the_shared_dimensions():
+    shared, own = (model_of("architecture.value_dim=4", key) for key in (SHARED, f"{SHARED}-1"))
+    state = shared.state_dict()
+    for name in ("blocks.0.attention.f.", "blocks.1.attention.f."):
+        assert f"{name}value.weight" not in state
+        state[f"{name}value.weight"] = state[f"{name}key.weight"]
+    own.load_state_dict(state)
+    torch.testing.assert_close(shared(tokens()), own(tokens()), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("placement", ["pre", "parallel", "siamese", "hyper_connections", "hybrid"])
@@ -159,6 +169,11 @@ def test_qk_clip_scales_the_turned_part_of_a_query_by_g_and_all_else_by_its_root
         ("architecture.bias=[rope_key] architecture.rope_dim=none", "rope_key is not allowed"),
         ("architecture.kv_rank=none placement.equation=x+f(norm(x),kv_latent=norm)",
          "there is no latent for kv_latent, since architecture.kv_rank is none"),
+        ("architecture.values_from_keys=l-1",
+         "values_from_keys: l-1 is not allowed where a head's values have 3 dimensions and W_k "
+         "computes 4; architecture.value_dim=4 makes"),
+        ("architecture.values_from_keys=1 architecture.value_dim=4 architecture.bias=[value]",
+         "architecture.bias: value is not allowed where architecture.values_from_keys is 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(typed, line):

@@ -53,6 +53,7 @@ CASES = {
     "replicas": ["trainer.accumulation=2"],
     "biases": ["architecture.bias=true"],
     "shared keys": ["model.kv_heads=2"],
+    "values from keys": ["architecture.values_from_keys=1"],
     "recomputed": ["trainer.activation_checkpointing=true"],
     "windows, cap, ALiBi": ["architecture.sliding_window=5", "position=alibi",
                             "architecture.attention_cap=0.01"],
@@ -74,7 +75,7 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
         for h, largest_here in enumerate(seen.tolist()):
             g = THRESHOLD / largest_here if largest_here > THRESHOLD else 1.0
             wanted += [g] * (g < 1)
-            shared = case == "shared keys"
+            shared = case in ("shared keys", "values from keys")
             rows = slice(16 * h, 16 * h + 16)
             for name, factor in (("query", g if shared else math.sqrt(g)), ("key", math.sqrt(g))):
                 if name == "key" and shared:
@@ -83,9 +84,10 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
                 for x, y in zip(a.parameters(), b.parameters(), strict=True):
                     torch.testing.assert_close(x[rows], factor * y[rows], **near)
                     assert g < 1 or torch.equal(x[rows], y[rows])
-        if case == "shared keys":
+        if shared:
             assert torch.equal(one.attention.f.key.weight, other.attention.f.key.weight)
-        assert torch.equal(one.attention.f.value.weight, other.attention.f.value.weight)
+        if case != "values from keys":
+            assert torch.equal(one.attention.f.value.weight, other.attention.f.value.weight)
     assert 0 < len(wanted) < 8  # heads of both kinds
     assert sorted(clipped.clips) == pytest.approx(sorted(wanted), rel=1e-12)
 

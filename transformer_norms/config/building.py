@@ -13,7 +13,7 @@ from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
-from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases
+from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
 from transformer_norms.model.settings import formula_values, head_sizes
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
@@ -84,8 +84,9 @@ def build_position(config: Config) -> NoPosition:
         context=sizes.context,
         head_dim=head_sizes(architecture, sizes).rope_dim or sizes.head_dim,
         bases=rotary_bases(architecture.rope_base, sizes.depth),
-        fraction=architecture.rope_fraction,
+        fractions=rotary_fractions(architecture.rope_fraction, sizes.depth),
         interleaved=architecture.rope_interleaved,
+        proportional=architecture.rope_proportional,
     )
     return position
 

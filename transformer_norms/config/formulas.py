@@ -12,7 +12,13 @@ from transformer_norms.formula import Formula
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
-from transformer_norms.model.position import rotary_bases, sliding_windows, temperature_floors
+from transformer_norms.model.position import (
+    rotary_bases,
+    rotary_fractions,
+    shared_blocks,
+    sliding_windows,
+    temperature_floors,
+)
 from transformer_norms.model.settings import ROLES, Sizes, formula_values, value_factor
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.training.settings import WEIGHTS, check_factor
@@ -45,6 +51,10 @@ def check_formulas(config: Config) -> None:
             value_factor(architecture.value_embedding, here)
     with name_key("architecture.rope_base", architecture.rope_base):
         rotary_bases(architecture.rope_base, depth)
+    with name_key("architecture.rope_fraction", architecture.rope_fraction):
+        rotary_fractions(architecture.rope_fraction, depth)
+    with name_key("architecture.values_from_keys", architecture.values_from_keys):
+        shared_blocks(architecture.values_from_keys, depth)
     context = config.model.context
     with name_key("architecture.sliding_window", architecture.sliding_window):
         sliding_windows(architecture.sliding_window, depth, context)

@@ -69,6 +69,8 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("architecture", (), "attention_chunk", "none"),
     ("architecture", (), "temperature_floor", "none"),
     ("architecture", (), "temperature_scale", 0.1),
+    ("architecture", (), "rope_proportional", False),
+    ("architecture", (), "values_from_keys", "none"),
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),

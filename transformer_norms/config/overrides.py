@@ -159,6 +159,8 @@ _WITH_FORMULAS = (
     *(f"init.std.{role}" for role in ("default", *ROLES)),
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
     "architecture.rope_base",
+    "architecture.rope_fraction",
+    "architecture.values_from_keys",
     "architecture.sliding_window",
     "architecture.attention_chunk",
     "architecture.temperature_floor",

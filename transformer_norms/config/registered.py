@@ -41,7 +41,7 @@ USES = {
     "norm": Use(NORMS, ("width",), {"forward": "x"}, by_position=True, offered=("place",)),
     "position": Use(
         POSITIONS,
-        ("width", "context", "head_dim", "bases", "fraction", "interleaved"),
+        ("width", "context", "head_dim", "bases", "fractions", "interleaved", "proportional"),
         {"forward": "x start", "angles": "start time", "rotation": "i", "bias": "i heads"},
     ),
     "attention": Use(

@@ -26,7 +26,12 @@ from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
-from transformer_norms.model.position import POSITIONS, NoPosition, sliding_windows
+from transformer_norms.model.position import (
+    POSITIONS,
+    NoPosition,
+    shared_blocks,
+    sliding_windows,
+)
 from transformer_norms.model.settings import (
     MADE_BY,
     InitFile,
@@ -106,6 +111,7 @@ def resolve(
         _check_causal,
         _check_widths,
         check_formulas,
+        _check_values_from_keys,
         _check_offered,
         _check_qk_clip,
     ):
@@ -495,6 +501,24 @@ def _check_values(config: Config) -> None:
         raise ConfigError(
             f"architecture.value_gate: {how.value_gate} is not allowed; x has model.width={width} "
             "channels"
+        )
+
+
+def _check_values_from_keys(config: Config) -> None:
+    """Raises ConfigError if what W_k computes cannot be values, or W_v has a bias and stands
+    nowhere."""
+    how, sizes = config.architecture, config.model
+    spec, inner = how.values_from_keys, head_sizes(how, sizes)
+    marks, made = shared_blocks(spec, sizes.depth), sizes.head_dim - inner.rope_dim
+    if any(marks) and made != inner.value_dim:
+        raise ConfigError(
+            f"architecture.values_from_keys: {spec} is not allowed where a head's values have "
+            f"{inner.value_dim} dimensions and W_k computes {made}; architecture.value_dim={made} "
+            "makes them as many"
+        )
+    if all(marks) and not isinstance(how.bias, bool) and "value" in how.bias:
+        raise ConfigError(
+            f"architecture.bias: value is not allowed where architecture.values_from_keys is {spec}"
         )
 
 

@@ -69,6 +69,7 @@ class SubLayer:
     window: int = 0  # the tokens that a query of an attention sees; 0 is all
     chunk: int = 0  # the tokens of its chunk, likewise
     floor: int = 0  # the tokens of a step of its temperature; 0 is none
+    shared: bool = False  # whether values are what W_k computes
 
 
 @dataclass(frozen=True)
@@ -241,9 +242,9 @@ class Anatomy:
         )
         factors = _present(self._factors(name, plan, values))
         built, i = self._assembly, int(values["i"])
-        counts = (built.windows[i], built.chunks[i], built.floors[i])
-        counts = counts if name == "attention" else (0, 0, 0)
-        return SubLayer(_present(norms), factors, adds, enters, *counts)
+        own = (built.windows[i], built.chunks[i], built.floors[i], built.shared[i])
+        own = own if name == "attention" else (0, 0, 0, False)
+        return SubLayer(_present(norms), factors, adds, enters, *own)
 
     def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
         """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""

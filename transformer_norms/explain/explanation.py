@@ -15,7 +15,7 @@ from torch import nn
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
-from transformer_norms.explain.anatomy import Anatomy, Factor, NormAt, SubLayer
+from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import rule_of
@@ -130,7 +130,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
-    yield from _latents(anatomy, norms)
+    yield from _latents(anatomy, part)
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
     if (kind := config.attention.type) != "softmax" and (formula := getdoc(ATTENTIONS[kind])):
@@ -146,6 +146,9 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         texts = [f"{slope:.3g}" for slope in slopes]
         shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
+    if part.shared:
+        read = "c" if anatomy.inner.kv_rank else "x"
+        yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
     if part.window:
         yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
     if part.chunk:
@@ -154,17 +157,18 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
         yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
-        shared = config.model.kv_heads != config.model.heads
+        shared = part.shared or config.model.kv_heads != config.model.heads
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
 
 
-def _latents(anatomy: Anatomy, norms: Mapping[str, NormAt]) -> Iterator[str]:
+def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
     config, inner = anatomy.config, anatomy.inner
-    for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", "k, v = W_k c, W_v c")):
-        rank, norm = getattr(inner, f"{key}_rank"), norms.get(f"{key}_latent")
+    keys = "k = W_k c" if part.shared else "k, v = W_k c, W_v c"
+    for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
+        rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
         if rank:
             c = f"{norm.name}({down} x)" if norm and norm.name != "none" else f"{down} x"
             yield f"{made}; c = {c}, a latent of {rank} numbers (architecture.{key}_rank)"

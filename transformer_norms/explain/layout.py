@@ -224,7 +224,8 @@ class _Labels:
         kind = self.anatomy.config.attention.type
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{beside}")
-        weights = "W_q  W_k  W_v" + "  W_kr" * bool(self.anatomy.inner.rope_dim)
+        weights = "W_q  W_k" + "  W_v" * (not part.shared)
+        weights += "  W_kr" * bool(self.anatomy.inner.rope_dim)
         weights += "  W_g" * bool(self.gate())
         return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 

@@ -275,6 +275,7 @@ BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
 WINDOW = "architecture.sliding_window"
 CHUNK, FLOOR = "architecture.attention_chunk", "architecture.temperature_floor"
 TEMPERATURE = "architecture.temperature_scale"
+PROPORTIONAL, SHARED = "architecture.rope_proportional", "architecture.values_from_keys"
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 
 
@@ -306,12 +307,12 @@ def _read_partial(config: Any) -> Facts:
             f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
             "has no counterpart here: they turn in pairs"
         )
-    return {**facts, FRACTION: turned / head_dim}
+    return {**facts, FRACTION: [turned / head_dim] * config.num_hidden_layers}
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
     head_dim = facts["model.head_dim"]
-    turned = round(facts.get(FRACTION, 1) * head_dim)
+    turned = round(max(facts.get(FRACTION, [1])) * head_dim)
     base = _write_base(max(facts.get(BASE, [0])))
     return {"rope_parameters": {**base, "partial_rotary_factor": share(turned, head_dim)}}
 
@@ -325,13 +326,14 @@ def _read_dimensions(config: Any) -> Facts:
     turned = config.rotary_dim
     if not turned or turned % 2 or turned > head_dim:
         raise ValueError(f"rotary_dim={turned} has no counterpart here: heads have {head_dim}")
-    return {BASE: [1e4] * config.num_hidden_layers, FRACTION: turned / head_dim}
+    blocks = config.n_layer
+    return {BASE: [1e4] * blocks, FRACTION: [turned / head_dim] * blocks}
 
 
 # The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J
 ROTARY_DIMENSIONS = Clause(
     _read_dimensions,
-    lambda facts: {"rotary_dim": round(facts.get(FRACTION, 1) * facts["model.head_dim"])},
+    lambda facts: {"rotary_dim": round(max(facts.get(FRACTION, [1])) * facts["model.head_dim"])},
 )
 
 
@@ -470,8 +472,6 @@ def _write_temperature(facts: Facts) -> dict[str, Any]:
 # The temperature of queries that nothing turns.
 TEMPERATURE_WHERE_NOT_ROTATED = Clause(_read_temperature, _write_temperature)
 
-LLAMA4_HEAD_NORM = "rmsnorm_np_eps5"
-
 
 def _read_rotated_norms(config: Any) -> Facts:
     """The placement has the norms in three blocks of four. ValueError where other blocks turn, or
@@ -484,12 +484,15 @@ def _read_rotated_norms(config: Any) -> Facts:
             f"no_rope_layers={config.no_rope_layers} has no counterpart here beside use_qk_norm: "
             "every fourth block has 0, and no other"
         )
-    if config.rms_norm_eps != (eps := eps_of(LLAMA4_HEAD_NORM)):
-        raise ValueError(
-            f"rms_norm_eps={config.rms_norm_eps} has no counterpart here beside use_qk_norm: "
-            f"the norm of queries and keys has {eps}"
-        )
+    _check_eps(config, "rmsnorm_np_eps5", "use_qk_norm: the norm of queries and keys")
     return {"placement": "llama4"}
+
+
+def _check_eps(config: Any, norm: str, beside: str) -> None:
+    """Raises ValueError if a config's eps is not that of the norm's file."""
+    if config.rms_norm_eps != (eps := eps_of(norm)):
+        given = f"rms_norm_eps={config.rms_norm_eps}"
+        raise ValueError(f"{given} has no counterpart here beside {beside} has {eps}")
 
 
 # A norm without gain on the queries and keys that turn.
@@ -507,3 +510,72 @@ def _read_no_experts(config: Any) -> Facts:
 
 
 NO_EXPERTS = Clause(_read_no_experts, lambda facts: {"moe_layers": []})
+
+
+# ------------------------------------------------------------------------------------- Gemma 4
+
+
+def _read_rotations(config: Any) -> Facts:
+    turns = {kind: _read_rotation(config, kind) for kind in set(config.layer_types)}
+    bases, fractions = zip(*(turns[kind] for kind in config.layer_types), strict=True)
+    return {BASE: [*bases], FRACTION: [*fractions], PROPORTIONAL: True}
+
+
+def _read_rotation(config: Any, kind: str) -> tuple[float, float]:
+    """The base of a kind of blocks, and the share of a head's pairs that it turns."""
+    parameters = config.rope_parameters[kind]
+    if parameters.get("rope_type") != "proportional":
+        return _read_base(parameters), 1.0
+    given, factor = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
+    turned = int(config.head_dim * given) // 2 * 2
+    if turned < 2 or factor != 1:
+        said = f"factor={factor}" if turned >= 2 else f"partial_rotary_factor={given}"
+        raise ValueError(f"{said} of {kind} has no counterpart here")
+    return float(parameters["rope_theta"]), turned / config.head_dim
+
+
+def _write_rotations(facts: Facts) -> dict[str, Any]:
+    keys, head_dim = _write_bases(facts), facts["model.head_dim"]
+    fractions = facts.get(FRACTION, [1.0] * facts["model.depth"])
+    for kind, fraction in zip(keys["layer_types"], fractions, strict=True):
+        if fraction < 1:
+            shown = share(round(fraction * head_dim), head_dim)
+            partial = {"rope_type": "proportional", "partial_rotary_factor": shown}
+            keys["rope_parameters"][kind] |= partial
+    return keys
+
+
+# One base where attention is full, and there a share of the pairs, another where it slides.
+PROPORTIONAL_PER_KIND = Clause(_read_rotations, _write_rotations)
+
+
+def _read_shared(config: Any) -> Facts:
+    shared = config.attention_k_eq_v
+    return {SHARED: [shared and kind == FULL for kind in config.layer_types]}
+
+
+# Full attention has no W_v, and its values are W_k x.
+VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(facts[SHARED])})
+
+
+def _read_dense_gemma4(config: Any) -> Facts:
+    for i, block in enumerate(config.per_layer_config):
+        for key in ("head_dim", "num_key_value_heads"):
+            if (own := getattr(block, key)) != (given := getattr(config, key)):
+                raise ValueError(
+                    f"{key}={own} of block {i} has no counterpart here: all blocks have {given}"
+                )
+    if config.use_bidirectional_attention == "all":
+        raise ValueError("use_bidirectional_attention=all has no counterpart here")
+    _check_eps(config, "rmsnorm_np", "v_norm, which")
+    return {"v_norm": "rmsnorm_np", "architecture.attention_scale": 1.0}
+
+
+# Heads of one size in all blocks, no inputs of a block besides the stream, no experts.
+GEMMA4 = Clause(
+    _read_dense_gemma4,
+    lambda facts: {
+        "global_head_dim": facts["model.head_dim"],
+        "hidden_size_per_layer_input": 0,
+    },
+)

@@ -11,7 +11,7 @@ from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
 from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact, overrides_of
 from transformer_norms.hf.families import FAMILIES, Family
-from transformer_norms.hf.weights import our_tensors, their_tensors
+from transformer_norms.hf.weights import our_tensors, tensors_of, their_tensors
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 
@@ -27,6 +27,7 @@ ELSEWHERE = {
         "embeddings of each layer, sparse gates and keys that blocks share are not built; the rest "
         "is preset=gemma3n",
     ),
+    "gemma4": "it reads images; its text model is gemma4_text",
     "llama4": "it reads images; its text model is llama4_text",
 }
 HERE = ["tracking=none", "trainer.device=cpu"]
@@ -46,7 +47,7 @@ def from_hf(hf_model: Any) -> Transformer:
     family = family_of(config.model_type)
     if type(hf_model).__name__ != (name := class_name(family)):
         raise ValueError(f"a {type(hf_model).__name__} has no counterpart here; wanted is {name}")
-    weights = dict(hf_model.named_parameters())
+    weights = tensors_of(hf_model)
     facts = family.read(config)
     double = next(iter(weights.values())).dtype == torch.float64
     typed = [*HERE, *overrides_of(facts), f"trainer.precision={'fp64' if double else 'fp32'}"]
@@ -102,7 +103,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
         setattr(config, key, model.config.model.dropout)
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     theirs = theirs.to(next(iter(ours.values())).dtype)
-    there = dict(theirs.named_parameters())
+    there = tensors_of(theirs)
     with torch.no_grad():
         for name, tensor in their_tensors(family.names, ours, model.config):
             parameter = there.pop(name)

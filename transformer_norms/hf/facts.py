@@ -19,7 +19,13 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.position import rotary_bases, sliding_windows, temperature_floors
+from transformer_norms.model.position import (
+    rotary_bases,
+    rotary_fractions,
+    shared_blocks,
+    sliding_windows,
+    temperature_floors,
+)
 from transformer_norms.model.settings import MADE_BY, formula_values, head_sizes
 from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
@@ -30,7 +36,9 @@ Facts = dict[str, Any]
 _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
-ROTATION = tuple(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved"))
+ROTATION = tuple(
+    f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved", "proportional")
+)
 # The numbers of tokens, one for each block.
 COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
@@ -61,6 +69,7 @@ DEFAULTS: Facts = {
     "architecture.logit_cap": "none",
     "architecture.qk_norm_order": "before",
     "architecture.rope_interleaved": False,
+    "architecture.rope_proportional": False,
 }
 
 
@@ -101,6 +110,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                     "logit_cap",
                     *ORDER_KEYS,
                     "rope_interleaved",
+                    "rope_proportional",
                 )
             },
             **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
@@ -117,8 +127,12 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             ),
             "architecture.temperature_scale": architecture.temperature_scale,
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
-            "architecture.rope_fraction": whole_pairs(
-                inner.rope_dim or sizes.head_dim, architecture.rope_fraction
+            "architecture.rope_fraction": [
+                whole_pairs(inner.rope_dim or sizes.head_dim, fraction)
+                for fraction in rotary_fractions(architecture.rope_fraction, sizes.depth)
+            ],
+            "architecture.values_from_keys": shared_blocks(
+                architecture.values_from_keys, sizes.depth
             ),
         }
     )
@@ -143,7 +157,9 @@ def complete_facts(facts: Facts) -> Facts:
         facts.pop("architecture.temperature_scale", None)
     if not rest or head_dim != "none":
         facts.setdefault("architecture.attention_scale", head_dim**-0.5)
-    facts.setdefault("architecture.rope_fraction", 1.0)
+    fractions = facts.setdefault("architecture.rope_fraction", [1.0] * facts["model.depth"])
+    facts["architecture.rope_proportional"] &= min(fractions) < 1
+    facts.setdefault("architecture.values_from_keys", [False] * facts["model.depth"])
     facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
     if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
@@ -299,11 +315,14 @@ def overrides_of(facts: Facts) -> list[str]:
     for key in LATENT_KEYS:
         values[f"architecture.{key}"] = facts[f"architecture.{key}"] or "none"
     if "architecture.rope_base" in facts:
-        bases = facts["architecture.rope_base"]
         head_dim = facts["architecture.rope_dim"] or facts["model.head_dim"]
-        values["architecture.rope_base"] = bases[0] if len(set(bases)) == 1 else bases
-        turned = round(facts["architecture.rope_fraction"] * head_dim)
-        values["architecture.rope_fraction"] = share(turned, head_dim)
+        turned = [round(each * head_dim) for each in facts["architecture.rope_fraction"]]
+        values["architecture.rope_fraction"] = [share(each, head_dim) for each in turned]
+        for key in ("architecture.rope_base", "architecture.rope_fraction"):
+            each = values[key]
+            values[key] = each[0] if len(set(each)) == 1 else each
+    marks = [int(mark) for mark in facts["architecture.values_from_keys"]]
+    values["architecture.values_from_keys"] = marks if any(marks) else "none"
     values |= _mlp(kind, activation)
     return [as_typed(key, value) for key, value in values.items()]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from transformer_norms.model.settings import ModelConfig, head_sizes
 
 Ours = Sequence[Tensor]
-LEAVES = {"weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}  # ours: theirs
+# Ours: theirs. A line may name a parameter itself.
+LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}
 
 
 # ------------------------------------------------------------ layouts: one tensor of several
@@ -116,9 +117,10 @@ def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list
                 continue
             modules = [name for each in line.ours for name in _modules(each, i, ours)]
             for leaf, theirs in LEAVES.items():
-                names = [f"{module}.{leaf}" for module in modules]
+                names = [f"{module}.{leaf}".rstrip(".") for module in modules]
                 if names and names[0] in ours:
-                    rows.append(Line(f"{line.theirs.format(i=i)}.{theirs}", names, line.layout))
+                    name = f"{line.theirs.format(i=i)}.{theirs}".rstrip(".")
+                    rows.append(Line(name, names, line.layout))
     used = [name for line in rows for name in line.ours]
     assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
     return rows
@@ -129,6 +131,13 @@ def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
         return [name.format(i=i)]
     heads = (name.format(i=i, h=h) for h in count())
     return list(takewhile(lambda head: f"{head}.gain" in ours, heads))
+
+
+def tensors_of(their_model: Any) -> dict[str, Tensor]:
+    """Returns a model's parameters by name, and the buffers that are saved with them."""
+    saved = their_model.state_dict().keys()
+    buffers = {name: own for name, own in their_model.named_buffers() if name in saved}
+    return dict(their_model.named_parameters()) | buffers
 
 
 def their_tensors(

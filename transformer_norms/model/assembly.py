@@ -32,7 +32,12 @@ from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
-from transformer_norms.model.position import NoPosition, sliding_windows, temperature_floors
+from transformer_norms.model.position import (
+    NoPosition,
+    shared_blocks,
+    sliding_windows,
+    temperature_floors,
+)
 from transformer_norms.model.settings import (
     ModelConfig,
     formula_values,
@@ -68,6 +73,7 @@ class Assembly:
         self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
         self.floors = temperature_floors(how.temperature_floor, *sizes)
         self.inner = head_sizes(self.architecture, self.sizes)
+        self.shared = shared_blocks(how.values_from_keys, self.sizes.depth)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -175,6 +181,7 @@ class Assembly:
             bias=self.biased,
             attend=attend,
             scale=scale,
+            values_from_keys=self.shared[int(values["i"])],
             temperature=self.temperature(int(values["i"])),
             turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
             **{name: self.site(plan, name, "attention", values) for name in LATENT_SITES},

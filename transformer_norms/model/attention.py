@@ -35,7 +35,8 @@ class Attention(nn.Module):
     dimensions come first and are the same for all heads of a token. They are those that rope turns.
     Multi-head latent attention has all three: DeepSeek-V2, arXiv:2405.04434. There the shared
     dimensions come last, which is the same function of permuted rows. Whole keys and values are
-    cached, where the paper caches c and W_kr x.
+    cached, where the paper caches c and W_kr x. With `values_from_keys` there is no W_v, and W_k c
+    stands in the place of W_v c.
 
     q_latent, kv_latent, q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first
     two act on a latent, the next five on [batch, time, heads, head_dim] (values have `value_dim`
@@ -60,6 +61,7 @@ class Attention(nn.Module):
         q_rank: int = 0,
         kv_rank: int = 0,
         rope_dim: int = 0,
+        values_from_keys: bool = False,
         scale: Layer = nothing,
         temperature: Layer = nothing,
         q_latent: Layer = nothing,
@@ -78,7 +80,8 @@ class Attention(nn.Module):
         self.kv_down, key_or_value = reading(width, kv_rank, "kv_down" in bias)
         self.query = query(heads * head_dim, bias="query" in bias)
         self.key = key_or_value(kv_heads * (head_dim - rope_dim), bias="key" in bias)
-        self.value = key_or_value(kv_heads * value_dim, bias="value" in bias)
+        value = None if values_from_keys else key_or_value
+        self.value = value and value(kv_heads * value_dim, bias="value" in bias)
         shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if rope_dim else nothing
         self.rope_key: Layer = shared
         self.output = Linear(heads * value_dim, width, bias="output" in bias)
@@ -95,7 +98,8 @@ class Attention(nn.Module):
     ) -> Stream:
         q = self.query(self.q_latent(self.query_down(x))).unflatten(-1, (-1, self.head_dim))
         c = self.kv_latent(self.kv_down(x))
-        k, v = (self.split(linear(c)) for linear in (self.key, self.value))
+        k = self.split(self.key(c))
+        v = k if self.value is None else self.split(self.value(c))
         q = self.scale(self.turn(self.q, q, angles))
         k = self.turn(self.k, self.rope_key(k, x), angles)
         v = self.v(self.values(v, x, given))

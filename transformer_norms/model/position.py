@@ -115,10 +115,11 @@ class Rotary(NoPosition):
     """Rotary positions, pairs (j, j + r/2) of the first r dimensions of each head turned by the
     angle t / base^(2j/r)      Su et al. 2021, arXiv:2104.09864
 
-    `interleaved` pairs are (2j, 2j + 1), as in the paper and in GPT-J. r is the share `fraction` of
-    `head_dim`, the dimensions of a head or the part of them that is to turn, rounded down to an
-    even number, at least 2. `bases` has one number a block, 0 where nothing turns. Frequencies are
-    computed in float32 and angles in float32 at least.
+    `interleaved` pairs are (2j, 2j + 1), as in the paper and in GPT-J. r is a share of `head_dim`,
+    the dimensions of a head or the part of them that is to turn, rounded down to an even number, at
+    least 2. `proportional`: r is the whole `head_dim`, and the share is that of its pairs, the
+    first ones, that turn (Gemma 4). `bases` and `fractions` have one number a block; at the base 0
+    nothing turns. Frequencies are computed in float32 and angles in float32 at least.
     """
 
     def __init__(
@@ -126,26 +127,31 @@ class Rotary(NoPosition):
         *,
         head_dim: int,
         bases: Sequence[float],
-        fraction: float,
+        fractions: Sequence[float],
         interleaved: bool,
+        proportional: bool,
         **sizes: Any,
     ) -> None:
         super().__init__()
-        turned = max(2, int(head_dim * fraction) // 2 * 2)
-        self.bases, self.pairs = bases, NEIGHBOURS if interleaved else HALVES
-        self.distinct = list(dict.fromkeys(base for base in bases if base))
-        exponents = torch.arange(0, turned, 2, dtype=torch.float32) / turned
-        frequencies = [1.0 / base**exponents for base in self.distinct]
-        table = torch.stack(frequencies) if frequencies else exponents.new_zeros(0, turned // 2)
+        self.pairs = NEIGHBOURS if interleaved else HALVES
+        counts = [max(1, int(head_dim * fraction) // 2) for fraction in fractions]
+        self.turns = [*zip(bases, counts, strict=True)]
+        self.distinct = list(dict.fromkeys(turn for turn in self.turns if turn[0]))
+        self.spans = [head_dim // 2 if proportional else count for _, count in self.distinct]
+        table = torch.zeros(len(self.distinct), head_dim // 2, dtype=torch.float32)
+        for row, (base, count), span in zip(table, self.distinct, self.spans, strict=True):
+            exponents = torch.arange(0, 2 * count, 2, dtype=torch.float32) / (2 * span)
+            row[:count] = 1.0 / base**exponents
         self.register_buffer("frequencies", table, persistent=False)
         self.frequencies: Tensor
 
     def angles(self, start: int, time: int) -> tuple[Float[Tensor, "two 1 time 1 turned"], ...]:
-        """Returns for each distinct base cos and sin, the sine negative for the first of a pair:
+        """Returns for each distinct turn cos and sin, the sine negative for the first of a pair:
         (x, y) -> (xc - ys, yc + xs)"""
         times = torch.arange(start, start + time, device=self.frequencies.device)
         times = times.to(self.frequencies.dtype)
-        return tuple(self._angles(torch.outer(times, own)) for own in self.frequencies)
+        rows = zip(self.frequencies, self.spans, strict=True)
+        return tuple(self._angles(torch.outer(times, row[:span])) for row, span in rows)
 
     def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
         cos, sin, join = angle.cos(), angle.sin(), self.pairs.join
@@ -153,19 +159,19 @@ class Rotary(NoPosition):
 
     def rotation(self, i: int) -> Callable[..., Any]:
         """Returns the function of (x, angles) that turns the queries and keys of block i."""
-        base = self.bases[i]
-        if not base:
+        turn = self.turns[i]
+        if not turn[0]:
             return nothing
-        return partial(rotate, self.pairs.swap, self.distinct.index(base))
+        return partial(rotate, self.pairs.swap, self.distinct.index(turn))
 
 
 def rotate(
     swap: Callable[[Tensor], Tensor],
-    base: int,
+    which: int,
     x: Float[Tensor, "batch time heads head_dim"],
     angles: tuple[Float[Tensor, "two 1 time 1 turned"], ...],
 ) -> Float[Tensor, "batch time heads head_dim"]:
-    cos, sin = angles[base].to(x.dtype)
+    cos, sin = angles[which].to(x.dtype)
     turned = cos.shape[-1]
     part = x[..., :turned]
     rotated = part * cos + swap(part) * sin
@@ -232,6 +238,29 @@ def rotary_bases(spec: Any, depth: int) -> list[float]:
                 "nothing is to turn"
             )
     return bases
+
+
+def rotary_fractions(spec: Any, depth: int) -> list[float]:
+    """Returns `rope_fraction` as one number for each block. ValueError where one is not above 0 and
+    at most 1."""
+    fractions = numbers_of_blocks(spec, depth, "shares")
+    for i, fraction in enumerate(fractions):
+        if not 0 < fraction <= 1:
+            raise ValueError(
+                f"in block i={i} it is {fraction:g}; a share of a head is above 0 and at most 1"
+            )
+    return fractions
+
+
+def shared_blocks(spec: Any, depth: int) -> list[bool]:
+    """Returns `values_from_keys` for each block. ValueError where one is neither 0 nor 1."""
+    marks = numbers_of_blocks(0 if spec == "none" else spec, depth, "marks")
+    for i, mark in enumerate(marks):
+        if mark not in (0, 1):
+            raise ValueError(
+                f"in block i={i} it is {mark:g}; it is 1 where values are what W_k computes, else 0"
+            )
+    return [bool(mark) for mark in marks]
 
 
 def token_counts(spec: Any, depth: int, context: int, what: str, zero: str) -> list[int]:

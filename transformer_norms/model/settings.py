@@ -222,7 +222,9 @@ class Architecture:
     temperature_scale: Annotated[Number, Field(ge=-1e3, le=1e3)]
     rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
-    rope_fraction: Annotated[Number, Field(gt=0, le=1)]
+    rope_fraction: Base | tuple[Base, ...]  # the share of a head that turns
+    rope_proportional: Flag  # the share is that of the pairs of the whole head
+    values_from_keys: Base | tuple[Base, ...]  # 1 in a block without W_v, whose values are W_k x
 
 
 @node
