@@ -24,8 +24,6 @@ FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_inte
 RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
 LLAMA4 = {**SIZES, "head_dim": 6, "intermediate_size_mlp": 40, "num_local_experts": 1,
           "moe_layers": [1]}  # fmt: skip
-GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
-          "vocab_size_per_layer_input": 37}  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -39,6 +37,8 @@ def turned(**more):
     return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
 
 
+GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
+          "vocab_size_per_layer_input": 37, **turned(partial_rotary_factor=0.5)}  # fmt: skip
 THEIRS = [
     ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     ("bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}, "_post_layernorm=True"),
@@ -53,9 +53,9 @@ THEIRS = [
      "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
     ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
      "queries and keys has 1e-05"),
-    ("gemma4_text", {**GEMMA4, "global_head_dim": 8}, "head_dim=8 of block 1 has", "blocks have 6"),
+    ("gemma4_text", {**GEMMA4, "global_head_dim": 8}, "head_dim=8 of block 1 has", "block 0 has 6"),
     ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
-     "num_key_value_heads=1 of block 1 has no counterpart", "all blocks have 2"),
+     "num_key_value_heads=1 of block 1 has no counterpart", "block 0 has 2"),
     ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 4}, "hidden_size_per_layer_input=4"),
     ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2},
      "num_kv_shared_layers=1 has no counterpart"),

@@ -559,11 +559,13 @@ VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(f
 
 
 def _read_dense_gemma4(config: Any) -> Facts:
-    for i, block in enumerate(config.per_layer_config):
+    first, *others = config.per_layer_config
+    for i, block in enumerate(others, 1):
         for key in ("head_dim", "num_key_value_heads"):
-            if (own := getattr(block, key)) != (given := getattr(config, key)):
+            if (own := getattr(block, key)) != (given := getattr(first, key)):
                 raise ValueError(
-                    f"{key}={own} of block {i} has no counterpart here: all blocks have {given}"
+                    f"{key}={own} of block {i} has no counterpart here: block 0 has {given}, and "
+                    "all must have as many"
                 )
     if config.use_bidirectional_attention == "all":
         raise ValueError("use_bidirectional_attention=all has no counterpart here")
@@ -571,7 +573,8 @@ def _read_dense_gemma4(config: Any) -> Facts:
     return {"v_norm": "rmsnorm_np", "architecture.attention_scale": 1.0}
 
 
-# Heads of one size in all blocks, no inputs of a block besides the stream, no experts.
+# Heads of one size in all blocks, no inputs of a block besides the stream, no experts. It is read
+# first: a config whose blocks differ refuses to tell the size of them all.
 GEMMA4 = Clause(
     _read_dense_gemma4,
     lambda facts: {
