@@ -95,13 +95,16 @@ EVERYTHING = (
     ("architecture.attention_gate=elementwise", "qk_norm=full"),
     ("position=learned", "mlp=swiglu", "model.kv_heads=1", "v_norm=head"),
     ("position=sinusoidal", "architecture.bias=true"),
+    ("position=learned", "qk_norm=head", "v_norm=per_head", "architecture.values_from_keys=i%2"),
+    ("position=learned", "qk_norm=per_head", "v_norm=per_head", "architecture.q_rank=10",
+     "architecture.kv_rank=8", "architecture.rope_dim=2", "architecture.value_dim=5"),
     ("architecture.value_embedding=1", "architecture.value_gate=12"),
     ("architecture.value_residual=0.5", "v_norm=head"),
     ("attention=sinks", "architecture.tied=false", "v_norm=per_head"),
     ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after"),
     ("embed=fixnorm",),
     ("model.dropout=0.1", "architecture.bias=[up]"),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("typed", EVERYTHING[:3], ids=" ".join)

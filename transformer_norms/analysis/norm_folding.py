@@ -179,13 +179,14 @@ def gain_and_constant(
     if site.name not in ("v", "head_norm"):
         return gains[0], None if biases[0] is None else scale(biases[0])
     f: Any = model.get_submodule(f"blocks.{site.block}.attention.f")
-    heads = (f.value.out_features if site.name == "v" else f.output.in_features) // f.head_dim
+    heads = f.kv_heads if site.name == "v" else f.kv_heads * f.groups
+    value_dim = f.output.in_features // (f.kv_heads * f.groups)
 
     def by_head(each: tuple[Tensor, ...]) -> Tensor:
         if isinstance(inner, PerHead):
-            return torch.stack([one.expand(f.head_dim) for one in each])
-        whole_width = heads * f.head_dim if isinstance(inner, AllHeads) else f.head_dim
-        return each[0].expand(whole_width).view(-1, f.head_dim).expand(heads, -1)
+            return torch.stack([one.expand(value_dim) for one in each])
+        whole_width = heads * value_dim if isinstance(inner, AllHeads) else value_dim
+        return each[0].expand(whole_width).view(-1, value_dim).expand(heads, -1)
 
     def spread(rows: Tensor) -> Tensor:
         return rows.repeat_interleave(f.groups, 0) if site.name == "v" else rows
@@ -249,12 +250,18 @@ def writers(model: Transformer, site: NormSite) -> list[str]:
         turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
         if turned:
             raise Stays("a rotation stands between it and the matrix that writes it")
+        if site.name == "k" and f.rope_key is not nothing:
+            raise Stays("a matrix that all heads share writes a part of its input")
+        if site.name == "k" and f.value is None:
+            raise Stays("the matrix that writes its input writes values too")
         return [f"{inside}.{'query' if site.name == 'q' else 'key'}"]
     if site.name == "hidden":
         return [f"{inside}.{name}" for name in READERS["mlp"] if hasattr(f, name)]
     if site.name in ("v", "head_norm"):
         if f.values is not nothing:
             raise Stays("values are more than what a matrix writes")
+        if f.value is None:
+            raise Stays("the matrix that writes its input writes keys too")
         if site.name == "v":
             return [f"{inside}.value"]
         builtin = type(f.attend).forward in (Softmax.forward, Sinks.forward)
@@ -418,5 +425,6 @@ def _parts(model: Transformer, fold: NormFold) -> int:
         return 1
     f: Any = model.get_submodule(f"blocks.{fold.site.block}.attention.f")
     inner = _bare(getattr(f, fold.site.name))
-    linear = {"q": f.query, "k": f.key}.get(fold.site.name, f.value)
-    return 1 if isinstance(inner, AllHeads) else linear.out_features // f.head_dim
+    if isinstance(inner, AllHeads):
+        return 1
+    return int(f.kv_heads * (f.groups if fold.site.name == "q" else 1))
