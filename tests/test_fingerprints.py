@@ -287,7 +287,7 @@ def sub_layer(model, started, i, name):
         if (isinstance(layer.enter, nn.Module))
         else []
     )
-    found = {"x": x, "l": i + 1, "e": sum(enter), "c": layer.skip, **coefficients}
+    found = {"x": x, "l": i + 1, "e": sum(enter), "c": matrix_of(layer.skip), **coefficients}
     if name == "mlp":
         layer.f.activation = torch.tanh
     f = layer.f
@@ -301,6 +301,14 @@ def sub_layer(model, started, i, name):
     found["f=0"] = run(model, block, x)
     found["skip/f"] = skip_over_branch(started, i, name)
     return found
+
+
+def matrix_of(skip):
+    """The function x + B A x of a skip's matrix of low rank; not a number where it has none."""
+    if not isinstance(skip, LowRank):
+        return lambda x: x * math.nan
+    b_a = skip.right.weight @ skip.left.weight
+    return lambda x: x + x @ b_a.T
 
 
 def skip_over_branch(model, i, name):
