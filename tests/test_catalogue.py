@@ -214,10 +214,13 @@ BAD = [
     ({"equation": "x + 1 + f(x)"}, "'1' in 'x + 1 + f(x)': a number cannot be a term"),
     (
         {"equation": "x + f(x, mdi=norm)"},
-        "no site 'mdi' in f(x, mdi=norm); sites inside f are q, k",
+        "no site 'mdi' in f(x, mdi=norm); sites inside f are q_latent, kv_latent, q, k",
     ),
     ({"equation": "x + f(x, mdi=norm)"}, "did you mean 'mid'?"),
-    ({"equation": {"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}}, "f of attention are q,"),
+    (
+        {"equation": {"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}},
+        "of attention are q_latent,",
+    ),
     ({"equation": "x + f(x, q=norm, q=norm)"}, "a site is named twice"),
     ({"equation": "x + f(x, mid=norm@full)"}, "mid does not hold heads"),
     ({"equation": "x + f(x, q=norm@heads)"}, "there is no share 'heads'"),
