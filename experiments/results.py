@@ -22,7 +22,7 @@ import widths
 from claims import claims_table, contradictions
 from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
-from trained import ASKED, STUDY, trained_text
+from trained import ASKED, STUDY, primary_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
@@ -94,9 +94,11 @@ def regenerate() -> None:
         for study, findings in found.items():  # their runs are still there
             text = "\n\n".join(_blocks(findings, contradictions(study, found)))
             _fill(HERE / study / "README.md", text)
+        runs = Path(folder) / STUDY
+        words = {name: primary_words(HERE / name, runs) for name in ASKED}
         for name in ASKED:
-            _fill(HERE / name / "README.md", trained_text(HERE / name, Path(folder) / STUDY))
-    words = {"norm_removal": _removal(HERE / "norm_removal")}
+            _fill(HERE / name / "README.md", trained_text(HERE / name, runs))
+    words["norm_removal"] = _removal(HERE / "norm_removal")
     words["init_gradients"] = _init_gradients(HERE / "init_gradients")
     _invariances(HERE / "invariances")
     _starts(HERE / "starts")

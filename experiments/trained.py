@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_norms.analysis.trained import collapse, depth_use, mean_drift, quantization
-from transformer_norms.analysis.trained.over_seeds import Quantity, seed_tables
+from transformer_norms.analysis.trained.over_seeds import (
+    Numbers,
+    Quantity,
+    compare_numbers,
+    seed_tables,
+)
 from transformer_norms.analysis.trained.subjects import Subjects, read_subjects
 from transformer_norms.run.reader import SavedRun, run_folders
 from transformer_norms.text_tables import markdown_table
@@ -22,16 +27,21 @@ DEPTHS = (4, 16)
 
 @dataclass(frozen=True)
 class Asked:
-    """What a study asks of an analysis: the baseline of its differences, and its quantities."""
+    """What a study asks of an analysis: the baseline of its differences, and its quantities, of
+    which `primary` was chosen before the models were trained."""
 
+    primary: str
     baseline: str
     quantities: Mapping[str, Quantity]
     legend: str
 
 
 ASKED = {
-    "mean_drift": Asked("norm=layernorm", mean_drift.QUANTITIES, mean_drift.LEGEND_OF_MEANS),
+    "mean_drift": Asked(
+        "chance", "norm=layernorm", mean_drift.QUANTITIES, mean_drift.LEGEND_OF_MEANS
+    ),
     "quantization": Asked(
+        "w4a4_row",
         "norm=layernorm",
         {
             "w4a4_row": Quantity("W4A4 row", 4),
@@ -39,11 +49,11 @@ ASKED = {
             "w4_row": Quantity("W4 row", 4),
             "outlier": Quantity("outlier", 2),
         },
-        quantization.COMPARED.strip(),
+        f"Rise of the loss, nats per byte.{quantization.COMPARED}",
     ),
-    "depth_use": Asked("placement=pre", depth_use.QUANTITIES, depth_use.LEGEND_OF_MEANS),
+    "depth_use": Asked("rise", "placement=pre", depth_use.QUANTITIES, depth_use.LEGEND_OF_MEANS),
     "collapse": Asked(
-        "norm=layernorm", collapse.QUANTITIES, f"{collapse.in_words(collapse.QUANTITIES)}."
+        "rise", "norm=layernorm", collapse.QUANTITIES, f"{collapse.in_words(collapse.QUANTITIES)}."
     ),
 }
 
@@ -53,23 +63,41 @@ def trained_text(home: Path, runs: Path) -> str:
     return "\n\n".join(part for depth in DEPTHS for part in _of_depth(home, runs, depth))
 
 
+def primary_words(home: Path, runs: Path) -> str:
+    """The differences of the primary quantity, of each depth."""
+    return "; ".join(f"{depth} blocks: {_differences(home, runs, depth)}" for depth in DEPTHS)
+
+
+def _differences(home: Path, runs: Path, depth: int) -> str:
+    asked, (numbers, subjects) = ASKED[home.name], _read(home, runs, depth)
+    found = compare_numbers(subjects, numbers, asked.quantities)
+    digits = asked.quantities[asked.primary].digits
+    return ", ".join(
+        f"{variant} {c.difference:+.{digits}f} (95 % interval {c.low:+.{digits}f} to "
+        f"{c.high:+.{digits}f}, p {c.p_holm:.2g})"
+        for (variant, key), c in found.items()
+        if key == asked.primary and None not in (c.difference, c.low, c.high, c.p_holm)
+    )
+
+
 def _of_depth(home: Path, runs: Path, depth: int) -> Iterator[str]:
-    asked = ASKED[home.name]
-    numbers = read_numbers(home / f"blocks_{depth}" / f"{home.name}_runs.csv")
-    subjects = _subjects(runs, depth, asked.baseline)
+    asked, (numbers, subjects) = ASKED[home.name], _read(home, runs, depth)
     yield f"{depth} blocks:"
     for rows, legend in seed_tables(subjects, numbers, asked.quantities, asked.legend):
         yield markdown_table(rows)
         yield legend
 
 
-def _subjects(runs: Path, depth: int, baseline: str) -> Subjects:
+def _read(home: Path, runs: Path, depth: int) -> tuple[Numbers, Subjects]:
+    """The numbers of the models of a depth, and which runs these are."""
+    numbers = read_numbers(home / f"blocks_{depth}" / f"{home.name}_runs.csv")
     of_depth = [run for run in run_folders(runs) if SavedRun(run).value("model.depth") == depth]
-    typed = Namespace(where=list(map(str, of_depth)), baseline=[baseline], text=None)
-    return read_subjects(typed, lambda *_: None)
+    baseline = [ASKED[home.name].baseline]
+    typed = Namespace(where=list(map(str, of_depth)), baseline=baseline, text=None)
+    return numbers, read_subjects(typed, lambda *_: None)
 
 
-def read_numbers(file: Path) -> dict[str, dict[int | None, dict[str, float]]]:
+def read_numbers(file: Path) -> Numbers:
     """The numbers of each model by variant and seed, as an analysis wrote them."""
     numbers: dict[str, dict[int | None, dict[str, float]]] = {}
     with open(file, newline="", encoding="utf-8") as stream:

@@ -12,6 +12,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import get_args
 
 import claims
@@ -19,6 +20,7 @@ import ngrams
 import pytest
 import results
 import torch
+import trained
 import yaml
 from claims import Judged, Part
 from run_folders import config_of, make_record, make_run, make_study, planned
@@ -90,6 +92,24 @@ def test_a_packed_run_without_n_grams_gets_those_of_its_data_and_of_the_tokens_i
         assert data["ngrams"]["val"][0] == pytest.approx(data["unigram"], abs=1e-3)
 
 
+@pytest.mark.parametrize("analysis", trained.ASKED)
+@pytest.mark.parametrize("blocks", [4, 16])
+def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, blocks):
+    asked, home = trained.ASKED[analysis], HERE / analysis
+    with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+        values = {(r["model"], r["seed"]): float(r[asked.primary]) for r in csv.DictReader(file)}
+    one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid", "pre")}[
+        asked.baseline.partition("=")[0]
+    ]
+    text = (HERE / "README.md").read_text()
+    names = sorted({name for name, _ in values if one in name})
+    assert len(names) == (3 if one == "rmsnorm" else 2)
+    for name in names:
+        pairs = [values[name, seed] - values[name.replace(one, other), seed] for seed in "01234"]
+        digits = asked.quantities[asked.primary].digits
+        assert f"{name} {fmean(pairs):+.{digits}f} (95 % interval" in text
+
+
 def test_n_grams_are_counted_on_no_other_text_than_that_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ngrams, "FILE", tmp_path / "ngrams.json")
@@ -100,7 +120,7 @@ def test_n_grams_are_counted_on_no_other_text_than_that_of_the_runs(tmp_path, mo
     assert not ngrams.FILE.exists()
 
 
-@pytest.mark.parametrize("study", [*STUDIES, "norm_removal"])
+@pytest.mark.parametrize("study", [*STUDIES, "norm_removal", *trained.ASKED])
 def test_no_number_in_prose_is_other_than_what_was_computed(study):
     """A number with decimals that a README states of losses stands among those that are written by
     the command, or rounds one of them."""
