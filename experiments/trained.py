@@ -23,12 +23,14 @@ from transformer_norms.text_tables import markdown_table
 
 STUDY = "trained_models"
 DEPTHS = (4, 16)
+BITS = (8, 4)
+NOISE = collapse.LOSSES | {"longer": collapse.OTHERS["longer"]} | collapse.ATTENTION
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a study asks of an analysis: the baseline of its differences, and its quantities, of
-    which `primary` was chosen before the models were trained."""
+    """Holds what a study asks of an analysis: the baseline of its differences, and its quantities, all
+    that the command compares, of which `primary` was chosen before the models were trained."""
 
     primary: str
     baseline: str
@@ -43,18 +45,11 @@ ASKED = {
     "quantization": Asked(
         "w4a4_row",
         "norm=layernorm",
-        {
-            "w4a4_row": Quantity("W4A4 row", 4),
-            "w8a8_tensor": Quantity("W8A8 tensor", 5),
-            "w4_row": Quantity("W4 row", 4),
-            "outlier": Quantity("outlier", 2),
-        },
+        quantization.compared(BITS),
         f"Rise of the loss, nats per byte.{quantization.COMPARED}",
     ),
     "depth_use": Asked("rise", "placement=pre", depth_use.QUANTITIES, depth_use.LEGEND_OF_MEANS),
-    "collapse": Asked(
-        "rise", "norm=layernorm", collapse.QUANTITIES, f"{collapse.in_words(collapse.QUANTITIES)}."
-    ),
+    "collapse": Asked("rise", "norm=layernorm", NOISE, f"{collapse.in_words(NOISE)}."),
 }
 
 

@@ -157,7 +157,7 @@ def test_the_distance_of_hand_made_attention_is_in_closed_form():
 
 
 def outputs(loaded, path, setting, seed=SEED, window=0):
-    """What the module at `path` gives for the first windows, and the same with noise."""
+    """Returns what the module at `path` gives for the first windows, and the same with noise."""
     model, found = loaded.model, []
     noise = Noise(setting, seed)
     noise.window = window

@@ -235,7 +235,7 @@ OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
 OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
-    "the package's own files": "analysis/invariances commands/completion config/compose config/old "
+    "the package's own files": "analysis/folded_config analysis/invariances commands/completion config/compose config/old "
     "config/overrides explain/catalogue explain/listing hf/facts names report/page/__init__ "
     "report/paper/citations run/identity",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
@@ -246,8 +246,8 @@ OTHERS = {
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
     "run/loading storage/manifest",
-    "a run, through load()": "analysis/norm_tuning analysis/trained/subjects commands/sampling "
-    "hf/__main__",
+    "a run, through load()": "analysis/trained/fold analysis/trained/subjects "
+    "analysis/trained/tunable commands/sampling hf/__main__",
     "whatever it is": "storage/reading",
 }
 

@@ -155,6 +155,24 @@ def test_a_pre_norm_model_has_rmsnorms_without_gains_left(placement):
     assert not any(fold.why for fold in result.folds)
 
 
+LATENTS = ("architecture.q_rank=10", "architecture.kv_rank=8", "architecture.rope_dim=2")
+
+
+def test_norms_on_latents_go_into_the_matrices_behind_and_before_them():
+    result = check(*LATENTS, norm="layernorm", placement="pre")
+    assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", "")}
+    sites = {fold.site.title: fold for fold in result.folds if fold.site.block == 1}
+    behind = {name: [path.rpartition(".")[2] for path in sites[name].into] for name in sites}
+    assert behind["attention.q_latent"] == ["query"]
+    assert behind["attention.kv_latent"] == ["key", "value"]
+
+
+def test_a_norm_on_a_latent_that_no_equation_names_stays_where_others_stay():
+    folds = check(*LATENTS, norm="layernorm", placement="sandwich").folds
+    whys = {why for fold in folds for why in fold.why if fold.site.name.endswith("_latent")}
+    assert whys == {"no equation names it, and the run's norm stands elsewhere too"}
+
+
 def test_a_norm_that_stays_is_left_as_it_was_and_the_equation_says_so():
     result = folded(norm="layernorm", placement="sandwich")[1]
     assert left(result.model) == [

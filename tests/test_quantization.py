@@ -266,3 +266,17 @@ def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
         measure(SUBJECT, loaded, [4], tell_nobody)
     monkeypatch.setattr(Transformer, "logits", logits)
     assert loaded.evaluate() == before
+
+
+def test_of_matrices_that_read_the_same_the_first_stands_for_all():
+    def rounded(*ratios):
+        names = ("query_down", "kv_down", "query", "key", "value")
+        inputs = {
+            f"blocks.0.attention.f.{name}": quantization.Inputs(ratio, 1.0, 1.0, 3.0)
+            for name, ratio in zip(names, ratios, strict=True)
+        }
+        return quantization.Rounded(None, 0.0, 1, {}, inputs)
+
+    found = [rounded(5, 5, 2, 3, 3), rounded(5, 5, 2, 2, 2)]
+    assert quantization.kinds_of(found) == ["query_down", "query", "key"]
+    assert quantization.kinds_of(found[1:]) == ["query_down", "query"]

@@ -13,9 +13,9 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.equation import canonical
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import head_sites, read_placement
+from transformer_norms.model.placement import attention_sites, head_sites, read_placement
 from transformer_norms.model.settings import MADE_BY
-from transformer_norms.model.sites import HEAD_SITES, Site
+from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
 
@@ -56,18 +56,29 @@ def norm_word(config: Config, site: NormSite) -> str:
 
 
 def placed_site(config: Config, site: NormSite) -> Site:
-    """What the placement, or qk_norm and v_norm, say of a site inside a block."""
+    """Returns what the placement, or qk_norm and v_norm, say of a site inside a block."""
+    plan = _plan(config, site)
+    if site.kind == "attention":
+        return attention_sites(plan, config).get(site.name, Site("none"))
+    return plan.site(site.name)
+
+
+def _plan(config: Config, site: NormSite) -> SubLayerPlan:
+    """Returns what the equation says of the sub-layer, or of the block, that a site belongs to."""
     assert site.block is not None
-    if chosen := _by_key(config, site):
-        return chosen
     placement = read_placement(config.placement)
     if site.kind == "block":
-        return placement.block_plan.site(site.name)
-    return placement.plans(site.block, config.model.depth)[site.kind].site(site.name)
+        return placement.block_plan
+    return placement.plans(site.block, config.model.depth)[site.kind]
+
+
+def _is_unnamed(config: Config, site: NormSite) -> bool:
+    """Whether a norm stands on a latent without an equation that names it."""
+    return site.name in LATENT_SITES and site.name not in _plan(config, site).sites
 
 
 def _by_key(config: Config, site: NormSite) -> Site | None:
-    """What qk_norm and v_norm say of a site."""
+    """Returns what qk_norm and v_norm say of a site."""
     named = head_sites(config.qk_norm, config.v_norm)
     return named.get(site.name) if site.kind == "attention" else None
 
@@ -87,6 +98,8 @@ def expressible(config: Config, folds: Sequence[NormFold]) -> list[NormFold]:
                 why = f"{key}={getattr(config, key)} says which norm is there, and can say no other"
             elif not chosen and fold.site.block is not None and _has_two_streams(config):
                 why = "equations of two streams are not written anew"
+            elif _is_unnamed(config, fold.site):
+                why = "no equation names it, and the run's norm stands elsewhere too"
         kept.append(fold.stay(why) if why else fold)
     return kept
 

@@ -57,6 +57,8 @@ ENDS = (
     JoinNormed,
     MeanOfProjections,
 )  # of several streams, which end with the norm
+# The matrix that writes a latent, and those that read it.
+LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
 STAYS = {
     "out": "it is added to the stream, which others read",
     "post": "its output is the stream, which the next skip reads",
@@ -92,7 +94,8 @@ class NormSite:
 
 _IN_BLOCK = re.compile(
     r"blocks\.(\d+)\.(?:(attention|mlp)\.(?:f\.)?)?"
-    r"(pre|out|post|q|k|v|head_norm|ctx|mid|up_norm|gate_norm)(?:\.norm|\.heads\.\d+)*"
+    r"(pre|out|post|q_latent|kv_latent|q|k|v|head_norm|ctx|mid|up_norm|gate_norm)"
+    r"(?:\.norm|\.heads\.\d+)*"
 )
 
 
@@ -144,6 +147,9 @@ def readers(model: Transformer, site: NormSite) -> list[str]:
             raise Stays("the skip reads it as well")
         return [name for kind in kinds for name in _inputs(model, int(site.block or 0), kind)]
     f: Any = model.get_submodule(inside)
+    if site.name in LATENTS:
+        reading = LATENTS[site.name][1]
+        return [f"{inside}.{name}" for name in reading if getattr(f, name) is not None]
     if site.name in ("v", "head_norm"):
         if f.ctx is not nothing or (site.name == "v" and f.head_norm is not nothing):
             raise Stays("another norm reads it")
@@ -245,6 +251,8 @@ def writers(model: Transformer, site: NormSite) -> list[str]:
     inside = f"blocks.{site.block}.{site.kind}.f"
     if site.name == "out":
         return [f"{inside}.{WRITERS[site.kind]}"]
+    if site.name in LATENTS:
+        return [f"{inside}.{LATENTS[site.name][0]}"]
     f: Any = model.get_submodule(inside) if site.name != "connection" else None
     if site.name in ("q", "k"):
         turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
@@ -374,7 +382,7 @@ class NormFold:
 
 
 def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
-    """What can be moved out of the norms at one site."""
+    """Decides what can be moved out of the norms at one site."""
     norms: Any = [model.get_submodule(path) for path in fold.paths]
     norm, why = norms[0], []
     if type(norm) not in FOLDED:
@@ -420,7 +428,7 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
 
 
 def _parts(model: Transformer, fold: NormFold) -> int:
-    """How many norms stand side by side on what a matrix writes: one a head, at heads."""
+    """Counts the norms that stand side by side on what a matrix writes: one a head, at heads."""
     if fold.site.name not in ("q", "k", "v", "head_norm"):
         return 1
     f: Any = model.get_submodule(f"blocks.{fold.site.block}.attention.f")

@@ -74,7 +74,7 @@ def _check_equations(own: Config, config: Config) -> None:
 
 
 def _bare(placement: Placement, depth: int) -> Iterator[Any]:
-    """What a placement says besides which norms stand at its sites."""
+    """Returns what a placement says besides which norms stand at its sites."""
     yield placement.topology, plain(placement.connection), placement.weight_constraint
     yield plain(placement.learned), _without_names(placement.block_plan)
     for i in range(depth):

@@ -184,7 +184,7 @@ class _Labels:
                      if stream in factors)  # fmt: skip
 
     def normed(self, factors: Mapping[str, Factor | None]) -> Marks:
-        """What f reads, where it is a term of the sum as well."""
+        """Returns the stages of what f reads, where it is a term of the sum as well."""
         if NORMED not in factors:
             return ()
         times = "".join(
@@ -230,7 +230,7 @@ class _Labels:
         return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 
     def latents(self, norms: Mapping[str, NormAt]) -> Chain:
-        """What queries, keys and values are made of, where that is not x."""
+        """Returns the stages of what queries, keys and values are made of, where that is not x."""
         inner = self.anatomy.inner
         ranks = {"q": inner.q_rank, "kv": inner.kv_rank}
         names = [name for name, rank in ranks.items() if rank]

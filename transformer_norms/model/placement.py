@@ -110,7 +110,7 @@ class Placement:
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """What the connection is around: each sub-layer, each block, or nothing."""
+        """Names what the connection is around: each sub-layer, each block, or nothing."""
         around = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
         return around.get(self.topology, ())
 

@@ -205,7 +205,7 @@ def numbers(blocks: Sequence[int | None]) -> str:
 
 
 def sentences(model: Transformer, folded: Folded, tokens: Tensor) -> list[str]:
-    """What stays and why, what became of the head, and the proof."""
+    """Says what stays and why, what became of the head, and the proof."""
     reasons: dict[tuple[str, str], list[int | None]] = {}
     for fold in folded.folds:
         for why in fold.why:

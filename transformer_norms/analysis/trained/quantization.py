@@ -75,9 +75,9 @@ LEGEND_OF_OUTLIERS = (
     "distribution; the last two are medians over blocks."
 )
 LEGEND_OF_KINDS = (
-    "Largest |value| over rms of the inputs of matrices before rounding, median over blocks. query "
-    "stands for key and value, which read the same, and up for gate. After ±: half of Student's "
-    "95 % interval."
+    "Largest |value| over rms of the inputs of matrices before rounding, median over blocks. Of "
+    "matrices that read the same, as query, key and value do, the first stands for all. After ±: "
+    "half of Student's 95 % interval."
 )
 COMPARED = (
     " W8A8: weights and inputs have 8 bits; row: a scale for each output channel and each token; "
@@ -297,11 +297,16 @@ class Rounding:
         return round_to_grid(x, self.setting.bits, largest)
 
 
+def settings_of(widths: Sequence[int]) -> list[Setting]:
+    """All that is measured at some numbers of bits."""
+    return [Setting(*each) for each in product(widths, PARTS, (False, True))]
+
+
 @torch.no_grad()
 def measure(subject: Subject, loaded: Loaded, widths: Sequence[int], tell: Tell) -> Rounded:
     """Evaluates the model without rounding, reading the inputs, and then once for each setting."""
     wide = loaded if loaded.precision == "fp64" else replace(loaded, precision="fp32")
-    settings = [Setting(*each) for each in product(widths, PARTS, (False, True))]
+    settings = settings_of(widths)
 
     def evaluate(change: Any, words: str, place: int) -> float:
         what = f"{subject.title}, {words} ({place}/{1 + len(settings)}): token {{:.0f}}/{{:.0f}}"
@@ -322,18 +327,17 @@ def measure(subject: Subject, loaded: Loaded, widths: Sequence[int], tell: Tell)
 # --------------------------------------------------------------------------- tables and sentences
 
 
-def settings_of(found: Sequence[Rounded]) -> list[Setting]:
-    return list(found[0].losses)
-
-
 def bits_of(found: Sequence[Rounded]) -> list[int]:
-    return list(dict.fromkeys(setting.bits for setting in settings_of(found)))
+    return list(dict.fromkeys(setting.bits for setting in found[0].losses))
 
 
 def kinds_of(found: Sequence[Rounded]) -> list[str]:
-    """The kinds of matrices that all models have, less those that read what another one reads."""
-    shared = [kind for kind in found[0].by_kind if all(kind in one.by_kind for one in found)]
-    return [kind for kind in shared if kind not in ("key", "value", "gate")]
+    """The kinds of matrices that all models have, less those that read what an earlier one reads."""
+    kinds = {}
+    for kind in found[0].by_kind:
+        if all(kind in one.by_kind for one in found):
+            kinds.setdefault(tuple(tuple(one.by_kind[kind]) for one in found), kind)
+    return list(kinds.values())
 
 
 def loss_rows(one: Rounded) -> list[list[str]]:
@@ -373,9 +377,9 @@ def rise_rows(found: Sequence[Rounded], numbers: Numbers) -> list[list[str]]:
     return rows
 
 
-def compared(found: Sequence[Rounded]) -> dict[str, Quantity]:
+def compared(widths: Sequence[int]) -> dict[str, Quantity]:
     """The rises that are compared: of each part with a scale for each row, and of both without."""
-    settings = [s for s in settings_of(found) if s.by_row or s.part == "both"]
+    settings = [s for s in settings_of(widths) if s.by_row or s.part == "both"]
     return {
         **{s.key: Quantity(s.title, 5) for s in settings},
         "outlier": Quantity("outlier", 2),
@@ -392,8 +396,8 @@ def tables(subjects: Subjects, found: Sequence[Rounded]) -> Tables:
         (rise_rows(found, numbers), f"{LEGEND} After ±: half of Student's 95 % interval."),
         (mean_rows(numbers, kinds), LEGEND_OF_KINDS),
     ]
-    comparisons = compare_numbers(subjects, numbers, compared(found))
-    differences = difference_rows(subjects, comparisons, compared(found))
+    asked = compared(bits_of(found))
+    differences = difference_rows(subjects, compare_numbers(subjects, numbers, asked), asked)
     return [*means, (differences, DIFFERENCES + COMPARED)] if differences else means
 
 
@@ -476,7 +480,7 @@ def figure(found: Sequence[Rounded]) -> bytes:
     numbers = by_variant((one.subject, one.numbers) for one in found)
     *rises, outliers = panels
     for axes, by_row in zip(rises, (False, True), strict=True):
-        settings = [s for s in settings_of(found) if s.by_row == by_row]
+        settings = [s for s in found[0].losses if s.by_row == by_row]
         draw_marks(axes, numbers, {s.key: s.title.split()[0] for s in settings})
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_yscale("symlog", linthresh=SMALLEST)

@@ -212,7 +212,7 @@ def tables(ended: Subjects, swapped: Sequence[Swapped]) -> Tables:
 
 
 def norm_rows(swapped: Sequence[Swapped]) -> list[list[str]]:
-    """What became of the norms, of all variants where that differs between them."""
+    """Tabulates what became of the norms, of all variants where that differs between them."""
     each = {one.subject.name: swap_rows(one.swaps) for one in swapped}
     distinct = list({str(rows): rows for rows in each.values()}.values())
     if len(distinct) == 1:
