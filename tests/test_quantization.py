@@ -14,7 +14,10 @@ from untrained import DEPTH, SUBJECT, model_and_text, sequences
 
 from transformer_norms.analysis.trained.quantization import (
     LEGEND,
+    Inputs,
+    Rounded,
     Setting,
+    kinds_of,
     main,
     measure,
     round_to_grid,
@@ -272,11 +275,11 @@ def test_of_matrices_that_read_the_same_the_first_stands_for_all():
     def rounded(*ratios):
         names = ("query_down", "kv_down", "query", "key", "value")
         inputs = {
-            f"blocks.0.attention.f.{name}": quantization.Inputs(ratio, 1.0, 1.0, 3.0)
+            f"blocks.0.attention.f.{name}": Inputs(ratio, 1.0, 1.0, 3.0)
             for name, ratio in zip(names, ratios, strict=True)
         }
-        return quantization.Rounded(None, 0.0, 1, {}, inputs)
+        return Rounded(None, 0.0, 1, {}, inputs)
 
     found = [rounded(5, 5, 2, 3, 3), rounded(5, 5, 2, 2, 2)]
-    assert quantization.kinds_of(found) == ["query_down", "query", "key"]
-    assert quantization.kinds_of(found[1:]) == ["query_down", "query"]
+    assert kinds_of(found) == ["query_down", "query", "key"]
+    assert kinds_of(found[1:]) == ["query_down", "query"]
