@@ -29,8 +29,8 @@ NOISE = collapse.LOSSES | {"longer": collapse.OTHERS["longer"]} | collapse.ATTEN
 
 @dataclass(frozen=True)
 class Asked:
-    """Holds what a study asks of an analysis: the baseline of its differences, and its quantities, all
-    that the command compares, of which `primary` was chosen before the models were trained."""
+    """Holds what a study asks of an analysis: the baseline of its differences, and its quantities.
+    These are all that the command compares. `primary` was chosen before the models were trained."""
 
     primary: str
     baseline: str

@@ -235,8 +235,8 @@ OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
 OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
-    "the package's own files": "analysis/folded_config analysis/invariances commands/completion config/compose config/old "
-    "config/overrides explain/catalogue explain/listing hf/facts names report/page/__init__ "
+    "the package's own files": "analysis/folded_config analysis/invariances commands/completion "
+    "config/compose config/old config/overrides explain/catalogue explain/listing hf/facts names report/page/__init__ "
     "report/paper/citations run/identity",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
     "run/machine processes streams",

@@ -278,7 +278,7 @@ def test_of_matrices_that_read_the_same_the_first_stands_for_all():
             f"blocks.0.attention.f.{name}": Inputs(ratio, 1.0, 1.0, 3.0)
             for name, ratio in zip(names, ratios, strict=True)
         }
-        return Rounded(None, 0.0, 1, {}, inputs)
+        return Rounded(SUBJECT, 0.0, 1, {}, inputs)
 
     found = [rounded(5, 5, 2, 3, 3), rounded(5, 5, 2, 2, 2)]
     assert kinds_of(found) == ["query_down", "query", "key"]

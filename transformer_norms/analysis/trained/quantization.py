@@ -332,8 +332,8 @@ def bits_of(found: Sequence[Rounded]) -> list[int]:
 
 
 def kinds_of(found: Sequence[Rounded]) -> list[str]:
-    """The kinds of matrices that all models have, less those that read what an earlier one reads."""
-    kinds = {}
+    """The kinds of matrices that all models have. Of those that read the same, it is the first."""
+    kinds: dict[Any, str] = {}
     for kind in found[0].by_kind:
         if all(kind in one.by_kind for one in found):
             kinds.setdefault(tuple(tuple(one.by_kind[kind]) for one in found), kind)
