@@ -24,6 +24,7 @@ from transformer_norms.model.connections import (
     ManifoldHyperConnection,
     RoutedAltUp,
 )
+from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.position import rotary_bases, sliding_windows
 from transformer_norms.norms import nothing
 from transformer_norms.norms.rmsnorm import RMSNorm
@@ -333,20 +334,26 @@ GEMMA_3N_SIZES = {
     "model.context": 7,
     "placement.learned.c.rank": 3,
     "architecture.sliding_window": "3*(l % 5 != 0)",
+    "architecture.activation_sparsity": [0.75, 0.5, 0, 0.25, 0],
     "trainer.precision": "fp64",
 }
 
 
 def test_preset_gemma3n_is_transformers_whole_model_but_for_what_is_named(monkeypatch):
-    """Without embeddings of layers (their norm's gain is 0), sparsity and shared keys."""
+    """Without embeddings of layers (their norm's gain is 0) and shared keys."""
     import transformers
 
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    quantile = torch.distributions.Normal.icdf  # theirs is rounded to float32
+    monkeypatch.setattr(
+        torch.distributions.Normal, "icdf", lambda self, share: quantile(self, share.double())
+    )
     config = transformers.Gemma3nTextConfig(
         vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=4,
         hidden_size=16, intermediate_size=24, num_hidden_layers=5, num_attention_heads=2,
         num_key_value_heads=1, head_dim=8, laurel_rank=3, sliding_window=3, pad_token_id=None,
-        num_kv_shared_layers=0, activation_sparsity_pattern=[0.0] * 5, attn_implementation="sdpa",
+        num_kv_shared_layers=0, activation_sparsity_pattern=[0.75, 0.5, 0.0, 0.25, 0.0],
+        attn_implementation="sdpa",
     )  # fmt: skip
     theirs = transformers.Gemma3nForCausalLM(config).double().eval()
     typed = [f"{key}={f'{value!r}'}" for key, value in GEMMA_3N_SIZES.items()]
@@ -387,6 +394,11 @@ def test_preset_gemma3n_has_the_numbers_of_its_config_class():
     assert ours.placement.connection.streams == theirs.altup_num_inputs
     assert ours.placement.learned.c.rank == theirs.laurel_rank
     assert ours.architecture.tied == theirs.tie_word_embeddings
+    shares = sparse_shares(ours.architecture.activation_sparsity, 35)
+    assert shares == theirs.activation_sparsity_pattern == [0.95] * 10 + [0.0] * 25
+    short, little = transformers.Gemma3nTextConfig(num_hidden_layers=10), "model.depth=10"
+    ours = compose(["preset=gemma3n", "model=nano", little]).architecture.activation_sparsity
+    assert sparse_shares(ours, 10) == short.activation_sparsity_pattern == [0.0] * 10
 
 
 FAULTS = [

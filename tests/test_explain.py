@@ -270,6 +270,9 @@ def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
     assert sinks.startswith("attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))")
     (gate,) = inside("architecture.attention_gate=per_head")
     assert "sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)" in gate
+    sparse = facts(explained("architecture.activation_sparsity=0.95*(i==0)"), "Equations")
+    assert sparse[0, "inside the mlp"][0].startswith("relu2(max(z - mean(z) - 1.645 * std(z), 0))")
+    assert (1, "inside the mlp") not in sparse
     assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)
     stand_in = inside(placement="hybrid", norm="dyt")
     assert stand_in == ("the norm at q, k, v is rmsnorm, since norm=dyt",)

@@ -166,6 +166,8 @@ OURS = [
     (f"{LLAMA} architecture.temperature_floor=[7,0]", "architecture.temperature_floor=7 0, where"),
     (f"{LLAMA} placement=llama4", "placement=llama4, where"),
     (f"{LLAMA} architecture.values_from_keys=[1,0]", "architecture.values_from_keys=1 0, where"),
+    (f"{LLAMA} architecture.activation_sparsity=[0.5,0]",
+     "architecture.activation_sparsity=0.5 0, where"),
     (f"{LLAMA} architecture.rope_fraction=[1,0.5]", "architecture.rope_fraction=1 0.5, where"),
     (f"{LLAMA} architecture.rope_fraction=0.5 architecture.rope_proportional=true",
      "architecture.rope_proportional=True, where"),

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.mlp import ACTIVATIONS, MLP, MLPS
+from transformer_norms.model.mlp import ACTIVATIONS, MLP, MLPS, SparseActivation, sparse_shares
 
 FORMULAS = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -23,6 +24,47 @@ def test_an_activation_and_its_gradient_are_its_formula(name):
     x = torch.linspace(-4, 4, 80, dtype=torch.double, requires_grad=True)
     torch.testing.assert_close(ACTIVATIONS[name](x), FORMULAS[name](x), rtol=0, atol=1e-14)
     assert torch.autograd.gradcheck(ACTIVATIONS[name], x)
+
+
+def sparse(name, share, z):
+    """The threshold and the activation, from moments and the quantile of torch.special."""
+    mean = z.sum(-1, keepdim=True) / z.shape[-1]
+    variance = ((z - mean) ** 2).sum(-1, keepdim=True) / z.shape[-1]
+    quantile = torch.special.ndtri(torch.tensor(share, dtype=torch.double))
+    above = z - mean - quantile * variance.sqrt()
+    return FORMULAS[name]((above + above.abs()) / 2)
+
+
+@pytest.mark.parametrize("mlp", ["relu2", "geglu_tanh"])
+def test_a_sparse_activation_reads_what_is_above_the_threshold_of_its_block(mlp):
+    typed = [f"mlp={mlp}", "architecture.activation_sparsity=[0.9,0]", "trainer.precision=fp64"]
+    config = compose([*typed, "model=nano", "model.depth=2", "model.width=16", "model.heads=2"])
+    model, x = build_model(config, 32), torch.randn(2, 5, 16, dtype=torch.double)
+    for block, share in zip(model.blocks, (0.9, None), strict=True):
+        f, name = block.mlp.f, config.mlp.activation
+        z = x @ (f.gate if f.gated else f.up).weight.T
+        active = FORMULAS[name](z) if share is None else sparse(name, share, z)
+        hidden = active * (x @ f.up.weight.T) if f.gated else active
+        torch.testing.assert_close(f(x), hidden @ f.down.weight.T, rtol=1e-12, atol=1e-14)
+
+
+def test_of_normal_numbers_the_share_is_below_the_threshold_and_gradients_pass_it():
+    activation = SparseActivation(ACTIVATIONS["relu"], 0.95)
+    generator = torch.Generator().manual_seed(0)
+    z = 3 + 5 * torch.randn(200_000, generator=generator, dtype=torch.double)
+    assert (activation(z) == 0).double().mean().item() == pytest.approx(0.95, abs=1e-3)
+    few = torch.linspace(-1, 1, 14, dtype=torch.double).view(2, 7).requires_grad_()
+    assert torch.autograd.gradcheck(SparseActivation(ACTIVATIONS["gelu"], 0.3), few)
+    half = z[:512].bfloat16()
+    assert activation(half).dtype == torch.bfloat16
+    torch.testing.assert_close(activation(half), activation(half.float()).bfloat16())
+
+
+@pytest.mark.parametrize("spec", ["1", "-0.1", "0.4*l", "[0.5]"])
+def test_a_share_that_is_none_is_refused(spec):
+    with pytest.raises(ConfigError, match=r"architecture\.activation_sparsity: "):
+        compose(["model.depth=4", f"architecture.activation_sparsity={spec}"])
+    assert sparse_shares("none", 2) == [0, 0]
 
 
 @pytest.mark.parametrize(("mlp", "width"), [("relu2", 4 * 96), ("swiglu", 256)])

@@ -11,6 +11,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
+from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import (
     rotary_bases,
@@ -55,6 +56,8 @@ def check_formulas(config: Config) -> None:
         rotary_fractions(architecture.rope_fraction, depth)
     with name_key("architecture.values_from_keys", architecture.values_from_keys):
         shared_blocks(architecture.values_from_keys, depth)
+    with name_key("architecture.activation_sparsity", architecture.activation_sparsity):
+        sparse_shares(architecture.activation_sparsity, depth)
     context = config.model.context
     with name_key("architecture.sliding_window", architecture.sliding_window):
         sliding_windows(architecture.sliding_window, depth, context)

@@ -161,6 +161,7 @@ _WITH_FORMULAS = (
     "architecture.rope_base",
     "architecture.rope_fraction",
     "architecture.values_from_keys",
+    "architecture.activation_sparsity",
     "architecture.sliding_window",
     "architecture.attention_chunk",
     "architecture.temperature_floor",

@@ -70,6 +70,7 @@ class SubLayer:
     chunk: int = 0  # the tokens of its chunk, likewise
     floor: int = 0  # the tokens of a step of its temperature; 0 is none
     shared: bool = False  # whether values are what W_k computes
+    sparsity: float = 0  # the share of an mlp's hidden units below its threshold; 0 is no threshold
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,9 @@ class Anatomy:
         )
         factors = _present(self._factors(name, plan, values))
         built, i = self._assembly, int(values["i"])
-        own = (built.windows[i], built.chunks[i], built.floors[i], built.shared[i])
-        own = own if name == "attention" else (0, 0, 0, False)
+        own: tuple[Any, ...] = (0, 0, 0, False, built.sparsity[i])
+        if name == "attention":
+            own = (built.windows[i], built.chunks[i], built.floors[i], built.shared[i])
         return SubLayer(_present(norms), factors, adds, enters, *own)
 
     def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:

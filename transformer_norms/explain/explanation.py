@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import getdoc
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -95,6 +96,8 @@ def equations(anatomy: Anatomy) -> Section:
         part = block.parts["attention"]
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
+        if share := block.parts["mlp"].sparsity:
+            facts.append(Fact("inside the mlp", (_threshold(config.mlp.activation, share),), i))
     facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
@@ -161,6 +164,15 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
+
+
+def _threshold(activation: str, share: float) -> str:
+    """What an activation reads where a share of the hidden units is below a threshold."""
+    return (
+        f"{activation}(max(z - mean(z) - {NormalDist().inv_cdf(share):.4g} * std(z), 0)), z its "
+        f"input: of normal numbers {share:.3g} are below the threshold "
+        "(architecture.activation_sparsity)"
+    )
 
 
 def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:

@@ -17,7 +17,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
-from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.mlp import MLPS, sparse_shares
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import (
     rotary_bases,
@@ -134,6 +134,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "architecture.values_from_keys": shared_blocks(
                 architecture.values_from_keys, sizes.depth
             ),
+            "architecture.activation_sparsity": sparse_shares(
+                architecture.activation_sparsity, sizes.depth
+            ),
         }
     )
 
@@ -160,6 +163,7 @@ def complete_facts(facts: Facts) -> Facts:
     fractions = facts.setdefault("architecture.rope_fraction", [1.0] * facts["model.depth"])
     facts["architecture.rope_proportional"] &= min(fractions) < 1
     facts.setdefault("architecture.values_from_keys", [False] * facts["model.depth"])
+    facts.setdefault("architecture.activation_sparsity", [0.0] * facts["model.depth"])
     facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
     if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
@@ -323,6 +327,8 @@ def overrides_of(facts: Facts) -> list[str]:
             values[key] = each[0] if len(set(each)) == 1 else each
     marks = [int(mark) for mark in facts["architecture.values_from_keys"]]
     values["architecture.values_from_keys"] = marks if any(marks) else "none"
+    if not any(values["architecture.activation_sparsity"]):
+        values["architecture.activation_sparsity"] = "none"
     values |= _mlp(kind, activation)
     return [as_typed(key, value) for key, value in values.items()]
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.attention import (
@@ -30,7 +30,7 @@ from transformer_norms.model.coefficient import (
 )
 from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
-from transformer_norms.model.mlp import ACTIVATIONS, MLPS
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation, sparse_shares
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
 from transformer_norms.model.position import (
     NoPosition,
@@ -74,6 +74,7 @@ class Assembly:
         self.floors = temperature_floors(how.temperature_floor, *sizes)
         self.inner = head_sizes(self.architecture, self.sizes)
         self.shared = shared_blocks(how.values_from_keys, self.sizes.depth)
+        self.sparsity = sparse_shares(how.activation_sparsity, self.sizes.depth)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -260,11 +261,15 @@ class Assembly:
             width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,
-            activation=ACTIVATIONS[self.config.mlp.activation],
+            activation=self.activation(int(values["i"])),
             mid=self.site(plan, "mid", "mlp", values),
             **norms,
             **{f"{name}_scale": scale_of(spec, width, values) for name in matrices},
         )
+
+    def activation(self, i: int) -> Callable[[Tensor], Tensor]:
+        activation = ACTIVATIONS[self.config.mlp.activation]
+        return SparseActivation(activation, share) if (share := self.sparsity[i]) else activation
 
     def site(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from math import pi, sqrt
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from transformer_norms.model.initialization import Linear
+from transformer_norms.model.position import numbers_of_blocks
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
+from transformer_norms.norms.parts.affine import wide
 
 MLPS = Registry("mlp")
 ACTIVATIONS = Registry("activation")
@@ -67,11 +70,44 @@ def silu(x: Tensor) -> Tensor:
     return F.silu(x)
 
 
+class SparseActivation:
+    """activation(max(z - mean(z) - q std(z), 0)), q the quantile `share` of the normal distribution
+
+    Of the hidden units of a token, so large a share falls below the threshold if they are normally
+    distributed. std divides by the number of units. Gaussian top-k of Gemma 3n, 2025, code
+    huggingface/transformers, modeling_gemma3n.py; statistical top-k of Spark Transformer, You et
+    al. 2025, arXiv:2506.06644.
+    """
+
+    def __init__(self, activation: Callable[[Tensor], Tensor], share: float) -> None:
+        self.activation, self.quantile = activation, NormalDist().inv_cdf(share)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        exact = wide(z)
+        threshold = exact.mean(-1, keepdim=True)
+        threshold = threshold + self.quantile * exact.std(-1, correction=0, keepdim=True)
+        return self.activation(F.relu(exact - threshold).to(z.dtype))
+
+
+def sparse_shares(spec: Any, depth: int) -> list[float]:
+    """Returns `activation_sparsity` for each block. ValueError where one is not from 0 to below
+    1."""
+    shares = numbers_of_blocks(0 if spec == "none" else spec, depth, "shares")
+    for i, share in enumerate(shares):
+        if not 0 <= share < 1:
+            raise ValueError(
+                f"in block i={i} it is {share:g}; a share of hidden units is at least 0, which is "
+                "none of them, and below 1"
+            )
+    return shares
+
+
 @MLPS("plain")
 class MLP(nn.Module):
     """W_down mid(activation(scale * norm(W_up x)))
 
     The scale of each hidden unit is 1 but for nGPT, and its norm nothing but for SimpleNorm.
+    `activation` is one of ACTIVATIONS, or a SparseActivation of one.
     """
 
     gated = False

@@ -225,6 +225,7 @@ class Architecture:
     rope_fraction: Base | tuple[Base, ...]  # the share of a head that turns
     rope_proportional: Flag  # the share is that of the pairs of the whole head
     values_from_keys: Base | tuple[Base, ...]  # 1 in a block without W_v, whose values are W_k x
+    activation_sparsity: Base | tuple[Base, ...]  # the share of hidden units below a threshold
 
 
 @node
