@@ -19,6 +19,7 @@ ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_hea
 LLAMA4 = {**SIZES, "num_key_value_heads": 2, "intermediate_size_mlp": 41, "moe_layers": []}
 LATENT = {"num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 5,
           "qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 2}  # fmt: skip
+EVEN_LATENT = {**LATENT, "kv_lora_rank": 8, "qk_nope_head_dim": 6}  # V2 takes pairs as one number
 GEMMA4 = {**GROUPED, "head_dim": 10, "global_head_dim": 10, "hidden_size_per_layer_input": 0}
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
@@ -118,6 +119,11 @@ CASES = {
         {**MODERN, **rope(), **LATENT, "attention_bias": True},
         {**MODERN, **LATENT, "q_lora_rank": None, "rope_interleave": False},
         {**ODD, **LATENT, "num_key_value_heads": 5, "tie_word_embeddings": True},
+        {**MODERN, **LATENT, "q_lora_rank": None, "attention_bias": True},
+    ],
+    "deepseek_v2": [
+        {**MODERN, **rope(), **EVEN_LATENT, "attention_bias": True, "mlp_bias": True},
+        {**ODD, **EVEN_LATENT, "num_key_value_heads": 5, "q_lora_rank": None},
     ],
     "olmo": [
         {**GROUPED, **rope(), "attention_bias": True},

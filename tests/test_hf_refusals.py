@@ -39,6 +39,9 @@ def turned(**more):
 
 GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
           "vocab_size_per_layer_input": 37, **turned(partial_rotary_factor=0.5)}  # fmt: skip
+LATENT = {**SIZES, "num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "v_head_dim": 3,
+          "qk_nope_head_dim": 5, "qk_rope_head_dim": 4, "first_k_dense_replace": 2,
+          "n_routed_experts": 4, "moe_intermediate_size": 4}  # fmt: skip
 THEIRS = [
     ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     ("bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}, "_post_layernorm=True"),
@@ -64,6 +67,18 @@ THEIRS = [
     ("gemma4_text", {**GEMMA4, **turned(partial_rotary_factor=0.2)}, "rotary_factor=0.2 of"),
     ("gemma4_text", {**GEMMA4, **turned(factor=2.0)}, "factor=2.0 of full_attention has no"),
     ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
+    *((name, {**LATENT, **more}, *said)
+      for name in ("deepseek_v3", "deepseek_v2")
+      for more, *said in (
+          ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type=yarn", "known is default"),
+          ({"first_k_dense_replace": 1}, "first_k_dense_replace=1: block 1 has experts"),
+          ({"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 has no", "norms on latents keep 1e-06"),
+          ({"num_key_value_heads": 2}, "num_key_value_heads=2 has no", "num_attention_heads=4"),
+          ({"qk_rope_head_dim": 3}, "qk_rope_head_dim=3 has no counterpart", "in pairs"),
+          ({"q_lora_rank": 0}, "q_lora_rank=0 has no counterpart", "None leaves"),
+          ({"kv_lora_rank": 0}, "kv_lora_rank=0 has no counterpart"),
+          ({"qk_nope_head_dim": 0}, "qk_nope_head_dim=0 has no counterpart"),
+      )),
     ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
     ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
     ("gptj", {**OPENAI, "rotary_dim": 8}, "rotary_dim=8", "heads have 6"),

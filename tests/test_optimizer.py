@@ -147,6 +147,58 @@ def test_the_init_states_the_factors_that_nobody_typed():
     assert factors("init=spectral", "optimizer=muon") == {**ones, "head": "128/fan_in"}
 
 
+LATENTS = {
+    "fixed": ("architecture.q_rank=48", "architecture.kv_rank=16", lambda d: (48, 16)),
+    "share": ("architecture.q_rank=3*d/8", "architecture.kv_rank=d/16", lambda d: (3 * d / 8, d / 16)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LATENTS)
+@pytest.mark.parametrize("width", [64, 256])
+def test_what_reads_a_latent_has_the_rate_of_a_model_as_wide_as_the_latent(case, width):
+    """Tensor Programs V, table 8: Adam's rate of a matrix falls as 1/fan_in, and not at all where
+    the fan_in does not grow. So one step changes what every matrix computes by as much."""
+    *typed, ranks = LATENTS[case]
+    typed += [f"model.width={width}", "architecture.rope_dim=d/16", "optimizer.lr=1e-3"]
+    model, optimizers = built("init=mup", "optimizer=adamw", *typed)
+    rates, (q_rank, kv_rank) = rates_and_decays(optimizers, model), ranks(width)
+    reads = dict.fromkeys(("query_down", "kv_down", "rope_key", "output"), width)
+    reads |= {"query": q_rank, "key": kv_rank, "value": kv_rank}
+    for role, fan_in in reads.items():
+        rate, decay = rates[f"blocks.1.attention.f.{role}.weight"]
+        assert (rate, rate * decay) == pytest.approx((1e-3 * 128 / fan_in, 1e-4)), role
+    f = model.blocks[0].attention.f
+    before = {role: getattr(f, role).weight.detach().sum(1) for role in reads}
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizers[0].step()
+    for role, sums in before.items():
+        change = getattr(f, role).weight.detach().sum(1) - (1 - 1e-4) * sums
+        torch.testing.assert_close(change, torch.full_like(sums, -0.128), rtol=1e-3, atol=0)
+
+
+def test_the_factor_of_matrices_that_read_latents_is_a_formula_and_its_number_is_warned_of():
+    def found(*typed):
+        config = compose(["model.width=256", "model.heads=4", "init=mup", *typed])
+        return config.optimizer.lr_factor.matrices, [w for w in config.warnings if "lr_f" in w]
+
+    assert found() == (0.5, [])
+    for latent in ("q_rank=16", "kv_rank=d/8"):
+        assert found(f"architecture.{latent}") == ("128/d", [])
+    latent = "architecture.kv_rank=16"
+    assert found(latent, "optimizer.lr_factor.matrices=128/d") == ("128/d", [])
+    number, (line,) = found(latent, "optimizer.lr_factor.matrices=0.5")
+    assert (number, "matrices=0.5, where init=mup goes with 128/d" in line) == (0.5, True)
+
+
+@pytest.mark.parametrize("typed", ["optimizer.lr_factor.matrices=1-20/d", "init.std.key=1/(d-16)"])
+def test_a_formula_that_has_no_value_for_the_latent_is_refused(typed):
+    keys = ["model.width=128", "model.heads=4", typed]
+    compose(keys)
+    with pytest.raises(ConfigError, match=typed.split("=")[0]):
+        compose([*keys, "architecture.kv_rank=16"])
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [

@@ -4,6 +4,7 @@ and the record, `explain` and the report repeat the warnings."""
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from transformer_norms.config.formulas import is_of_weights
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
@@ -23,7 +24,7 @@ def cautions(config: Config, typed: Collection[str]) -> list[str]:
         *_ignored(config, placement),
         *_heads(config, placement),
         *_unlike_the_paper(config, placement, typed),
-        *_rates(config, typed),
+        *_rates(config),
         *_unlike_the_file(config, typed),
         *_unchecked(config),
     ]
@@ -159,15 +160,16 @@ def _is_no_scale(config: Config, made: Any, wanted: Any) -> bool:
         return False
 
 
-def _rates(config: Config, typed: Collection[str]) -> Iterator[str]:
+def _rates(config: Config) -> Iterator[str]:
     """Yields where the rates of groups of parameters are not those that the init states."""
     stated, factors = config.init.get("lr_factor", {}), config.optimizer.get("lr_factor")
     init, values = config.choices.init, formula_values(config.model)
+    latents = {config.architecture.q_rank, config.architecture.kv_rank} != {"none"}
     for group, formula in stated.items():
-        plain = {"fan_in", "fan_out"}.isdisjoint(Formula(formula).names)
-        wanted = Formula(formula)(values) if plain else formula
+        each = is_of_weights(Formula(formula), group, latents)
+        wanted = formula if each else Formula(formula)(values)
         found = factors.get(group) if isinstance(factors, Mapping) else 1.0
-        if found != wanted and not (f"optimizer.lr_factor.{group}" in typed and found == formula):
+        if found not in (wanted, formula):
             shown = found if isinstance(found, str) else f"{found:g}"
             yield f"optimizer.lr_factor.{group}={shown}, where init={init} goes with {formula}"
 

@@ -1,7 +1,7 @@
 """Works out every formula of a config in each block that it is for, and names the key of one that
 has no value there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,14 @@ from transformer_norms.model.position import (
     sliding_windows,
     temperature_floors,
 )
-from transformer_norms.model.settings import ROLES, Sizes, formula_values, value_factor
+from transformer_norms.model.settings import (
+    ROLES,
+    Sizes,
+    formula_values,
+    head_sizes,
+    latent_ranks,
+    value_factor,
+)
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.training.settings import WEIGHTS, check_factor
 
@@ -68,8 +75,9 @@ def check_formulas(config: Config) -> None:
     placement = read_placement(config.placement)
     for here in blocks:
         _check_block(placement, here, depth)
-    _check_deviations(config, values, blocks)
-    _check_factors(config.optimizer.get("lr_factor"), config.model)
+    ranks = latent_ranks(head_sizes(architecture, config.model))
+    _check_deviations(config, values, blocks, ranks)
+    _check_factors(config.optimizer.get("lr_factor"), config.model, set(ranks.values()))
 
 
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
@@ -108,7 +116,9 @@ def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:
     coefficient(spec, shapes, values)
 
 
-def _check_deviations(config: Config, values: Values, blocks: Sequence[Values]) -> None:
+def _check_deviations(
+    config: Config, values: Values, blocks: Sequence[Values], ranks: Mapping[str, int]
+) -> None:
     """Checks the standard deviation of each role's weights, in each block that has such weights."""
     with name_key("init.std", config.init.std):
         deviations = read_deviations(config.init.std)
@@ -119,19 +129,30 @@ def _check_deviations(config: Config, values: Values, blocks: Sequence[Values]) 
         formula = deviations[key]
         for here in blocks if role not in outside else [values] * outside[role]:
             with name_key(f"init.std.{key}", formula.text):
-                if formula({**here, "fan_in": here["d"], "fan_out": here["d"]}) < 0:
+                d = ranks.get(role, here["d"])
+                if formula({**here, "d": d, "fan_in": d, "fan_out": here["d"]}) < 0:
                     raise ValueError("a standard deviation is at least 0")
 
 
-def _check_factors(factors: Any, sizes: Sizes) -> None:
+def _check_factors(factors: Any, sizes: Sizes, ranks: Collection[int]) -> None:
     """Checks what the learning rate of each group of parameters is multiplied by. A plugin's own
     optimizer may mean something else by it."""
     values, d, m = formula_values(sizes), sizes.width, sizes.mlp_width
     for group, formula in factors.items() if isinstance(factors, Mapping) else ():
         shapes = ((d, d), (d, m), (m, d)) if group in WEIGHTS else ()
-        for shape in [{"fan_in": i, "fan_out": o} for i, o in shapes] or [{}]:
+        own: list[dict[str, int]] = [{"fan_in": i, "fan_out": o} for i, o in shapes] or [{}]
+        if group == "matrices":
+            own += [{"d": rank, "fan_in": rank, "fan_out": d} for rank in ranks]
+        for shape in own:
             with name_key(f"optimizer.lr_factor.{group}", formula):
                 check_factor(Formula(formula)({**values, **shape}))
+
+
+def is_of_weights(formula: Formula, group: str, latents: bool) -> bool:
+    """Returns whether a factor of the rate is another number for each weight of a group: it names
+    fan_in or fan_out, or d where there are latents, whose width is the d of what reads them."""
+    own = {"d"} if latents and group == "matrices" else set()
+    return not formula.names.isdisjoint({"fan_in", "fan_out"} | own)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from transformer_norms.config.cautions import cautions
-from transformer_norms.config.formulas import check_formulas, name_key
+from transformer_norms.config.formulas import check_formulas, is_of_weights, name_key
 from transformer_norms.config.registered import USES, check_registered
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, base_of, marked
 from transformer_norms.config.validation import build, check
@@ -335,9 +335,11 @@ class _Resolving:
 
     def resolve_rates(self) -> None:
         """Takes the factors of the learning rate that are auto from the init rule, and makes
-        numbers of those that a whole group of parameters has in common. A formula of fan_in or
-        fan_out stays, for each weight to be worked out."""
+        numbers of those that a whole group of parameters has in common. The formula of the others
+        stays, for each weight to be worked out."""
         nodes, values = self.nodes, formula_values(Sizes(**self.nodes["model"]))
+        architecture = nodes["architecture"]
+        latents = any(architecture[key] != "none" for key in ("q_rank", "kv_rank"))
         chosen, of_init = nodes["optimizer"].get("lr_factor"), nodes["init"].get("lr_factor", {})
         if not isinstance(chosen, Mapping):  # a plugin's optimizer
             return
@@ -351,8 +353,8 @@ class _Resolving:
             formula = of_init.get(group, 1) if formula == "auto" else formula
             with name_key(f"optimizer.lr_factor.{group}", formula):
                 factor = Formula(formula)
-                of_weights = factor.names & {"fan_in", "fan_out"}
-                factors[group] = formula if of_weights else float(factor(values))
+                each = is_of_weights(factor, group, latents)
+                factors[group] = formula if each else float(factor(values))
         nodes["optimizer"] = {**nodes["optimizer"], "lr_factor": factors}
 
     def resolve_device_and_seed(self, device: str) -> None:

@@ -81,7 +81,7 @@ def _read_first_dense(config: Any) -> Facts:
     return {}
 
 
-# The first blocks have a dense mlp, here all      DeepSeek-V3
+# The first blocks have a dense mlp, here all      DeepSeek-V2
 FIRST_DENSE = Clause(
     _read_first_dense, lambda facts: {"first_k_dense_replace": facts["model.depth"]}
 )
@@ -91,6 +91,12 @@ def _read_latents(config: Any) -> Facts:
     for key in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"):
         if not (size := getattr(config, key)):
             raise ValueError(f"{key}={size} has no counterpart here")
+    if config.q_lora_rank == 0:
+        raise ValueError("q_lora_rank=0 has no counterpart here; None leaves the latent out")
+    if config.qk_rope_head_dim % 2:
+        raise ValueError(
+            f"qk_rope_head_dim={config.qk_rope_head_dim} has no counterpart here: they turn in pairs"
+        )
     if config.rms_norm_eps != 1e-6:
         raise ValueError(
             f"rms_norm_eps={config.rms_norm_eps:g} has no counterpart here: the norms on latents "
@@ -108,11 +114,10 @@ def _read_latents(config: Any) -> Facts:
         "architecture.kv_rank": config.kv_lora_rank,
         "architecture.rope_dim": config.qk_rope_head_dim,
         "architecture.value_dim": own_value_dim(config.v_head_dim, head_dim),
-        "architecture.rope_interleaved": bool(config.rope_interleave),
     }
 
 
-# Attention through latents, with one key of rope for all heads      DeepSeek-V3
+# Attention through latents, with one key of rope for all heads      DeepSeek-V2
 LATENTS = Clause(
     _read_latents,
     lambda facts: {
@@ -122,7 +127,6 @@ LATENTS = Clause(
         "qk_rope_head_dim": facts["architecture.rope_dim"],
         "qk_nope_head_dim": facts["model.head_dim"] - facts["architecture.rope_dim"],
         "v_head_dim": facts["architecture.value_dim"] or facts["model.head_dim"],
-        "rope_interleave": facts.get("architecture.rope_interleaved", True),
     },
 )
 

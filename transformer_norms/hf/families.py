@@ -115,6 +115,16 @@ QK_NAMES = """
     .self_attn.q_norm                 .attention.f.q
     .self_attn.k_norm                 .attention.f.k
 """
+LATENT_NAMES = """
+    .self_attn.q_proj              [turned_last] .attention.f.query where !.attention.f.query_down
+    .self_attn.q_a_proj            .attention.f.query_down
+    .self_attn.q_a_layernorm       .attention.f.q_latent
+    .self_attn.q_b_proj            [turned_last] .attention.f.query where .attention.f.query_down
+    .self_attn.kv_a_proj_with_mqa  [stacked] .attention.f.kv_down .attention.f.rope_key
+    .self_attn.kv_a_layernorm      .attention.f.kv_latent
+    .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
+    .self_attn.o_proj              .attention.f.output
+"""
 QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
 GPT_NAMES = f"""
     .attn.c_attn            [columns] {QUERY_KEY_VALUE}
@@ -164,6 +174,8 @@ SILU, GEMMA = activation("hidden_act", "gated"), activation("hidden_activation",
 ATTENTION, MLP = "query key value output", "up gate down"
 LEARNED = {"position": "learned"}
 INTERLEAVED = {"architecture.rope_interleaved": True}
+HALVES = {"architecture.rope_interleaved": False}
+LATENT_ATTENTION = "query_down kv_down rope_key output"  # those that attention_bias gives a bias
 OPENAI_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 OPENAI_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 ATTENTION_BIAS = biases({"attention_bias": ATTENTION})
@@ -358,23 +370,19 @@ FAMILIES = (
         (
             norm("rmsnorm", **PRE),
             *(SIZES, RMS_EPS, SILU, ROTARY, LATENTS, FIRST_DENSE),
-            biases({"attention_bias": "query_down kv_down rope_key output"}),
+            choice("rope_interleave", {True: INTERLEAVED, False: HALVES}),
+            biases({"attention_bias": LATENT_ATTENTION}),
         ),
-        lines(
-            ENDS
-            + MLP_NAMES
-            + PRE_NAMES
-            + """
-            .self_attn.q_proj    [turned_last] .attention.f.query where !.attention.f.query_down
-            .self_attn.q_a_proj            .attention.f.query_down
-            .self_attn.q_a_layernorm       .attention.f.q_latent
-            .self_attn.q_b_proj  [turned_last] .attention.f.query where .attention.f.query_down
-            .self_attn.kv_a_proj_with_mqa  [stacked] .attention.f.kv_down .attention.f.rope_key
-            .self_attn.kv_a_layernorm      .attention.f.kv_latent
-            .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
-            .self_attn.o_proj              .attention.f.output
-            """
+        lines(ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES),
+    ),
+    Family(
+        "deepseek_v2",
+        (
+            norm("rmsnorm", **PRE, **INTERLEAVED),
+            *(SIZES, RMS_EPS, SILU, ROTARY, LATENTS, FIRST_DENSE),
+            biases({"attention_bias": LATENT_ATTENTION, "mlp_bias": MLP}),
         ),
+        lines(ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES),
     ),
     Family(
         "olmo",

@@ -41,7 +41,8 @@ class Linear(nn.Linear):
 
 
 class FromLatent(Linear):
-    """A Linear that reads a latent of attention, whose width is what `d` means in its deviation."""
+    """A Linear that reads a latent of attention. The latent's width is what `d` means in formulas of
+    its deviation and of its learning rate."""
 
 
 class ZeroLinear(Linear):
@@ -111,8 +112,7 @@ class InitRule:
         self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
     ) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        own = {"d": module.in_features} if isinstance(module, FromLatent) else {}
-        return float(self.formula(name)({**values, **_block(name), **fans(module), **own}))
+        return float(self.formula(name)({**values, **_block(name), **own_values(module)}))
 
 
 _SETTINGS = inspect.signature(InitRule).parameters.keys()
@@ -151,9 +151,11 @@ def _block(name: str) -> dict[str, float]:
     return {} if inside is None else {"i": int(inside[1]), "l": int(inside[1]) + 1}
 
 
-def fans(module: nn.Linear | nn.Embedding) -> dict[str, float]:
-    """Returns what formulas call fan_in and fan_out of a weight. A table's rows are its fan_in."""
+def own_values(module: nn.Linear | nn.Embedding) -> dict[str, float]:
+    """Returns what formulas call fan_in and fan_out of a weight, and d where it reads a latent. A
+    table's rows are its fan_in."""
     rows, columns = module.weight.shape
     if isinstance(module, nn.Linear):
-        return {"fan_in": columns, "fan_out": rows}
+        width = {"d": columns} if isinstance(module, FromLatent) else {}
+        return {"fan_in": columns, "fan_out": rows, **width}
     return {"fan_in": rows, "fan_out": columns}

@@ -128,6 +128,12 @@ def head_sizes(architecture: "Architecture", sizes: Sizes) -> HeadSizes:
     return HeadSizes(**{**found, "value_dim": found["value_dim"] or sizes.head_dim})
 
 
+def latent_ranks(inner: HeadSizes) -> dict[str, int]:
+    """Returns the width of the latent that a role's matrix reads, of the roles that read one."""
+    ranks = {"query": inner.q_rank, "key": inner.kv_rank, "value": inner.kv_rank}
+    return {role: rank for role, rank in ranks.items() if rank}
+
+
 def _whole(spec: Any, values: Mapping[str, float]) -> int:
     """Returns a size, 0 where it is none. What a formula comes to is rounded up to an even number,
     if it is not whole."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Number, Rate, Text
-from transformer_norms.model.initialization import Embedding, Linear, fans
+from transformer_norms.model.initialization import Embedding, Linear, own_values
 from transformer_norms.model.settings import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
@@ -25,7 +25,7 @@ from transformer_norms.training.tensors import local
 
 OPTIMIZERS = Registry("optimizer")
 # What the learning rate of each of GROUPS is multiplied by: a number, or a formula of N, d, .. and,
-# for weights, of fan_in and fan_out.
+# for weights, of fan_in and fan_out. Where a matrix reads a latent, d is the latent's width.
 LearningRateFactors = Mapping[str, Number | Text]
 Betas = Annotated[tuple[Momentum, ...], Field(min_length=2, max_length=2)]
 Groups = dict[str, list[tuple[str, nn.Parameter]]]
@@ -139,9 +139,9 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     if not isinstance(formula, str):
         return formula
     module = model.get_submodule(key.rpartition(".")[0])
-    shape = fans(module) if isinstance(module, (nn.Linear, nn.Embedding)) else {}
+    own = own_values(module) if isinstance(module, (nn.Linear, nn.Embedding)) else {}
     config: Any = model.config
-    return check_factor(float(Formula(formula)({**formula_values(config.model), **shape})))
+    return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
 def _adamw(
