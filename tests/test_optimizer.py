@@ -147,10 +147,10 @@ def test_the_init_states_the_factors_that_nobody_typed():
     assert factors("init=spectral", "optimizer=muon") == {**ones, "head": "128/fan_in"}
 
 
-LATENTS = {
-    "fixed": ("architecture.q_rank=48", "architecture.kv_rank=16", lambda d: (48, 16)),
-    "share": ("architecture.q_rank=3*d/8", "architecture.kv_rank=d/16", lambda d: (3 * d / 8, d / 16)),
-}  # fmt: skip
+LATENTS = {  # q_rank, kv_rank, and what they come to
+    "fixed": ("48", "16", lambda d: (48, 16)),
+    "share": ("3*d/8", "d/16", lambda d: (3 * d / 8, d / 16)),
+}
 
 
 @pytest.mark.parametrize("case", LATENTS)
@@ -158,8 +158,9 @@ LATENTS = {
 def test_what_reads_a_latent_has_the_rate_of_a_model_as_wide_as_the_latent(case, width):
     """Tensor Programs V, table 8: Adam's rate of a matrix falls as 1/fan_in, and not at all where
     the fan_in does not grow. So one step changes what every matrix computes by as much."""
-    *typed, ranks = LATENTS[case]
-    typed += [f"model.width={width}", "architecture.rope_dim=d/16", "optimizer.lr=1e-3"]
+    q, kv, ranks = LATENTS[case]
+    typed = [f"model.width={width}", "architecture.rope_dim=d/16", "optimizer.lr=1e-3"]
+    typed += [f"architecture.q_rank={q}", f"architecture.kv_rank={kv}"]
     model, optimizers = built("init=mup", "optimizer=adamw", *typed)
     rates, (q_rank, kv_rank) = rates_and_decays(optimizers, model), ranks(width)
     reads = dict.fromkeys(("query_down", "kv_down", "rope_key", "output"), width)

@@ -95,7 +95,8 @@ def _read_latents(config: Any) -> Facts:
         raise ValueError("q_lora_rank=0 has no counterpart here; None leaves the latent out")
     if config.qk_rope_head_dim % 2:
         raise ValueError(
-            f"qk_rope_head_dim={config.qk_rope_head_dim} has no counterpart here: they turn in pairs"
+            f"qk_rope_head_dim={config.qk_rope_head_dim} has no counterpart here: dimensions "
+            "turn in pairs"
         )
     if config.rms_norm_eps != 1e-6:
         raise ValueError(

@@ -41,8 +41,8 @@ class Linear(nn.Linear):
 
 
 class FromLatent(Linear):
-    """A Linear that reads a latent of attention. The latent's width is what `d` means in formulas of
-    its deviation and of its learning rate."""
+    """A Linear that reads a latent of attention. The latent's width is what `d` means in formulas
+    of its deviation and of its learning rate."""
 
 
 class ZeroLinear(Linear):
