@@ -236,6 +236,8 @@ def spread(streams, r):
     """The streams, each moved by another number of r."""
     if isinstance(streams, tuple):
         return tuple(stream + i * r for i, stream in enumerate((*streams, r)[:2]))
+    if streams.ndim == r.ndim:
+        return streams + r
     return streams + torch.arange(streams.shape[-2])[:, None] * r.unsqueeze(-2)
 
 

@@ -20,6 +20,7 @@ from transformer_norms.model.connections import (
     AltUp,
     DynamicHyperConnection,
     GatedSum,
+    Geodesic,
     HyperConnection,
     ManifoldHyperConnection,
     RoutedAltUp,
@@ -43,8 +44,9 @@ STREAMS = [
     "attention_residuals_block",
     "altup",
     "gemma3n",
+    "geonorm",
 ]
-AS_PRE = [name for name in STREAMS if name not in ("siamese", "gemma3n")]
+AS_PRE = [name for name in STREAMS if name not in ("siamese", "gemma3n", "geonorm")]
 
 
 def model_of(placement, *typed, init="gpt2", **keys):
@@ -200,6 +202,35 @@ def test_altup_is_the_papers_algorithm():
         same_with_gradients(pairs, [z, u, p, g])
 
 
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("far", [0.2, 5.0])
+def test_geonorm_turns_the_stream_as_the_exponential_of_a_rotation_does(far, block):
+    """exp(t (b a' - a b')) turns the plane of the unit vectors a and b by t, from a towards b. Here
+    a is the stream's and b that of the branch's rest; `far` angles are beyond the limit."""
+    ours = Geodesic(block, eps=1e-15)
+    assert [parameter.item() for parameter in ours.parameters()] == [1, 0]
+    ours = shaken(ours)
+    x, u = torch.randn(2, TIME, WIDTH).double(), far * torch.randn(2, TIME, WIDTH).double()
+    (s, c), length = ours.parameters(), x.requires_grad_().norm(dim=-1, keepdim=True)
+    a, rest = x / length, u.requires_grad_() - (x * u).sum(-1, keepdim=True) * x / length**2
+    ratio = (rest.norm(dim=-1, keepdim=True) / length).clamp(max=torch.pi / 4)
+    assert (ratio < 0.7).all() or (ratio > 0.7).sum() > TIME
+    t, b = ((s * ratio + c) / block).clamp(max=torch.pi / 4), rest / rest.norm(dim=-1, keepdim=True)
+    plane = t.unsqueeze(-1) * (b[..., None] * a[..., None, :] - a[..., None] * b[..., None, :])
+    turned = (torch.matrix_exp(plane) @ x.unsqueeze(-1)).squeeze(-1)
+    same_with_gradients([(ours.read(x), x), (ours.write(x, u), turned)], [x, u, s, c])
+    torch.testing.assert_close(ours.write(x, u).norm(dim=-1, keepdim=True), length)
+
+
+def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
+    ours, u = Geodesic(2, eps=1e-8), torch.zeros(1, 1, 3, requires_grad=True)
+    x = torch.tensor([[[2.0, 0, 0]]])
+    y = ours.write(x, u)
+    assert torch.equal(y, x)
+    (gradient,) = torch.autograd.grad(y.sum(), u)
+    torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
+
+
 def test_the_rows_and_columns_of_mhcs_matrix_sum_to_one():
     ours = shaken(ManifoldHyperConnection(WIDTH, streams=4, iterations=20, scale=0.7, eps=1e-6))
     ours.mix_gate.scale.data.fill_(0.05)
@@ -250,9 +281,28 @@ def attention_residuals(size, queries):
     return whole
 
 
+def geonorm(model, norm, x):
+    """Great circles, by complex numbers: the stream is the real axis of the plane of its turn."""
+    radius = x.norm(dim=-1, keepdim=True)
+    for number, block in enumerate(model.blocks, 1):
+        for f, layer in zip(sub_layers(block), (block.attention, block.mlp), strict=True):
+            real, s, c = x / radius, layer.connection.scale, layer.connection.bias
+            u = f(x)
+            rest = u - (u * real).sum(-1, keepdim=True) * real
+            size = rest.norm(dim=-1, keepdim=True)
+            angle = (s * (size / radius).clamp(max=torch.pi / 4) + c) / number
+            turn = torch.polar(radius, angle.clamp(max=torch.pi / 4))
+            x = turn.real * real + turn.imag * rest / size
+    return norm(x)
+
+
 def sub_layers(block):
     yield lambda x: attention(block.attention.f, x, heads=HEADS)
     yield lambda x: mlp(block.mlp.f, x)
+
+
+def groups_of(blocks):
+    return {"type": "attention_residual", "blocks": blocks}
 
 
 def own_queries(model):
@@ -263,19 +313,19 @@ def own_queries(model):
 
 
 @pytest.mark.parametrize(
-    ("placement", "blocks", "whole"),
+    ("placement", "chosen", "whole"),
     [
         ("siamese", None, siamese),
+        ("geonorm", {"type": "geodesic", "eps": 1e-30}, geonorm),
         ("attention_residuals", None, attention_residuals(1, own_queries)),
-        ("attention_residuals_block", 8, attention_residuals(1, own_queries)),
-        ("attention_residuals_block", 3, attention_residuals(3, own_queries)),
-        ("attention_residuals_block", 2, attention_residuals(4, own_queries)),
+        ("attention_residuals_block", groups_of(8), attention_residuals(1, own_queries)),
+        ("attention_residuals_block", groups_of(3), attention_residuals(3, own_queries)),
+        ("attention_residuals_block", groups_of(2), attention_residuals(4, own_queries)),
     ],
 )
-def test_a_whole_model_is_the_papers(placement, blocks, whole):
-    chosen = {"type": "attention_residual", "blocks": blocks}
-    keys = {"placement__connection": chosen} if blocks else {}
-    model = randomize(model_of(placement, **keys))
+def test_a_whole_model_is_the_papers(placement, chosen, whole):
+    keys = {"placement__connection": chosen} if chosen else {}
+    model = randomize(model_of(placement, init="xavier", **keys))
     tokens = some_tokens()
     expected = whole(model, norm_of("rmsnorm"), model.embedding.weight[tokens])
     expected = expected @ model.embedding.weight.T
@@ -429,6 +479,7 @@ LEARNED = {  # numbers besides those of pre
     "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2),
     "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
     "siamese": R * 2 * d + 2 * d,
+    "geonorm": R * (2 - d),
     "attention_residuals": (R + 1) * 2 * d,
     "attention_residuals_block": (R + 1) * 2 * d,
     "altup": DEPTH * (K * K + K),
@@ -441,6 +492,7 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "hyper_connections": R * (MIX + 2 * n * d * (n + 2)),
     "mhc": R * (MIX + 2 * n * d * (n * n + 2 * n)) + 2 * n * d * (n + 1),
     "siamese": 0,
+    "geonorm": 0,
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
     "attention_residuals_block": 2 * d * sum(range(1, R + 2)),
     "altup": DEPTH * 2 * K * K * d,

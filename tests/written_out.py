@@ -5,6 +5,8 @@ import math
 
 import torch
 
+EIGHTH = math.pi / 4  # of a turn
+
 
 def same(x):
     return x
@@ -172,6 +174,21 @@ def depth_attention(attend, entries):
     return sum(a * v for a, v in zip(weights, entries, strict=True)) / sum(weights)
 
 
+def geodesic(held, spec, block):
+    """Returns read and write of GeoNorm: the new stream is a sum of the stream and of the rest."""
+
+    def write(x, u):
+        size = (x * x).sum(-1, keepdim=True).sqrt()
+        rest = u - x * (u * x).sum(-1, keepdim=True) / (size + spec["eps"]) ** 2
+        far = (rest * rest).sum(-1, keepdim=True).sqrt() + spec["eps"]
+        angle = torch.where((ratio := far / (size + spec["eps"])) < EIGHTH, ratio, EIGHTH)
+        angle = (held.scale * angle + held.bias) / block
+        angle = torch.where(angle < EIGHTH, angle, EIGHTH)
+        return x * angle.cos() + rest * (size / far * angle.sin())
+
+    return same, write
+
+
 def connection(layer, spec, index, count, norm):
     """Returns read and write of a sub-layer's connection, from its parameters and its YAML."""
     held, kind = layer.connection, spec["type"]
@@ -188,6 +205,8 @@ def connection(layer, spec, index, count, norm):
             lambda z: depth_attention(held.attend, z),
             lambda z, u: (*z, u) if new else (*z[:-1], z[-1] + u),
         )
+    if kind == "geodesic":
+        return geodesic(held, spec, index // 2 + 1)
     assert kind == "siamese"
     divisor = math.sqrt(2 * (index // 2 + 1))
     return (
@@ -214,4 +233,6 @@ def leave(model, spec, z, norm):
         return final.norm(sum(a[..., i, None] * z[..., i, :] for i in range(z.shape[-2])))
     if kind == "attention_residual":
         return final.norm(depth_attention(final.attend, z))
+    if kind == "geodesic":
+        return final.norm(z)
     return final.norm(z[0] + norm(z[1]) if kind == "siamese" else z.sum(-2))
