@@ -50,26 +50,39 @@ class Part:
 class Claim:
     """A published sentence, its source, and the comparisons in which it would show. `beside` has to
     be read with it. If no comparison of runs can show the claim, `found` is its text, with {} for
-    the measured value."""
+    the measured value, and `runs` the study whose trained models were measured, if any were."""
 
     claim: str
     source: str
     study: str
     parts: list[Part] | None = None
     found: str = ""
+    runs: str = ""
     beside: str = ""
 
 
-def claims_table(file: Path, studies: Mapping[str, Findings], words: Mapping[str, str]) -> str:
-    """A row for each claim. `words` has the results of studies that compare no runs."""
+def judge_claims(file: Path, studies: Mapping[str, Findings]) -> list[tuple[Claim, list["Judged"]]]:
+    """The claims of a file, each with its parts as the studies judge them."""
     claims = TypeAdapter(list[Claim]).validate_python(yaml.safe_load(file.read_text()))
+    return [
+        (claim, [Judged(part, studies[claim.study]) for part in claim.parts or ()])
+        for claim in claims
+    ]
+
+
+def claims_table(
+    claims: Sequence[tuple[Claim, Sequence["Judged"]]],
+    studies: Mapping[str, Findings],
+    words: Mapping[str, str],
+) -> str:
+    """A row for each claim. `words` has the results of studies that compare no runs."""
     rows = ["| claim | source | found here | regime | study |", "|---|---|---|---|---|"]
     opposite = opposite_signs(studies)
-    for claim in claims:
-        study, scope = claim.study, ""
+    for claim, judged in claims:
+        study = claim.study
+        scope = escape_markdown(regime(studies[claim.runs])) if claim.runs else ""
         said = escape_markdown(claim.found.replace("{}", words.get(study, "")))
-        if claim.parts:
-            judged = [Judged(part, studies[study]) for part in claim.parts]
+        if judged:
             said = "; ".join([finding(judged), *_other_differences(judged)])
             said += _elsewhere(study, judged, opposite)
             names = dict.fromkeys(name for one in judged for name in one.contrast.coefficients)
@@ -141,9 +154,13 @@ class Judged:
         return "worse" if own.count * base.total > base.count * own.total else "better"
 
     @property
+    def name(self) -> str:
+        part = self.part
+        return part.contrast or f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
+
+    @property
     def numbers(self) -> str:
-        part, c = self.part, self.comparison
-        name = part.contrast or f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
+        name, c = self.name, self.comparison
         if c is None:
             return f"{name}: failed to train at every value tried"
         if c.verdict == "failed":

@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import fmean
 
 import widths
-from claims import claims_table, contradictions
+from claims import claims_table, contradictions, judge_claims
+from claims_figure import draw_claims
 from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
 from trained import ASKED, STUDY, primary_words, trained_text
@@ -105,7 +106,9 @@ def regenerate() -> None:
     _widths(HERE / "width", found)
     _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
     subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
-    _fill(HERE / "README.md", claims_table(HERE / "claims.yaml", found, words))
+    claims = judge_claims(HERE / "claims.yaml", found)
+    (HERE / "claims.svg").write_bytes(draw_claims(claims))
+    _fill(HERE / "README.md", claims_table(claims, found, words))
 
 
 def _write_study(home: Path, folder: Path) -> Findings:

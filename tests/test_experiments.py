@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import get_args
 
 import claims
+import claims_figure
 import ngrams
 import pytest
 import results
@@ -386,11 +387,34 @@ def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_
         "- claim: Post-norm is better\n  source: Nobody 2020\n  study: low\n"
         "  parts: [{variant: post, says: better}]\n"
     )
-    row = claims.claims_table(file, studies, {}).splitlines()[-1].split(" | ")
+    row = (
+        claims.claims_table(claims.judge_claims(file, studies), studies, {})
+        .splitlines()[-1]
+        .split(" | ")
+    )
     assert row[2].startswith("*seen here*: post -0.0998 nats")
     assert row[2].endswith("; other sign in [high](high)")
     # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
     assert row[3] == "0.12 M parameters, 0.02 M bytes; 2 inits; 5 seeds; not tuned"
+
+
+def test_the_figure_has_a_line_for_each_difference_that_has_an_interval(study_of, tmp_path):
+    studies = {"low": study_of(name="low", pre=losses(5), post=losses(5, -0.1))}
+    studies["two"] = study_of(name="two", pre=losses(2), post=losses(2, -0.1))
+    file = tmp_path / "claims.yaml"
+    part = "  parts: [{variant: post, says: better}]\n"
+    file.write_text(
+        f"- claim: A\n  source: Nobody 2020\n  study: two\n{part}"
+        f"- claim: B\n  source: Nobody 2020\n  study: low\n{part}"
+        "- claim: C\n  source: Nobody 2020\n  study: low\n  found: nothing\n"
+    )
+    claimed = claims.judge_claims(file, studies)
+    lines = claims_figure.lines_of(claimed)
+    assert [text for text, _ in lines] == ["B", "post"]
+    assert claims_figure.passed_by(lines[1][1]) == "none"
+    drawn = claims_figure.draw_claims(claimed)
+    assert drawn.startswith(b"<?xml")
+    assert drawn == claims_figure.draw_claims(claimed)
 
 
 def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
