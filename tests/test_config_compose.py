@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from transformer_norms.config import compose as door
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import Choices, choose, complete, compose, recompose
 from transformer_norms.config.overrides import parse, to_dict
 from transformer_norms.config.saved import to_mapping, to_yaml
-from transformer_norms.config.tree import Config, marked
+from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Values, plain
 from transformer_norms.names import AXES, folder_of_configs, option_files, options
@@ -24,6 +25,8 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
 from transformer_norms.training.stopping import Stopping
 
+CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
+WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
 FINALS = ("auto", "always", "none", "layernorm")
 
 
@@ -86,7 +89,8 @@ def cached(overrides: tuple) -> Choices:
 
 def test_every_option_composes():
     # Several axes at a time: the n-th option of each, or its first where it has fewer.
-    several = {axis: options(axis) for axis in AXES if axis not in ("preset", "sweep", "launcher")}
+    # Each recipe and each preset has tests in its own file.
+    several = {axis: options(axis) for axis in CHOSEN_BY_FILE if axis not in ("preset", "recipe")}
     for number in range(max(map(len, several.values()))):
         names = {axis: (known[number:] or known)[0] for axis, known in several.items()}
         if names["placement"] == "qk_cap":  # whose cap attention=sinks refuses
@@ -97,6 +101,46 @@ def test_every_option_composes():
             assert names[axis] in (choices[axis], "auto")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "norm=layernorm placement=post data=stories",
+        "preset=gpt2 norm=dyt schedule=wsd",
+        "preset=gemma init=scaled norm=none",  # gemma writes into init
+        "recipe=gpt2_124m preset=none norm=none",
+        "recipe=mixln_71m tokenizer=byte model=nano",
+        *(
+            pytest.param(f"{first} {second}", marks=pytest.mark.nightly)
+            for first in ("recipe=gpt2_124m", "preset=gemma")
+            for second in ("", *(f"{axis}={name}" for axis in CHOSEN_BY_FILE
+                                 for name in options(axis) if axis not in first))
+        ),
+    ],
+)  # fmt: skip
+def test_files_that_stand_alone_are_put_where_hydra_would_put_them(words):
+    typed = words.split()
+    content, chosen = door._compose_options(tuple(parse(typed)), None, "now")
+    hydra = door._compose_with_hydra(typed, None)
+    assert {axis: hydra.hydra.runtime.choices[axis] for axis in CHOSEN_BY_FILE} == {
+        axis: chosen[axis] for axis in CHOSEN_BY_FILE
+    }
+    for key in CHOSEN:  # the order counts: a saved config has it
+        assert repr(content[key]) == repr(to_dict(hydra)[key]), key
+
+
+def test_an_option_in_a_folder_of_plugins_may_extend_another_and_write_elsewhere(tmp_path):
+    for name, text in {
+        "norm/mine": "defaults: [rmsnorm, _self_]\neps: 3e-5\n",
+        "mlp/mine": "# @package _global_\nmlp: {type: plain, activation: relu}\nseed: 48\n",
+    }.items():
+        file = tmp_path / "configs" / f"{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    config = composed(f"plugins={tmp_path}", "norm=mine", "mlp=mine", "placement=post")
+    assert (config.norm.type, config.norm.eps, config.seed) == ("rmsnorm", 3e-5, 48)
+    assert config.mlp.activation == "relu"
+
+
 def test_every_yaml_belongs_to_an_axis():
     found = {file.relative_to(folder_of_configs()) for file in folder_of_configs().rglob("*.yaml")}
     axes = [*AXES, "norm/head"]
@@ -105,17 +149,18 @@ def test_every_yaml_belongs_to_an_axis():
 
 
 def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, norms):
-    presets = options("preset")
+    """Every fourth preset; all of them nightly."""
+    presets = options("preset")[::4]
     for i, preset in enumerate(presets):
         for norm in list(norms.values())[i % len(norms) :: len(presets)]:
-            assert resolved(f"preset={preset}", norm=norm).norm.type == norm["type"]
+            assert resolved(f"preset={preset}", WIDE, norm=norm).norm.type == norm["type"]
 
 
 @pytest.mark.nightly
 def test_every_preset_composes_with_every_norm(files, norms):
     for preset in options("preset"):
         for norm in norms.values():
-            assert resolved(f"preset={preset}", norm=norm).norm.type == norm["type"]
+            assert resolved(f"preset={preset}", WIDE, norm=norm).norm.type == norm["type"]
 
 
 @pytest.mark.nightly

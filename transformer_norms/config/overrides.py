@@ -273,7 +273,9 @@ _FIXED = ("type", "formula", "source", "unverified")
 def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
     """Returns the values with each KEY=VALUE in its place. Raises ConfigError for a key that there
     is not."""
-    config = OmegaConf.create(values)
+    typed = list(typed)
+    nodes = {pair.key.partition(".")[0] for pair in typed}
+    config = OmegaConf.create({key: node for key, node in values.items() if key in nodes})
     for pair in typed:
         if pair.key.split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
@@ -283,7 +285,7 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
             value = None
         axis, _, own = pair.key.partition(".")
         if value is None and not _is_optional(axis, own):
-            raise ConfigError(_no_such_key(pair, config))
+            raise ConfigError(_no_such_key(pair, OmegaConf.create({**values, **to_dict(config)})))
         if axis == "about" or (axis in AXES and own in _FIXED):
             if axis == "about":
                 axis = "recipe" if own.startswith("recipe") else "preset"
@@ -292,7 +294,7 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
         if merge and not isinstance(pair.value, Mapping):
             raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
         OmegaConf.update(config, pair.key, pair.value, merge=merge, force_add=True)
-    return to_dict(config)
+    return {**values, **to_dict(config)}
 
 
 def _is_optional(axis: str, own: str) -> bool:
