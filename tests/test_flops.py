@@ -141,6 +141,7 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
     [
         "mlp=gelu architecture.attention_gate=elementwise",
         "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
+        "model.kv_heads=H/(1+i) model.head_dim=[20,8] architecture.attention_gate=elementwise",
     ],
 )
 def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):

@@ -93,7 +93,8 @@ def test_a_folded_model_has_the_same_logits_at_every_placement_with_every_norm(p
 EVERYTHING = (
     ("final_norm=rmsnorm",),
     ("architecture.attention_gate=elementwise", "qk_norm=full"),
-    ("position=learned", "mlp=swiglu", "model.kv_heads=1", "v_norm=head"),
+    ("position=learned", "mlp=swiglu", "model.kv_heads=H**(1-i)", "model.head_dim=6+4*i",
+     "v_norm=head"),
     ("position=sinusoidal", "architecture.bias=true"),
     ("position=learned", "qk_norm=head", "v_norm=per_head", "architecture.values_from_keys=i%2"),
     ("position=learned", "qk_norm=per_head", "v_norm=per_head", "architecture.q_rank=10",

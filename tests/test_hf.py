@@ -169,8 +169,11 @@ CASES = {
         {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
     ],
     "gemma4_text": [
-        {**GEMMA4, "num_hidden_layers": 7, "rope_parameters": gemma4(50.0, 900.0, 0.41),
-         "sliding_window": 4, "attention_k_eq_v": True, "final_logit_softcapping": 3.0},
+        {**GEMMA4, "num_hidden_layers": 7, "rope_parameters": gemma4(50.0, 900.0, 0.38),
+         "sliding_window": 4, "attention_k_eq_v": True, "final_logit_softcapping": 3.0,
+         "global_head_dim": 16, "num_global_key_value_heads": 1},
+        {**GEMMA4, "num_hidden_layers": 3, "rope_parameters": gemma4(50.0, 900.0, 0.34),
+         "sliding_window": 4, "attention_bias": True, "head_dim": 12, "global_head_dim": 6},
         {**GEMMA4, "tie_word_embeddings": False, "attention_bias": True, "layer_types": [FULL] * 2},
         {**GEMMA4, "num_key_value_heads": 4, "layer_types": [FULL, FULL], "attention_k_eq_v": True},
     ],
@@ -280,7 +283,11 @@ def test_there_and_back_is_every_bit_of_the_weights_and_the_config(name, config)
             weight[:2] = 0
         assert torch.equal(weight, weights[key]), key
     free = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
-    free += ("global_head_dim",)  # which a config does not keep
+    # A config keeps none of the words for full attention; it has both sizes by block.
+    free += ("global_head_dim", "num_global_key_value_heads")
+    for one in (back.config, theirs.config):
+        one.allow_global_per_layer_attribute_access = True
+    assert each_block(back.config) == each_block(theirs.config)
     for key in config.keys() - set(free) - {"sliding_window_pattern"}:
         assert close(getattr(back.config, key), getattr(theirs.config, key)), key
     again = from_hf(back)
@@ -289,6 +296,12 @@ def test_there_and_back_is_every_bit_of_the_weights_and_the_config(name, config)
         assert torch.equal(parameter, again.get_parameter(key)), key
     chosen = to_hf(ours)  # another family, perhaps, and the same function
     torch.testing.assert_close(chosen(text()).logits, ours(text()), rtol=1e-4, atol=1e-4)
+
+
+def each_block(config):
+    """The sizes of heads of each block, which blocks of one config may differ in."""
+    keys = ("head_dim", "num_key_value_heads")
+    return [[getattr(one, key, None) for key in keys] for one in config.per_layer_config]
 
 
 @pytest.mark.nightly

@@ -62,8 +62,8 @@ PUBLISHED = {
                           "query_pre_attn_scalar": 16, "sliding_window": 4096}),
     "gemma3": ("gemma3_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
                                "query_pre_attn_scalar": 16, "sliding_window": 1024}),
-    "gemma4": ("gemma4_text", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
-                               "global_head_dim": 16, "hidden_size_per_layer_input": 0,
+    "gemma4": ("gemma4_text", {"intermediate_size": 88, "num_key_value_heads": 1, "head_dim": 16,
+                               "global_head_dim": 32, "hidden_size_per_layer_input": 0,
                                "attention_k_eq_v": True, "final_logit_softcapping": 30.0,
                                "sliding_window": 1024}),
     "glm4": ("glm4", {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16,
@@ -88,6 +88,18 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
     theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **sizes, **more))
     ours = facts_of(compose([f"preset={preset}", *OURS]), VOCABULARY)
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
+
+
+def test_preset_gemma4_has_the_heads_of_the_31b():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Gemma4TextConfig(
+        num_hidden_layers=60, num_attention_heads=32, num_key_value_heads=16, attention_k_eq_v=True,
+        num_global_key_value_heads=4, head_dim=256, global_head_dim=512,
+    )  # fmt: skip
+    sizes = ["model.width=8192", "model.heads=32", "model.depth=60"]  # width / heads is 256
+    ours = compose(["preset=gemma4", *sizes]).model
+    assert list(ours.head_dim) == [block.head_dim for block in config.per_layer_config]
+    assert list(ours.kv_heads) == [block.num_key_value_heads for block in config.per_layer_config]
 
 
 def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
@@ -130,8 +142,12 @@ def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset)
         "final_norm",
         "about",
         "init",
+        "model",
     }
     assert set(held) <= known
+    proportions = held.get("model", {})  # of the heads of some blocks to those of others
+    assert proportions.keys() <= {"head_dim", "kv_heads"}
+    assert all("l %" in formula and "H" in formula for formula in proportions.values())
     assert held.get("init", {"otherwise": "scaled"}) == {"otherwise": "scaled"}
 
 

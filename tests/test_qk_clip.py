@@ -36,9 +36,9 @@ def largest_logits(model, batch, window=None):
         model.eval()(batch[:, :-1])
     for hook in hooks:
         hook.remove()
-    scale = model.blocks[0].attention.f.attend.scale
+    scales = [block.attention.f.attend.scale for block in model.blocks]
     found = []
-    for q, k, *_ in met:
+    for (q, k, *_), scale in zip(met, scales, strict=True):
         seen = torch.full(q.shape[1:2], -math.inf, dtype=q.dtype)
         for i in range(CONTEXT):
             for j in range(0 if window is None else max(0, i + 1 - window), i + 1):
@@ -53,6 +53,7 @@ CASES = {
     "replicas": ["trainer.accumulation=2"],
     "biases": ["architecture.bias=true"],
     "shared keys": ["model.kv_heads=2"],
+    "heads of two sizes": ["model.head_dim=16+8*i"],
     "values from keys": ["architecture.values_from_keys=1"],
     "recomputed": ["trainer.activation_checkpointing=true"],
     "windows, cap, ALiBi": ["architecture.sliding_window=5", "position=alibi",
@@ -76,7 +77,8 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
             g = THRESHOLD / largest_here if largest_here > THRESHOLD else 1.0
             wanted += [g] * (g < 1)
             shared = case in ("shared keys", "values from keys")
-            rows = slice(16 * h, 16 * h + 16)
+            dim = one.attention.f.output.in_features // 4
+            rows = slice(dim * h, dim * h + dim)
             for name, factor in (("query", g if shared else math.sqrt(g)), ("key", math.sqrt(g))):
                 if name == "key" and shared:
                     continue

@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -114,6 +114,21 @@ def _names(tree: ast.AST) -> frozenset[str]:
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return frozenset(node.id for node in names if id(node) not in calls)
+
+
+def numbers_of_blocks(
+    spec: Any, depth: int, what: str, values: Mapping[str, float] = {}
+) -> list[float]:
+    """Returns one number for each block, from a number, a formula of i, l, N and the names in
+    `values`, or a list of them. ValueError where it is none of these."""
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        if len(spec) != depth:
+            raise ValueError(f"there are {len(spec)} {what} for {depth} blocks")
+        formulas = [Formula(each) for each in spec]
+    else:
+        formulas = [Formula(spec)] * depth
+    own = ({**values, "i": i, "l": i + 1, "N": depth} for i in range(depth))
+    return [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
 
 
 _NEEDS_NO_BRACKETS = re.compile(r"[\w.]+(\(\w+\))?")  # 0.02, d, sqrt(d)

@@ -14,7 +14,7 @@ from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scal
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
-from transformer_norms.model.settings import formula_values, head_sizes
+from transformer_norms.model.settings import formula_values, turned_dims
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES, ModelLoss
@@ -36,7 +36,7 @@ def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Tran
     float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config.
     `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
     model = undrawn(config, vocab_size, shard)
-    rule_of(config.init).apply(model, config.seed, formula_values(config.model), cut)
+    rule_of(config.init).apply(model, config.seed, config.model, cut)
     model.constrain(model)
     return model
 
@@ -79,10 +79,11 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
 def build_position(config: Config) -> NoPosition:
     """Returns what tells tokens where they stand, for all blocks of a model."""
     sizes, architecture = config.model, config.architecture
+    turned = turned_dims(architecture, sizes)
     position: NoPosition = POSITIONS.maker(config.position)(
         width=sizes.width,
         context=sizes.context,
-        head_dim=head_sizes(architecture, sizes).rope_dim or sizes.head_dim,
+        head_dim=turned[0] if len(set(turned)) == 1 else turned,
         bases=rotary_bases(architecture.rope_base, sizes.depth),
         fractions=rotary_fractions(architecture.rope_fraction, sizes.depth),
         interleaved=architecture.rope_interleaved,

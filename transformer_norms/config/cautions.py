@@ -10,7 +10,7 @@ from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
-from transformer_norms.model.settings import formula_values
+from transformer_norms.model.settings import block_sizes, block_values, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
@@ -71,7 +71,7 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
                 f"placement.where[{number}]: no block of model.depth={depth} meets "
                 f"'{entry.blocks.text}'"
             )
-    values = {**formula_values(config.model), "i": 0, "l": 1}
+    values = block_values(config.model, 0)
     plans = [plan for name, plan in placement.everywhere() if name != "block"]
     pairs = [(plan.coefficient("a"), plan.coefficient("b")) for plan in plans]
     if all(isinstance(c, (int, float, str)) and c != REST_OF_B for pair in pairs for c in pair):
@@ -87,6 +87,7 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
 
 def _heads(config: Config, placement: Placement) -> Iterator[str]:
     sizes = config.model
+    few = any(block_sizes(sizes, i).kv_heads != sizes.heads for i in range(sizes.depth))
     chosen = head_sites(config.qk_norm, config.v_norm)
     sites = [("placement.equation: ", name, site) for name, site in placement.sites()]
     sites += [
@@ -98,7 +99,7 @@ def _heads(config: Config, placement: Placement) -> Iterator[str]:
         elif placement.weight_constraint != "none":
             yield "trainer.qk_clip: it scales W_q and W_k, whose lengths a constraint holds"
     for key, name, site in sites:
-        if name == "v" and site.share == "full" and sizes.kv_heads != sizes.heads:
+        if name == "v" and site.share == "full" and few:
             yield f"{key}v=norm@full spans the few heads of model.kv_heads alone"
         kind = config.norms.get(site.norm, {}).get("type")
         if name in ("q", "k") and kind in BOUNDED:

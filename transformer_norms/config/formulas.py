@@ -23,6 +23,8 @@ from transformer_norms.model.position import (
 from transformer_norms.model.settings import (
     ROLES,
     Sizes,
+    block_sizes,
+    block_values,
     formula_values,
     head_sizes,
     latent_ranks,
@@ -42,13 +44,16 @@ def check_formulas(config: Config) -> None:
     """Raises ConfigError if a coefficient, or a weight's deviation, has no value in a block."""
     architecture, depth = config.architecture, config.model.depth
     values = formula_values(config.model)
-    blocks = [{**values, "i": i, "l": i + 1} for i in range(depth)]
-    for key in ("embed_scale", "attention_scale", "logit_scale"):
+    blocks = [block_values(config.model, i) for i in range(depth)]
+    for key in ("embed_scale", "logit_scale"):
         spec = getattr(architecture, key)
-        if spec != "none" or key == "attention_scale":
-            shapes = HEAD if key == "attention_scale" else STREAM
+        if spec != "none":
             with name_key(f"architecture.{key}", spec):
-                _check_coefficient(spec, shapes, values)
+                _check_coefficient(spec, STREAM, values)
+    for i in range(depth):
+        with name_key("architecture.attention_scale", architecture.attention_scale):
+            here = formula_values(block_sizes(config.model, i))
+            _check_coefficient(architecture.attention_scale, HEAD, here)
     for key in ("value_scale", "value_residual"):
         spec = getattr(architecture, key)
         for here in blocks if (key, spec) != ("value_residual", "none") else ():
@@ -75,9 +80,11 @@ def check_formulas(config: Config) -> None:
     placement = read_placement(config.placement)
     for here in blocks:
         _check_block(placement, here, depth)
-    ranks = latent_ranks(head_sizes(architecture, config.model))
+    sizes = [block_sizes(config.model, i) for i in range(depth)]
+    ranks = [latent_ranks(head_sizes(architecture, own)) for own in sizes]
     _check_deviations(config, values, blocks, ranks)
-    _check_factors(config.optimizer.get("lr_factor"), config.model, set(ranks.values()))
+    several = {rank for own in ranks for rank in own.values()}
+    _check_factors(config.optimizer.get("lr_factor"), config.model, several)
 
 
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
@@ -117,7 +124,7 @@ def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:
 
 
 def _check_deviations(
-    config: Config, values: Values, blocks: Sequence[Values], ranks: Mapping[str, int]
+    config: Config, values: Values, blocks: Sequence[Values], ranks: Sequence[Mapping[str, int]]
 ) -> None:
     """Checks the standard deviation of each role's weights, in each block that has such weights."""
     with name_key("init.std", config.init.std):
@@ -129,7 +136,7 @@ def _check_deviations(
         formula = deviations[key]
         for here in blocks if role not in outside else [values] * outside[role]:
             with name_key(f"init.std.{key}", formula.text):
-                d = ranks.get(role, here["d"])
+                d = ranks[int(here.get("i", 0))].get(role, here["d"])
                 if formula({**here, "d": d, "fan_in": d, "fan_out": here["d"]}) < 0:
                     raise ValueError("a standard deviation is at least 0")
 

@@ -16,7 +16,6 @@ from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import formula_values
 
 Stream = Float[Tensor, "batch time width"]
 Equation = str | Mapping[str, Any]
@@ -138,7 +137,7 @@ def _build(
     inner, placement = assembly(index), assembly.placement
     # The names of its weights in the model: they are drawn by name.
     named = nn.ModuleDict({"blocks": nn.ModuleDict({str(index): inner})})
-    rule_of(config.init).apply(named, config.seed, formula_values(config.model))
+    rule_of(config.init).apply(named, config.seed, config.model)
     constrain = CONSTRAINTS[placement.weight_constraint]
     constrain(inner)
     # The final norm is not the block's, unless the equation states how the streams end.

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.settings import ROLES
+from transformer_norms.model.settings import OF_BLOCKS, ROLES
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
@@ -158,6 +158,7 @@ _WITH_FORMULAS = (
     "init.stream",
     *(f"init.std.{role}" for role in ("default", *ROLES)),
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
+    *(f"model.{key}" for key in OF_BLOCKS),
     "architecture.rope_base",
     "architecture.rope_fraction",
     "architecture.values_from_keys",

@@ -34,8 +34,10 @@ from transformer_norms.model.position import (
 )
 from transformer_norms.model.settings import (
     MADE_BY,
+    BlockSizes,
     InitFile,
     Sizes,
+    block_sizes,
     formula_values,
     head_sizes,
     resolve_sizes,
@@ -466,20 +468,27 @@ def _check_biases(config: Config) -> None:
         raise ConfigError("architecture.bias: head is not allowed where architecture.tied is true")
 
 
+def _blocks(config: Config) -> list[BlockSizes]:
+    """Returns the sizes of the blocks, each once where several are alike."""
+    sizes = config.model
+    return list(dict.fromkeys(block_sizes(sizes, i) for i in range(sizes.depth)))
+
+
 def _check_latents(config: Config) -> None:
     """Raises ConfigError if a size inside attention is none, or a norm is to stand on a latent that
     there is not."""
     architecture = config.architecture
     try:
-        inner = head_sizes(architecture, config.model)
+        blocks = [head_sizes(architecture, sizes) for sizes in _blocks(config)]
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if config.position.type == "rope" and inner.rope_dim % 2:
-        raise ConfigError(
-            f"architecture.rope_dim: {inner.rope_dim} is odd, and position=rope turns pairs"
-        )
+    for inner in blocks:
+        if config.position.type == "rope" and inner.rope_dim % 2:
+            raise ConfigError(
+                f"architecture.rope_dim: {inner.rope_dim} is odd, and position=rope turns pairs"
+            )
     for name, _ in read_placement(config.placement).sites():
-        if name in LATENT_SITES and (key := LATENT_SITES[name]) and not getattr(inner, key):
+        if name in LATENT_SITES and (key := LATENT_SITES[name]) and not getattr(blocks[0], key):
             raise ConfigError(
                 f"placement.equation: there is no latent for {name}, since architecture.{key} is "
                 "none"
@@ -493,6 +502,13 @@ def _check_values(config: Config) -> None:
         raise ConfigError(
             f"architecture.value_scale: {how.value_scale} is not allowed without "
             "architecture.value_residual, beside which it stands"
+        )
+    heads = [(sizes.kv_heads, head_sizes(how, sizes).value_dim) for sizes in _blocks(config)]
+    if how.value_residual != "none" and len({*heads}) > 1:
+        raise ConfigError(
+            f"architecture.value_residual: {how.value_residual} is not allowed where the values of "
+            "blocks differ in size (model.kv_heads, model.head_dim): they are added to those of "
+            "the first block"
         )
     if how.value_gate != "none" and how.value_embedding == "none":
         raise ConfigError(
@@ -509,15 +525,19 @@ def _check_values(config: Config) -> None:
 def _check_values_from_keys(config: Config) -> None:
     """Raises ConfigError if what W_k computes cannot be values, or W_v has a bias and stands
     nowhere."""
-    how, sizes = config.architecture, config.model
-    spec, inner = how.values_from_keys, head_sizes(how, sizes)
-    marks, made = shared_blocks(spec, sizes.depth), sizes.head_dim - inner.rope_dim
-    if any(marks) and made != inner.value_dim:
-        raise ConfigError(
-            f"architecture.values_from_keys: {spec} is not allowed where a head's values have "
-            f"{inner.value_dim} dimensions and W_k computes {made}; architecture.value_dim={made} "
-            "makes them as many"
-        )
+    how = config.architecture
+    spec = how.values_from_keys
+    marks = shared_blocks(spec, config.model.depth)
+    for i, mark in enumerate(marks):
+        sizes = block_sizes(config.model, i)
+        inner = head_sizes(how, sizes)
+        made = sizes.head_dim - inner.rope_dim
+        if mark and made != inner.value_dim:
+            raise ConfigError(
+                f"architecture.values_from_keys: {spec} is not allowed where a head's values have "
+                f"{inner.value_dim} dimensions and W_k computes {made}; architecture.value_dim="
+                f"{made} makes them as many"
+            )
     if all(marks) and not isinstance(how.bias, bool) and "value" in how.bias:
         raise ConfigError(
             f"architecture.bias: value is not allowed where architecture.values_from_keys is {spec}"
@@ -542,14 +562,15 @@ def _check_widths(config: Config) -> None:
     sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
     sites += head_sites(config.qk_norm, config.v_norm).items()
     sites += latent_sites(config.architecture).items()
-    inner = head_sizes(config.architecture, config.model)
+    blocks = [(sizes, head_sizes(config.architecture, sizes)) for sizes in _blocks(config)]
     for name, site in sites:
         word = config.qkv if name in HEAD_SITES and site.norm == "norm" else site.norm
         if word not in norms:  # none, and fixnorm, which is on the table
             continue
-        width = site_width(name, site.share, config.model, inner)
+        widths = dict.fromkeys(site_width(name, site.share, *block) for block in blocks)
         try:
-            check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
+            for width in widths:
+                check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
         except ValueError as error:
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None

@@ -18,7 +18,12 @@ from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement, attention_sites
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import formula_values, head_sizes, site_width, value_factor
+from transformer_norms.model.settings import (
+    block_values,
+    formula_values,
+    site_width,
+    value_factor,
+)
 from transformer_norms.model.sites import HEAD_SITES, INSIDE, NORMED, REST_OF_B, Site, SubLayerPlan
 from transformer_norms.norms import NORMS, nothing
 
@@ -71,6 +76,8 @@ class SubLayer:
     floor: int = 0  # the tokens of a step of its temperature; 0 is none
     shared: bool = False  # whether values are what W_k computes
     sparsity: float = 0  # the share of an mlp's hidden units below its threshold; 0 is no threshold
+    sizes: Any = None  # the block's, and those inside its attention
+    inner: Any = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,6 @@ class Anatomy:
     def __init__(self, config: Any, vocab_size: int = 256) -> None:
         self.config, self.placement = config, Placement(**config.placement)
         self.values: Values = formula_values(config.model)
-        self.inner = head_sizes(config.architecture, config.model)
         self._built: dict[tuple[str, int], Any] = {}
         self.depth, self.width = config.model.depth, config.model.width
         self.gated = MLPS[config.mlp.type].gated
@@ -162,7 +168,7 @@ class Anatomy:
 
     def value_terms(self, i: int) -> Iterator[str]:
         """Yields what other keys make of the values W_v x of block i, before a norm at v."""
-        how, values = self.config.architecture, {**self.values, "i": i, "l": i + 1}
+        how, values = self.config.architecture, block_values(self.config.model, i)
         if how.value_residual != "none" and i:
             own, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
             yield (
@@ -211,7 +217,7 @@ class Anatomy:
         return self._built[name, width]
 
     def _block(self, i: int) -> Block:
-        values = {**self.values, "i": i, "l": i + 1}
+        values = block_values(self.config.model, i)
         plans = self.placement.plans(i, self.depth)
         shared = self.placement.block_plan.sites
         norms = _present({site: self._norm(site, at, values) for site, at in shared.items()})
@@ -243,10 +249,12 @@ class Anatomy:
         )
         factors = _present(self._factors(name, plan, values))
         built, i = self._assembly, int(values["i"])
-        own: tuple[Any, ...] = (0, 0, 0, False, built.sparsity[i])
+        own: dict[str, Any] = {"sparsity": built.sparsity[i]}
         if name == "attention":
-            own = (built.windows[i], built.chunks[i], built.floors[i], built.shared[i])
-        return SubLayer(_present(norms), factors, adds, enters, *own)
+            own = {"window": built.windows[i], "chunk": built.chunks[i], "floor": built.floors[i]}
+            own["shared"] = built.shared[i]
+        own["sizes"], own["inner"] = built.heads[i]
+        return SubLayer(_present(norms), factors, adds, enters, **own)
 
     def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
         """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""
@@ -261,10 +269,10 @@ class Anatomy:
     ) -> NormAt | None:
         """The norm at a site, None where the site is empty. On q, k, v and head_norm it is one for
         all heads, one for each, or one over all heads side by side."""
-        sizes = self.config.model
+        sizes, inner = self._assembly.heads[int(values.get("i", 0))]
         on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
-        width, each = (site_width(site, share, sizes, self.inner) for share in (at.share, "head"))
+        width, each = (site_width(site, share, sizes, inner) for share in (at.share, "head"))
         shapes = _head_shapes(heads, each) if heads else _shapes(width)
         scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
         name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
@@ -328,7 +336,8 @@ class Anatomy:
         return norms
 
     def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
-        sizes, stream = self.config.model, _shapes(self.width)
+        sizes, inner = self._assembly.heads[int(values["i"])]
+        stream = _shapes(self.width)
 
         def factor(slot: str, shapes: Shapes) -> Factor | None:
             symbol = plan.names.get(slot, slot)
@@ -341,7 +350,7 @@ class Anatomy:
             a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
         if name == "attention":
             spec = self.config.architecture.attention_scale
-            queries, values_ = sizes.head_dim, self.inner.value_dim
+            queries, values_ = sizes.head_dim, inner.value_dim
             scale = self._factor(
                 "attention scale", spec, _head_shapes(sizes.heads, queries), values
             )

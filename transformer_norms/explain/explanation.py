@@ -21,6 +21,7 @@ from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import alibi_slopes, rotary_bases
+from transformer_norms.model.settings import OF_BLOCKS
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.measures import WORDS
@@ -133,6 +134,11 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
+    own = {key: getattr(part.sizes, key) for key in OF_BLOCKS}
+    if sizes := [
+        f"{key}={size}" for key, size in own.items() if size != getattr(config.model, key)
+    ]:
+        yield f"{' '.join(sizes)} in these blocks"
     yield from _latents(anatomy, part)
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
@@ -150,7 +156,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
     if part.shared:
-        read = "c" if anatomy.inner.kv_rank else "x"
+        read = "c" if part.inner.kv_rank else "x"
         yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
     if part.window:
         yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
@@ -160,7 +166,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
         yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
-        shared = part.shared or config.model.kv_heads != config.model.heads
+        shared = part.shared or part.sizes.kv_heads != part.sizes.heads
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
@@ -177,7 +183,7 @@ def _threshold(activation: str, share: float) -> str:
 
 def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
-    config, inner = anatomy.config, anatomy.inner
+    config, inner = anatomy.config, part.inner
     keys = "k = W_k c" if part.shared else "k, v = W_k c, W_v c"
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
         rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
@@ -190,7 +196,7 @@ def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
             f"k begins with W_kr x, {inner.rope_dim} numbers that all heads share{turned} "
             "(architecture.rope_dim)"
         )
-    if inner.value_dim != config.model.head_dim:
+    if inner.value_dim != part.sizes.head_dim:
         yield f"v has {inner.value_dim} numbers a head (architecture.value_dim)"
 
 
@@ -292,13 +298,13 @@ def _merge_depths(facts: list[Fact], place: int) -> list[Fact]:
 
 def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     """The standard deviation of each weight when it is drawn, and its ratio to Xavier's."""
-    config, values = anatomy.config, anatomy.values
+    config = anatomy.config
     rule, facts = rule_of(config.init), []
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             rows, columns = module.weight.shape
             inside = re.match(r"blocks\.(\d+)\.(\w+)\.", name)
-            deviation = rule.deviation(name, module, values)
+            deviation = rule.deviation(name, module, config.model)
             xavier = (2 / (rows + columns)) ** 0.5
             role = name.rpartition(".")[2]
             ratio = f" ({deviation / xavier:.4g})" if isinstance(module, nn.Linear) else ""

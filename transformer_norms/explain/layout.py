@@ -216,7 +216,7 @@ class _Labels:
             *self.gate(),
             *self.norm(norms.get("ctx")),
         )
-        latents = self.latents(norms)
+        latents = self.latents(part)
         if not (after or latents or any(chains.values())):
             return (Mark("layer", f"attention{beside}"),)
         named = (chain or (Mark("name", site),) for site, chain in chains.items())
@@ -225,14 +225,14 @@ class _Labels:
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{beside}")
         weights = "W_q  W_k" + "  W_v" * (not part.shared)
-        weights += "  W_kr" * bool(self.anatomy.inner.rope_dim)
+        weights += "  W_kr" * bool(part.inner.rope_dim)
         weights += "  W_g" * bool(self.gate())
         return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 
-    def latents(self, norms: Mapping[str, NormAt]) -> Chain:
+    def latents(self, part: SubLayer) -> Chain:
         """Returns the stages of what queries, keys and values are made of, where that is not x."""
-        inner = self.anatomy.inner
-        ranks = {"q": inner.q_rank, "kv": inner.kv_rank}
+        norms = part.norms
+        ranks = {"q": part.inner.q_rank, "kv": part.inner.kv_rank}
         names = [name for name, rank in ranks.items() if rank]
         if not names:
             return ()

@@ -6,7 +6,17 @@ A clause that cannot say a fact writes something near. Reading that config shows
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_norms.hf.facts import Facts, branch_factor, eps_of, own_value_dim, share
+from transformer_norms.hf.facts import (
+    LATENT_KEYS,
+    Facts,
+    branch_factor,
+    eps_of,
+    first,
+    number_of_each,
+    number_or_each,
+    own_value_dim,
+    share,
+)
 
 
 class Clause(NamedTuple):
@@ -24,7 +34,7 @@ def same(keys: Mapping[str, str]) -> Clause:
     """Their key has the value of our fact."""
 
     def write(facts: Facts) -> dict[str, Any]:
-        values = {theirs: facts.get(ours) for theirs, ours in keys.items()}
+        values = {theirs: first(facts.get(ours)) for theirs, ours in keys.items()}
         return {key: value for key, value in values.items() if value is not None}
 
     return Clause(lambda config: {keys[theirs]: getattr(config, theirs) for theirs in keys}, write)
@@ -118,18 +128,21 @@ def _read_latents(config: Any) -> Facts:
     }
 
 
-# Attention through latents, with one key of rope for all heads      DeepSeek-V2
-LATENTS = Clause(
-    _read_latents,
-    lambda facts: {
+def _write_latents(facts: Facts) -> dict[str, Any]:
+    head_dim = first(facts["model.head_dim"])
+    sizes = {key: first(facts[f"architecture.{key}"]) for key in LATENT_KEYS}
+    return {
         "num_key_value_heads": facts["model.heads"],
-        "q_lora_rank": facts["architecture.q_rank"] or None,
-        "kv_lora_rank": facts["architecture.kv_rank"],
-        "qk_rope_head_dim": facts["architecture.rope_dim"],
-        "qk_nope_head_dim": facts["model.head_dim"] - facts["architecture.rope_dim"],
-        "v_head_dim": facts["architecture.value_dim"] or facts["model.head_dim"],
-    },
-)
+        "q_lora_rank": sizes["q_rank"] or None,
+        "kv_lora_rank": sizes["kv_rank"],
+        "qk_rope_head_dim": sizes["rope_dim"],
+        "qk_nope_head_dim": head_dim - sizes["rope_dim"],
+        "v_head_dim": sizes["value_dim"] or head_dim,
+    }
+
+
+# Attention through latents, with one key of rope for all heads      DeepSeek-V2
+LATENTS = Clause(_read_latents, _write_latents)
 
 
 def equal(key: str, wanted: str) -> Clause:
@@ -171,7 +184,7 @@ def head_dim_of(config: Any) -> int:
 
 
 def _write_head_dim(facts: Facts) -> dict[str, Any]:
-    head_dim = facts["model.head_dim"]
+    head_dim = first(facts["model.head_dim"])
     equal_share = facts["model.width"] // facts["model.heads"]
     return {} if head_dim == equal_share else {"head_dim": head_dim}
 
@@ -316,7 +329,7 @@ def _read_partial(config: Any) -> Facts:
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
-    head_dim = facts["model.head_dim"]
+    head_dim = first(facts["model.head_dim"])
     turned = round(max(facts.get(FRACTION, [1])) * head_dim)
     base = _write_base(max(facts.get(BASE, [0])))
     return {"rope_parameters": {**base, "partial_rotary_factor": share(turned, head_dim)}}
@@ -338,7 +351,9 @@ def _read_dimensions(config: Any) -> Facts:
 # The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J
 ROTARY_DIMENSIONS = Clause(
     _read_dimensions,
-    lambda facts: {"rotary_dim": round(max(facts.get(FRACTION, [1])) * facts["model.head_dim"])},
+    lambda facts: {
+        "rotary_dim": round(max(facts.get(FRACTION, [1])) * first(facts["model.head_dim"]))
+    },
 )
 
 
@@ -532,17 +547,19 @@ def _read_rotation(config: Any, kind: str) -> tuple[float, float]:
     if parameters.get("rope_type") != "proportional":
         return _read_base(parameters), 1.0
     given, factor = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
-    turned = int(config.head_dim * given) // 2 * 2
+    head_dim = config.per_layer_config[kind].head_dim
+    turned = int(head_dim * given) // 2 * 2
     if turned < 2 or factor != 1:
         said = f"factor={factor}" if turned >= 2 else f"partial_rotary_factor={given}"
         raise ValueError(f"{said} of {kind} has no counterpart here")
-    return float(parameters["rope_theta"]), turned / config.head_dim
+    return float(parameters["rope_theta"]), turned / head_dim
 
 
 def _write_rotations(facts: Facts) -> dict[str, Any]:
-    keys, head_dim = _write_bases(facts), facts["model.head_dim"]
-    fractions = facts.get(FRACTION, [1.0] * facts["model.depth"])
-    for kind, fraction in zip(keys["layer_types"], fractions, strict=True):
+    keys, depth = _write_bases(facts), facts["model.depth"]
+    fractions = facts.get(FRACTION, [1.0] * depth)
+    dims = number_of_each(facts["model.head_dim"], depth)
+    for kind, fraction, head_dim in zip(keys["layer_types"], fractions, dims, strict=True):
         if fraction < 1:
             shown = share(round(fraction * head_dim), head_dim)
             partial = {"rope_type": "proportional", "partial_rotary_factor": shown}
@@ -564,26 +581,32 @@ VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(f
 
 
 def _read_dense_gemma4(config: Any) -> Facts:
-    first, *others = config.per_layer_config
-    for i, block in enumerate(others, 1):
-        for key in ("head_dim", "num_key_value_heads"):
-            if (own := getattr(block, key)) != (given := getattr(first, key)):
-                raise ValueError(
-                    f"{key}={own} of block {i} has no counterpart here: block 0 has {given}, and "
-                    "all must have as many"
-                )
+    blocks = [*config.per_layer_config]
     if config.use_bidirectional_attention == "all":
         raise ValueError("use_bidirectional_attention=all has no counterpart here")
     _check_eps(config, "rmsnorm_np", "v_norm, which")
-    return {"v_norm": "rmsnorm_np", "architecture.attention_scale": 1.0}
+    return {
+        "model.head_dim": number_or_each([block.head_dim for block in blocks]),
+        "model.kv_heads": number_or_each([block.num_key_value_heads for block in blocks]),
+        "v_norm": "rmsnorm_np",
+        "architecture.attention_scale": 1.0,
+    }
 
 
-# Heads of one size in all blocks, no inputs of a block besides the stream, no experts. It is read
-# first: a config whose blocks differ refuses to tell the size of them all.
-GEMMA4 = Clause(
-    _read_dense_gemma4,
-    lambda facts: {
-        "global_head_dim": facts["model.head_dim"],
-        "hidden_size_per_layer_input": 0,
-    },
-)
+def _write_dense_gemma4(facts: Facts) -> dict[str, Any]:
+    """A config has one size for sliding blocks, and one for the others."""
+    kinds, keys = _write_bases(facts)["layer_types"], {}
+    for fact, sliding, full in (
+        ("model.head_dim", "head_dim", "global_head_dim"),
+        ("model.kv_heads", "num_key_value_heads", "num_global_key_value_heads"),
+    ):
+        sizes = number_of_each(facts[fact], len(kinds))
+        of_kind = dict(zip(reversed(kinds), reversed(sizes), strict=True))
+        keys[sliding] = of_kind.get(SLIDING, sizes[0])
+        keys[full] = of_kind.get(FULL, sizes[0])
+    return {**keys, "hidden_size_per_layer_input": 0}
+
+
+# Heads of one size where attention is full, of another where it slides, no inputs of a block
+# besides the stream, no experts.
+GEMMA4 = Clause(_read_dense_gemma4, _write_dense_gemma4)

@@ -26,7 +26,13 @@ from transformer_norms.model.position import (
     sliding_windows,
     temperature_floors,
 )
-from transformer_norms.model.settings import MADE_BY, formula_values, head_sizes
+from transformer_norms.model.settings import (
+    MADE_BY,
+    block_sizes,
+    formula_values,
+    head_sizes,
+    turned_dims,
+)
 from transformer_norms.model.sites import SHARES
 from transformer_norms.names import option_files
 
@@ -77,7 +83,8 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     """The facts of one of our models. A fact that is no number is a few words."""
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
-    inner = head_sizes(architecture, sizes)
+    blocks = [block_sizes(sizes, i) for i in range(sizes.depth)]
+    inner = [head_sizes(architecture, own) for own in blocks]
     qk_norm, v_norm = (
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
         for word in (config.qk_norm, config.v_norm)
@@ -95,13 +102,16 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "attention": config.attention.type,
             "mlp": (mlp.type, mlp.activation),
             "vocab_size": vocab_size,
-            **{f"model.{key}": getattr(sizes, key) for key in SIZES},
+            **{f"model.{key}": plain(getattr(sizes, key)) for key in SIZES},
             "architecture.tied": architecture.tied,
             "architecture.bias": biased(architecture.bias),
             **{
                 f"architecture.{key}": _number(getattr(architecture, key), values)
-                for key in ("embed_scale", "attention_scale", "logit_scale")
+                for key in ("embed_scale", "logit_scale")
             },
+            "architecture.attention_scale": number_or_each(
+                [_number(architecture.attention_scale, formula_values(own)) for own in blocks]
+            ),
             **{
                 f"architecture.{key}": getattr(architecture, key)
                 for key in (
@@ -114,8 +124,16 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                 )
             },
             **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
-            **{f"architecture.{key}": getattr(inner, key) for key in LATENT_KEYS},
-            "architecture.value_dim": own_value_dim(inner.value_dim, sizes.head_dim),
+            **{
+                f"architecture.{key}": number_or_each([getattr(own, key) for own in inner])
+                for key in LATENT_KEYS
+            },
+            "architecture.value_dim": number_or_each(
+                [
+                    own_value_dim(own.value_dim, block.head_dim)
+                    for own, block in zip(inner, blocks, strict=True)
+                ]
+            ),
             "architecture.sliding_window": sliding_windows(
                 architecture.sliding_window, sizes.depth, sizes.context
             ),
@@ -128,8 +146,12 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "architecture.temperature_scale": architecture.temperature_scale,
             "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
             "architecture.rope_fraction": [
-                whole_pairs(inner.rope_dim or sizes.head_dim, fraction)
-                for fraction in rotary_fractions(architecture.rope_fraction, sizes.depth)
+                whole_pairs(turned, fraction)
+                for turned, fraction in zip(
+                    turned_dims(architecture, sizes),
+                    rotary_fractions(architecture.rope_fraction, sizes.depth),
+                    strict=True,
+                )
             ],
             "architecture.values_from_keys": shared_blocks(
                 architecture.values_from_keys, sizes.depth
@@ -139,6 +161,21 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             ),
         }
     )
+
+
+def number_or_each(each: list[Any]) -> Any:
+    """One number where all blocks have it, else the list of them."""
+    return each[0] if all(number == each[0] for number in each) else each
+
+
+def number_of_each(fact: Any, depth: int) -> list[Any]:
+    """The number of each block, from a fact that is one number or a list of them."""
+    return fact if isinstance(fact, list) else [fact] * depth
+
+
+def first(fact: Any) -> Any:
+    """The number of the first block. It is near, where a family has one number for all."""
+    return fact[0] if isinstance(fact, list) else fact
 
 
 def own_value_dim(value_dim: int, head_dim: int) -> int:
@@ -159,7 +196,9 @@ def complete_facts(facts: Facts) -> Facts:
     if not any(facts["architecture.temperature_floor"]):
         facts.pop("architecture.temperature_scale", None)
     if not rest or head_dim != "none":
-        facts.setdefault("architecture.attention_scale", head_dim**-0.5)
+        each = number_of_each(head_dim, 1)
+        scales = [each_dim**-0.5 for each_dim in each]
+        facts.setdefault("architecture.attention_scale", number_or_each(scales))
     fractions = facts.setdefault("architecture.rope_fraction", [1.0] * facts["model.depth"])
     facts["architecture.rope_proportional"] &= min(fractions) < 1
     facts.setdefault("architecture.values_from_keys", [False] * facts["model.depth"])
@@ -305,11 +344,12 @@ def overrides_of(facts: Facts) -> list[str]:
     values["architecture.bias"] = bias == everywhere or roles or False
     if values["placement"] not in option_files("placement"):
         values["placement.equation"] = values.pop("placement")
+    dims = number_of_each(facts["model.head_dim"], facts["model.depth"])
     for key, value, formula in (
         ("embed_scale", 1.0, "none"),
         ("embed_scale", facts["model.width"] ** 0.5, "sqrt(d)"),
         ("logit_scale", 1.0, "none"),
-        ("attention_scale", facts["model.head_dim"] ** -0.5, "1/sqrt(dh)"),
+        ("attention_scale", number_or_each([dim**-0.5 for dim in dims]), "1/sqrt(dh)"),
     ):
         if same(facts[f"architecture.{key}"], value):
             values[f"architecture.{key}"] = formula
@@ -319,9 +359,11 @@ def overrides_of(facts: Facts) -> list[str]:
     for key in LATENT_KEYS:
         values[f"architecture.{key}"] = facts[f"architecture.{key}"] or "none"
     if "architecture.rope_base" in facts:
-        head_dim = facts["architecture.rope_dim"] or facts["model.head_dim"]
-        turned = [round(each * head_dim) for each in facts["architecture.rope_fraction"]]
-        values["architecture.rope_fraction"] = [share(each, head_dim) for each in turned]
+        wholes = [facts["architecture.rope_dim"] or dim for dim in dims]
+        values["architecture.rope_fraction"] = [
+            share(round(fraction * whole), whole)
+            for fraction, whole in zip(facts["architecture.rope_fraction"], wholes, strict=True)
+        ]
         for key in ("architecture.rope_base", "architecture.rope_fraction"):
             each = values[key]
             values[key] = each[0] if len(set(each)) == 1 else each

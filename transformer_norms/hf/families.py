@@ -460,7 +460,7 @@ FAMILIES = (
         "gemma4_text",
         (
             norm("rmsnorm", placement="gemma4", qk_norm="head"),
-            *(GEMMA4, SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND),
+            *(GEMMA4, SIZES, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND),
             *(WINDOW_OF_KINDS, ATTENTION_BIAS, ROOT_WIDTH, VALUES_FROM_KEYS),
             cap("final_logit_softcapping", "architecture.logit_cap"),
             never("hidden_size_per_layer_input", "num_kv_shared_layers", "enable_moe_block"),

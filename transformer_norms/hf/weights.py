@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_norms.model.settings import ModelConfig, head_sizes
+from transformer_norms.model.settings import ModelConfig, block_sizes, head_sizes
 
 Ours = Sequence[Tensor]
 # Ours: theirs. A line may name a parameter itself.
@@ -42,7 +42,7 @@ def _from_heads(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Ten
 
 def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
     rows = tensor.unflatten(0, (config.model.heads, -1))
-    turned = head_sizes(config.architecture, config.model).rope_dim
+    turned = head_sizes(config.architecture, block_sizes(config.model, 0)).rope_dim
     return rows.roll(turned if back else -turned, 1).flatten(0, 1)
 
 

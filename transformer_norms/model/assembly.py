@@ -40,7 +40,8 @@ from transformer_norms.model.position import (
 )
 from transformer_norms.model.settings import (
     ModelConfig,
-    formula_values,
+    block_sizes,
+    block_values,
     head_sizes,
     site_width,
     value_factor,
@@ -67,18 +68,18 @@ class Assembly:
         self.vocab_size = vocab_size
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
-        self.values = formula_values(self.sizes)
+        each = [block_sizes(self.sizes, i) for i in range(self.sizes.depth)]
+        self.heads = [(own, head_sizes(self.architecture, own)) for own in each]
         how, sizes = self.architecture, (self.sizes.depth, self.sizes.context)
         self.windows = sliding_windows(how.sliding_window, *sizes)
         self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
         self.floors = temperature_floors(how.temperature_floor, *sizes)
-        self.inner = head_sizes(self.architecture, self.sizes)
         self.shared = shared_blocks(how.values_from_keys, self.sizes.depth)
         self.sparsity = sparse_shares(how.activation_sparsity, self.sizes.depth)
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
-        values = {**self.values, "i": i, "l": i + 1}
+        values = block_values(self.sizes, i)
         plans = self.placement.plans(i, self.sizes.depth)
         functions = {
             "attention": self.attention(plans["attention"], values),
@@ -169,7 +170,7 @@ class Assembly:
         return layer
 
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
-        sizes, order = self.sizes, self.architecture.qk_norm_order
+        (sizes, inner), order = self.heads[int(values["i"])], self.architecture.qk_norm_order
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         plan = replace(plan, sites=attention_sites(plan, self.config))
         attend, scale = self.attend(values)
@@ -178,7 +179,7 @@ class Assembly:
             heads=sizes.heads,
             kv_heads=sizes.kv_heads,
             head_dim=sizes.head_dim,
-            **asdict(self.inner),
+            **asdict(inner),
             bias=self.biased,
             attend=attend,
             scale=scale,
@@ -190,11 +191,11 @@ class Assembly:
             head_norm=self.head_site(plan, "head_norm", sizes.heads, values),
             head_scale=coefficient(
                 plan.coefficient("head_scale"),
-                self.head_shapes(sizes.heads, self.inner.value_dim),
+                self.head_shapes(sizes.heads, inner.value_dim),
                 values,
             ),
             values=self.value_mix(values),
-            attention_gate=self.attention_gate(),
+            attention_gate=self.attention_gate(values),
             ctx=self.site(plan, "ctx", "attention", values),
         )
 
@@ -202,25 +203,25 @@ class Assembly:
         floor, scale = self.floors[i], self.architecture.temperature_scale
         return Temperature(floor, scale) if floor else nothing
 
-    def attention_gate(self) -> Module:
-        sizes, gate = self.sizes, self.architecture.attention_gate
-        each = {"elementwise": self.inner.value_dim, "per_head": 1}
+    def attention_gate(self, values: Mapping[str, float]) -> Module:
+        (sizes, inner), gate = self.heads[int(values["i"])], self.architecture.attention_gate
+        each = {"elementwise": inner.value_dim, "per_head": 1}
         if gate == "none":
             return nothing
         return Gate(sizes.width, sizes.heads, each[gate], "attention_gate" in self.biased)
 
     def value_mix(self, values: Mapping[str, float]) -> Module:
         """What values are besides W_v x: a share of the first block's, and rows of a table."""
-        sizes, how, i = self.sizes, self.architecture, int(values["i"])
+        (sizes, inner), how, i = self.heads[int(values["i"])], self.architecture, int(values["i"])
         parts: dict[str, Any] = {}
         if how.value_residual != "none":
-            shapes = self.head_shapes(sizes.kv_heads, self.inner.value_dim)
+            shapes = self.head_shapes(sizes.kv_heads, inner.value_dim)
             own, first = (
                 coefficient(spec, shapes, values) for spec in (how.value_scale, how.value_residual)
             )
             parts = {"own": own, "first": first} if i else {"keeps": True}
         if factor := value_factor(how.value_embedding, values):
-            table = Embedding(self.vocab_size, sizes.kv_heads * self.inner.value_dim)
+            table = Embedding(self.vocab_size, sizes.kv_heads * inner.value_dim)
             parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, values)}
             if how.value_gate != "none":
                 parts["value_gate"] = Gate(how.value_gate, sizes.kv_heads)
@@ -228,7 +229,7 @@ class Assembly:
 
     def attend(self, values: Mapping[str, float]) -> tuple[nn.Module, Module]:
         """The chosen attention; and the scale that multiplies q, where it is learned."""
-        sizes, scale = self.sizes, self.architecture.attention_scale
+        (sizes, _), scale = self.heads[int(values["i"])], self.architecture.attention_scale
         cap, choice = self.architecture.attention_cap, self.config.attention
         learned, i = isinstance(scale, Mapping), int(values["i"])
         # An attention that has no use for one of these need not name it.
@@ -279,7 +280,7 @@ class Assembly:
         values: Mapping[str, float],
     ) -> Module:
         """The norm at a site of the sub-layer `kind`."""
-        site, width = plan.site(name), site_width(name, "head", self.sizes, self.inner)
+        site, width = plan.site(name), site_width(name, "head", *self.heads[int(values["i"])])
         norm = self.norm(site.norm, kind)(width)
         return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
 
@@ -287,7 +288,7 @@ class Assembly:
         self, plan: SubLayerPlan, name: str, heads: int, values: Mapping[str, float]
     ) -> Module:
         """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
-        site, head_dim = plan.site(name), site_width(name, "head", self.sizes, self.inner)
+        site, head_dim = plan.site(name), site_width(name, "head", *self.heads[int(values["i"])])
         stand_in = site.norm == "norm" and name in HEAD_SITES
         make = self.norm(self.config.qkv if stand_in else site.norm, "attention")
         norm = make(head_dim)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-from transformer_norms.model.settings import ROLES
+from transformer_norms.model.settings import ROLES, Sizes, block_values, formula_values
 from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.
@@ -91,7 +91,7 @@ class InitRule:
         self,
         model: nn.Module,
         seed: int,
-        values: Mapping[str, float],
+        sizes: Sizes,
         cut: Callable[[Tensor, Tensor], Tensor] = nothing,
     ) -> None:
         """Draws every weight whole. `cut(drawn, weight)` returns what of it `weight` holds."""
@@ -102,17 +102,15 @@ class InitRule:
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
                 if self.truncate is not None:
                     z = truncated(z, self.truncate)
-                weight.copy_(cut(z * self.deviation(name, module, values), weight))
+                weight.copy_(cut(z * self.deviation(name, module, sizes), weight))
 
     def formula(self, name: str) -> Formula:
         """Returns the formula of a role, or of a module by the last part of its name."""
         return self.std.get(name.rpartition(".")[2], self.std["default"])
 
-    def deviation(
-        self, name: str, module: nn.Linear | nn.Embedding, values: Mapping[str, float]
-    ) -> float:
+    def deviation(self, name: str, module: nn.Linear | nn.Embedding, sizes: Sizes) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        return float(self.formula(name)({**values, **_block(name), **own_values(module)}))
+        return float(self.formula(name)({**_values(name, sizes), **own_values(module)}))
 
 
 _SETTINGS = inspect.signature(InitRule).parameters.keys()
@@ -146,9 +144,9 @@ def deviation_inside(truncate: str | float) -> float:
     return math.sqrt(1 - 2 * bound * density / math.erf(bound / math.sqrt(2)))
 
 
-def _block(name: str) -> dict[str, float]:
+def _values(name: str, sizes: Sizes) -> dict[str, float]:
     inside = re.match(r"blocks\.(\d+)\.", name)
-    return {} if inside is None else {"i": int(inside[1]), "l": int(inside[1]) + 1}
+    return formula_values(sizes) if inside is None else block_values(sizes, int(inside[1]))
 
 
 def own_values(module: nn.Linear | nn.Embedding) -> dict[str, float]:

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from transformer_norms.formula import numbers_of_blocks
 from transformer_norms.model.initialization import Linear
-from transformer_norms.model.position import numbers_of_blocks
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 from transformer_norms.norms.parts.affine import wide

@@ -7,7 +7,7 @@ logits. `start` is the position of the
 first token, above 0 only when generating from a cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula
+from transformer_norms.formula import numbers_of_blocks
 from transformer_norms.model.initialization import Embedding
 from transformer_norms.model.kernels import PositionBias
 from transformer_norms.names import Registry
@@ -118,14 +118,15 @@ class Rotary(NoPosition):
     `interleaved` pairs are (2j, 2j + 1), as in the paper and in GPT-J. r is a share of `head_dim`,
     the dimensions of a head or the part of them that is to turn, rounded down to an even number, at
     least 2. `proportional`: r is the whole `head_dim`, and the share is that of its pairs, the
-    first ones, that turn (Gemma 4). `bases` and `fractions` have one number a block; at the base 0
-    nothing turns. Frequencies are computed in float32 and angles in float32 at least.
+    first ones, that turn (Gemma 4). `bases` and `fractions` have one number a block, and so has
+    `head_dim` where blocks differ; at the base 0 nothing turns. Frequencies are computed in float32
+    and angles in float32 at least.
     """
 
     def __init__(
         self,
         *,
-        head_dim: int,
+        head_dim: int | Sequence[int],
         bases: Sequence[float],
         fractions: Sequence[float],
         interleaved: bool,
@@ -134,12 +135,14 @@ class Rotary(NoPosition):
     ) -> None:
         super().__init__()
         self.pairs = NEIGHBOURS if interleaved else HALVES
-        counts = [max(1, int(head_dim * fraction) // 2) for fraction in fractions]
-        self.turns = [*zip(bases, counts, strict=True)]
+        dims = [head_dim] * len(bases) if isinstance(head_dim, int) else head_dim
+        each = [*zip(dims, fractions, strict=True)]
+        counts = [max(1, int(whole * fraction) // 2) for whole, fraction in each]
+        spans = [whole // 2 for whole in dims] if proportional else counts
+        self.turns = [*zip(bases, counts, spans, strict=True)]
         self.distinct = list(dict.fromkeys(turn for turn in self.turns if turn[0]))
-        self.spans = [head_dim // 2 if proportional else count for _, count in self.distinct]
-        table = torch.zeros(len(self.distinct), head_dim // 2, dtype=torch.float32)
-        for row, (base, count), span in zip(table, self.distinct, self.spans, strict=True):
+        table = torch.zeros(len(self.distinct), max(dims) // 2, dtype=torch.float32)
+        for row, (base, count, span) in zip(table, self.distinct, strict=True):
             exponents = torch.arange(0, 2 * count, 2, dtype=torch.float32) / (2 * span)
             row[:count] = 1.0 / base**exponents
         self.register_buffer("frequencies", table, persistent=False)
@@ -150,8 +153,8 @@ class Rotary(NoPosition):
         (x, y) -> (xc - ys, yc + xs)"""
         times = torch.arange(start, start + time, device=self.frequencies.device)
         times = times.to(self.frequencies.dtype)
-        rows = zip(self.frequencies, self.spans, strict=True)
-        return tuple(self._angles(torch.outer(times, row[:span])) for row, span in rows)
+        rows = zip(self.frequencies, self.distinct, strict=True)
+        return tuple(self._angles(torch.outer(times, row[:span])) for row, (_, _, span) in rows)
 
     def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
         cos, sin, join = angle.cos(), angle.sin(), self.pairs.join
@@ -210,21 +213,6 @@ class ALiBi(NoPosition):
 
     def bias(self, i: int, heads: int) -> PositionBias:
         return LinearBias(alibi_slopes(heads))
-
-
-def numbers_of_blocks(
-    spec: Any, depth: int, what: str, values: Mapping[str, float] = {}
-) -> list[float]:
-    """Returns one number for each block, from a number, a formula of i, l, N and the names in
-    `values`, or a list of them. ValueError where it is none of these."""
-    if isinstance(spec, Sequence) and not isinstance(spec, str):
-        if len(spec) != depth:
-            raise ValueError(f"there are {len(spec)} {what} for {depth} blocks")
-        formulas = [Formula(each) for each in spec]
-    else:
-        formulas = [Formula(spec)] * depth
-    own = ({**values, "i": i, "l": i + 1, "N": depth} for i in range(depth))
-    return [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
 
 
 def rotary_bases(spec: Any, depth: int) -> list[float]:

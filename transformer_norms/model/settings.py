@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.formula import Formula
+from transformer_norms.formula import Formula, numbers_of_blocks
 from transformer_norms.kinds import (
     Flag,
     Mark,
@@ -53,6 +53,8 @@ MADE_BY = {
 Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
+HeadDim = Annotated[Positive, Field(le=8192)]
+OF_BLOCKS = ("kv_heads", "head_dim")  # the sizes in which blocks may differ
 
 
 def _check_rms(value: Any) -> Any:
@@ -70,16 +72,28 @@ Scale = Any
 @node
 class Sizes:
     """`model.*`. Unless chosen, kv_heads are heads, head_dim is width / heads, and mlp_width is
-    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated."""
+    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated.
+
+    kv_heads and head_dim may be a formula of i, l, N, R, d, H and L, or a list of numbers and
+    formulas. They come to a number, or to a number for each block where blocks differ. What is not
+    whole is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
 
     width: Size
     depth: Annotated[Positive, Field(le=10_000)]
     heads: Heads
-    kv_heads: Annotated[Heads, Mark.AUTO]
-    head_dim: Annotated[Positive, Field(le=8192), Mark.AUTO]
+    kv_heads: Annotated[Heads | Text | tuple[Heads | Text, ...], Mark.AUTO]
+    head_dim: Annotated[HeadDim | Text | tuple[HeadDim | Text, ...], Mark.AUTO]
     mlp_width: Annotated[Size, Mark.AUTO]
     context: Annotated[Positive, Field(le=2**24)]
     dropout: Annotated[Number, Field(ge=0, lt=1)]
+
+
+@node
+class BlockSizes(Sizes):
+    """The sizes of one block, all of them numbers."""
+
+    kv_heads: Heads
+    head_dim: HeadDim
 
 
 def value_factor(spec: Any, values: Mapping[str, float]) -> float:
@@ -88,16 +102,29 @@ def value_factor(spec: Any, values: Mapping[str, float]) -> float:
 
 
 def formula_values(sizes: Sizes) -> dict[str, float]:
-    """Returns the numbers that formulas in YAML may name, besides i and l of a block."""
+    """Returns the numbers that formulas in YAML may name, besides i and l of a block. There is no
+    dh where blocks have heads of several sizes."""
     return {
         "N": sizes.depth,
         "R": 2 * sizes.depth,
         "d": sizes.width,
         "H": sizes.heads,
-        "dh": sizes.head_dim,
+        **({"dh": sizes.head_dim} if isinstance(sizes.head_dim, int) else {}),
         "m": sizes.mlp_width,
         "L": sizes.context,
     }
+
+
+def block_sizes(sizes: Sizes, i: int) -> BlockSizes:
+    """Returns the sizes of block i."""
+    each = {one.name: getattr(sizes, one.name) for one in fields(sizes)}
+    own = {key: size[i] for key, size in each.items() if isinstance(size, tuple)}
+    return BlockSizes(**{**each, **own})
+
+
+def block_values(sizes: Sizes, i: int) -> dict[str, float]:
+    """Returns the numbers that formulas may name in block i."""
+    return {**formula_values(block_sizes(sizes, i)), "i": i, "l": i + 1}
 
 
 @dataclass(frozen=True)
@@ -111,9 +138,9 @@ class HeadSizes:
     value_dim: int
 
 
-def head_sizes(architecture: "Architecture", sizes: Sizes) -> HeadSizes:
-    """Returns what q_rank, kv_rank, rope_dim and value_dim come to. ValueError, which begins with
-    the key, where one is no size."""
+def head_sizes(architecture: "Architecture", sizes: BlockSizes) -> HeadSizes:
+    """Returns what q_rank, kv_rank, rope_dim and value_dim come to, for the sizes of a block.
+    ValueError, which begins with the key, where one is no size."""
     values, found = formula_values(sizes), {}
     for key in ("q_rank", "kv_rank", "rope_dim", "value_dim"):
         try:
@@ -134,6 +161,12 @@ def latent_ranks(inner: HeadSizes) -> dict[str, int]:
     return {role: rank for role, rank in ranks.items() if rank}
 
 
+def turned_dims(architecture: "Architecture", sizes: Sizes) -> list[int]:
+    """Returns for each block the dimensions of a head that rope may turn: all, or rope_dim."""
+    each = [block_sizes(sizes, i) for i in range(sizes.depth)]
+    return [head_sizes(architecture, own).rope_dim or own.head_dim for own in each]
+
+
 def _whole(spec: Any, values: Mapping[str, float]) -> int:
     """Returns a size, 0 where it is none. What a formula comes to is rounded up to an even number,
     if it is not whole."""
@@ -143,10 +176,14 @@ def _whole(spec: Any, values: Mapping[str, float]) -> int:
     if not 1e-9 < number <= 2**24 or (typed and number % 1):
         given = f"{number:g} is not allowed" if typed else f"'{spec}' comes to {number:g}"
         raise ValueError(f"{given}; it is none or a whole number from 1 to 2^24")
+    return _whole_or_even(number)
+
+
+def _whole_or_even(number: float) -> int:
     return int(number) if number % 1 == 0 else 2 * math.ceil(number / 2)
 
 
-def site_width(site: str, share: str, sizes: Sizes, inner: HeadSizes) -> int:
+def site_width(site: str, share: str, sizes: BlockSizes, inner: HeadSizes) -> int:
     """Returns how many features the norm at a site acts on."""
     keys, values = sizes.head_dim, inner.value_dim
     heads = {
@@ -181,17 +218,50 @@ def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> di
         sizes["head_dim"] = width // heads
     if sizes["mlp_width"] == "auto":
         sizes["mlp_width"] = -(-8 * width // 24) * 8 if gated else 4 * width
-    if heads % sizes["kv_heads"]:
-        raise ValueError(
-            f"model.kv_heads: {sizes['kv_heads']} does not divide model.heads, {heads}; "
-            f"allowed are {_divisors(heads)}"
-        )
-    if rotary and sizes["head_dim"] % 2:
-        raise ValueError(
-            f"model.head_dim: {sizes['head_dim']} is odd, and position=rope turns pairs; "
-            "type an even head_dim or position=learned"
-        )
+    for key in OF_BLOCKS:
+        sizes[key] = _size_of_blocks(key, sizes)
+    for kv_heads, where in _each(sizes["kv_heads"]):
+        if heads % kv_heads:
+            raise ValueError(
+                f"model.kv_heads: {kv_heads}{where} does not divide model.heads, {heads}; "
+                f"allowed are {_divisors(heads)}"
+            )
+    for head_dim, where in _each(sizes["head_dim"]):
+        if rotary and head_dim % 2:
+            raise ValueError(
+                f"model.head_dim: {head_dim}{where} is odd, and position=rope turns pairs; "
+                "type an even head_dim or position=learned"
+            )
     return sizes
+
+
+def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]:
+    """Returns kv_heads or head_dim as a number, or as one for each block where blocks differ."""
+    spec, heads = sizes[key], sizes["heads"]
+    if isinstance(spec, int):
+        return spec
+    most = {"kv_heads": heads, "head_dim": 8192}[key]
+    names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
+    try:
+        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", names)
+        for i, number in enumerate(numbers):
+            if not 1e-9 < number <= most:
+                raise ValueError(f"in block i={i} it is {number:g}; it is above 0, up to {most}")
+    except ValueError as error:
+        raise ValueError(f"model.{key}: {spec} is not allowed; {error}") from None
+    if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
+        dividing = [count for count in range(1, heads + 1) if heads % count == 0]
+        each = [int(n) if n % 1 == 0 else next(d for d in dividing if d >= n) for n in numbers]
+    else:
+        each = [_whole_or_even(number) for number in numbers]
+    return each[0] if len(set(each)) == 1 else tuple(each)
+
+
+def _each(size: int | tuple[int, ...]) -> list[tuple[int, str]]:
+    """Returns each of several sizes, and the block that a message names it by."""
+    if isinstance(size, int):
+        return [(size, "")]
+    return [(each, f" in block i={i}") for i, each in enumerate(size)]
 
 
 def _divisors(number: int) -> str:

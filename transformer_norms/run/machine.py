@@ -18,7 +18,7 @@ import torch
 from transformer_norms import processes
 from transformer_norms.config.tree import Config
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.settings import head_sizes
+from transformer_norms.model.settings import BlockSizes, block_sizes, head_sizes
 
 DAY = 86400.0
 SHARE = 0.5  # of the speed of a product of matrices that training reaches; it is a rough guess
@@ -113,6 +113,18 @@ def rough_flops(config: Config) -> float:
     12 for each number of a head and each token that attention sees; a third of that for each token
     of an evaluation."""
     sizes, keys = config.model, config.trainer
+    blocks = [_block_weights(config, block_sizes(sizes, i)) for i in range(sizes.depth)]
+    kind = config.tokenizer.type
+    vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
+    weights = sum(own for own, _ in blocks) + vocabulary * sizes.width
+    attention = sum(seen for _, seen in blocks)
+    read = keys.steps * keys.batch_size * sizes.context
+    evaluations = keys.steps // keys.eval_every if keys.eval_every else 0
+    return 6.0 * (weights + attention) * (read + (evaluations + 1) * config.data.val_tokens / 3)
+
+
+def _block_weights(config: Config, sizes: BlockSizes) -> tuple[int, int]:
+    """Returns the weights of a block's products, and the numbers of its heads times the context."""
     inner = head_sizes(config.architecture, sizes)
     both = sizes.head_dim - inner.rope_dim + inner.value_dim  # of one key, and its value
     reads = ((inner.q_rank, sizes.heads * sizes.head_dim), (inner.kv_rank, sizes.kv_heads * both))
@@ -122,15 +134,9 @@ def rough_flops(config: Config) -> float:
     gates = {"none": 0, "per_head": sizes.heads, "elementwise": sizes.heads * inner.value_dim}
     gate = gates[config.architecture.attention_gate]
     block = qkv + sizes.width * (sizes.heads * inner.value_dim + gate + mlp)
-    kind = config.tokenizer.type
-    vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
-    weights = sizes.depth * block + vocabulary * sizes.width
     if config.architecture.value_gate != "none":  # in every block, at most
-        weights += sizes.depth * config.architecture.value_gate * sizes.kv_heads
-    attention = sizes.depth * sizes.heads * (sizes.head_dim + inner.value_dim) * sizes.context
-    read = keys.steps * keys.batch_size * sizes.context
-    evaluations = keys.steps // keys.eval_every if keys.eval_every else 0
-    return 6.0 * (weights + attention) * (read + (evaluations + 1) * config.data.val_tokens / 3)
+        block += config.architecture.value_gate * sizes.kv_heads
+    return block, sizes.heads * (sizes.head_dim + inner.value_dim) * sizes.context
 
 
 def product_speed(device: str, precision: str) -> float:
