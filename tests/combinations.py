@@ -50,7 +50,7 @@ def changed(config, key, value):
 
 
 _norms = cache(distinct_norms)  # which reads all their files
-PARTS, FEWER = 6, 12  # of all pairs; the quick tests of three claims take one part each
+PARTS, FEWER = 6, 12  # of all pairs; the quick tests of three claims take one of FEWER each
 
 
 def norms_in_turn(placement, part, parts=PARTS):

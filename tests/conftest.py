@@ -26,13 +26,14 @@ BUDGETS = {
     "config": (55, "citations config old_runs other_codebases recipes pickles secrets supply"),
     "catalogue": (
         120,
-        "block_equations capped catalogue equation fingerprints formula initialization library mlp "
-        "norms parity patterns placement planted position presets sinks starts theory typed",
+        "block_equations capped catalogue connections equation fingerprints formula initialization "
+        "latents library mlp norms parity patterns placement planted position presets sinks starts "
+        "theory typed",
     ),
     "training": (
         45,
         "attention divergence examples flops kills loss memory nonfinite optimizer overfit "
-        "precision probes replicas resuming schedule trainer training",
+        "precision probes qk_clip replicas resuming schedule trainer training",
     ),
     "data": (
         28,

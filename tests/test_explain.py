@@ -143,7 +143,16 @@ def test_norms_are_decayed_where_that_is_typed():
 # Against the built model
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+def every_second(first):
+    """Every second placement, the others nightly."""
+    others = [pytest.mark.nightly]
+    return [
+        pytest.param(name, marks=others * (number % 2 != first))
+        for number, name in enumerate(PLACEMENTS)
+    ]
+
+
+@pytest.mark.parametrize("placement", every_second(0))
 def test_every_norm_of_the_built_model_is_listed_with_its_parameters(placement):
     chosen = {"placement": placement, **VARIED}
     check_norms(built(**chosen), explained(**chosen).anatomy)
@@ -169,7 +178,7 @@ def check_norms(model, anatomy):
     assert listed == there
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", every_second(1))
 def test_every_factor_is_what_the_built_model_multiplies_by(placement):
     config = config_of(placement=placement)
     check_factors(undrawn(config, VOCABULARY), explained(placement=placement).anatomy)

@@ -30,7 +30,7 @@ def one_sided_martingale(x, mu, sign):
         return weight * density(sigma, mu + sign * effect * sigma)
 
     scale = x.std(ddof=1)
-    above = integrate.dblquad(mixed, scale / 30, scale * 30, 0, 40, epsabs=0, epsrel=1e-6)[0]
+    above = integrate.dblquad(mixed, scale / 30, scale * 30, 0, 40, epsabs=0, epsrel=1e-4)[0]
     return above / integrate.quad(density, scale / 30, scale * 30, args=(mu,), limit=400)[0]
 
 

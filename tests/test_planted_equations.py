@@ -131,10 +131,10 @@ def is_caught(placement, equation, where, monkeypatch):
     return any(fingerprints.differences(name, placement))
 
 
-PLANTED = 7  # every seventh fault is planted by day, each day's test the same; all by night
+PLANTED = 7  # every seventh fault of every third placement by day; all of all by night
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", PLACEMENTS[::3])
 def test_a_fault_in_the_equation_of_a_placement_is_caught(placement, monkeypatch):
     planted = list(planted_in(placement))[PLACEMENTS.index(placement) % 4 :: PLANTED]
     assert planted

@@ -97,7 +97,10 @@ def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
     assert rough[-1]["test_loss"] == calm["test_loss"]
 
 
-@pytest.mark.parametrize("choice", ["ngpt", "rezero", "residual_dual", "batchnorm", "mixln"])
+MIXED = pytest.param("mixln", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("choice", ["ngpt", "rezero", "residual_dual", "batchnorm", MIXED])
 def test_what_holds_more_than_weights_goes_on_bitwise_and_loads_as_it_was(choice, stop_at):
     """Constrained weights, a parameter under two names, two streams, running statistics."""
     typed = [f"placement={choice}", f"model.depth={4 if choice == 'mixln' else 2}"]

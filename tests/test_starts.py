@@ -201,7 +201,7 @@ def test_t5_starts_as_transformers_draws_it():
 
 
 @pytest.mark.parametrize("name", AUTHORS)
-@pytest.mark.parametrize("depth", [6, 24])
+@pytest.mark.parametrize("depth", [6, pytest.param(24, marks=pytest.mark.nightly)])
 @torch.no_grad()
 def test_every_weight_starts_as_wide_as_the_authors_code_draws_it(name, depth):
     typed, authors = AUTHORS[name]

@@ -153,6 +153,7 @@ def table(study):
     return Path("runs", study, "table.tex").read_text().replace(f"tab:{study}", "")
 
 
+@pytest.mark.nightly  # four processes; test_sweep_pool.py and test_sweep_interrupted.py are quick
 def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(capsys):
     Path("mine/pause.py").write_text(PAUSE)
     small = ["sweep=small", "plugins=mine", "study=rough"]
@@ -315,7 +316,7 @@ def wait_a_while(driver, seconds):
 @pytest.mark.parametrize(
     ("points", "launcher"),
     [
-        (2, "basic"),
+        (1, "basic"),
         pytest.param(50, "basic", marks=pytest.mark.nightly),
         pytest.param(25, "pool", marks=pytest.mark.nightly),
     ],
@@ -323,7 +324,7 @@ def wait_a_while(driver, seconds):
 def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, launcher, measured):
     """Two stages, or a quick one. KILLS in the environment says how many kills there are."""
     points = int(os.environ.get("KILLS", points))
-    quick = points == 2
+    quick = points == 1
     common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
     common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
     common += ["trainer.threads=1", "trainer.log_every=1"]
