@@ -93,14 +93,18 @@ def test_dropout_leaves_out_weights_and_enlarges_the_others():
 
 
 def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes():
-    def way(device, head_dim, dtype):
+    def way(device, head_dim, dtype, value_dim=16):
         with FakeTensorMode():
-            q = torch.empty(1, 1, 4, head_dim, device=device, dtype=dtype)
-        return capped.causal(q)
+            q, v = (
+                torch.empty(1, 1, 4, size, device=device, dtype=dtype)
+                for size in (head_dim, value_dim)
+            )
+        return capped.causal(q, v)
 
     assert way("cuda", 16, torch.float32) is way("cuda", 64, torch.bfloat16) is flex.fused
     assert way("cpu", 16, torch.float32) is capped.written_out
     assert way("cuda", 8, torch.float32) is capped.written_out
+    assert way("cuda", 24, torch.float32, value_dim=8) is capped.written_out
     assert way("cuda", 16, torch.float64) is capped.written_out
 
 
@@ -108,7 +112,7 @@ def test_where_flops_are_counted_no_kernel_hides_them():
     with FakeTensorMode():
         q = torch.empty(2, 3, TIME, 16, device="cuda")
     with FlopCounterMode(display=False):
-        assert capped.causal(q) is capped.written_out
+        assert capped.causal(q, q) is capped.written_out
     with FlopCounterMode(display=False) as counter:
         capped.written_out(*of_heads(torch.float32), CAP, SCALE).sum().backward()
     assert counter.get_total_flops() == 6 * 2 * (2 * 3 * TIME * TIME * 16)  # 2 forward, 4 backward

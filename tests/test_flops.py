@@ -106,6 +106,34 @@ def test_flops_are_two_for_each_weight_and_pair_of_tokens_forward_and_four_backw
     assert trainer.model.training
 
 
+def test_flops_of_latents_are_those_of_their_matrices_and_sizes():
+    """Two for each weight and each number of a key or a value, forward and four backward."""
+    d, heads, q_rank, kv_rank, rope_dim, value_dim, context = 64, 2, 24, 12, 8, 20, 16
+    sizes = {"q_rank": q_rank, "kv_rank": kv_rank, "rope_dim": rope_dim, "value_dim": value_dim}
+    typed = [f"architecture.{key}={size}" for key, size in sizes.items()]
+    typed += ["model.width=64", "model.heads=2", "model.depth=2", "model.mlp_width=256"]
+    head_dim = d // heads
+    attention = d * (q_rank + kv_rank + rope_dim) + q_rank * heads * head_dim
+    attention += kv_rank * heads * (head_dim - rope_dim + value_dim) + heads * value_dim * d
+    weights = 2 * (attention + 2 * d * 256) + d * 31
+    pairs = 2 * context * heads * (head_dim + value_dim)
+    assert flops_per_token(trainer_of(*typed), context) == 3 * 2 * (weights + pairs)
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_flops_of_streams_are_those_of_one_and_of_the_products_that_mix_them(streams):
+    """n streams of d: n d for what is read and n^2 d for what is kept, before and behind each of
+    two sub-layers. What is written and the norms are no products."""
+    d, depth, context = 64, 2, 16
+    typed = ["model.width=64", "model.depth=2", "model.mlp_width=256"]
+    one = flops_per_token(trainer_of(*typed), context)
+    key = f"placement.connection.streams={streams}"
+    several = flops_per_token(
+        trainer_of(*typed, "placement=hyper_connections_static", key), context
+    )
+    assert several - one == 3 * 2 * 2 * depth * (streams + streams**2) * d
+
+
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
 def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
     q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)
@@ -142,6 +170,8 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
         "mlp=gelu architecture.attention_gate=elementwise",
         "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
         "model.kv_heads=H/(1+i) model.head_dim=[20,8] architecture.attention_gate=elementwise",
+        "architecture.q_rank=24 architecture.kv_rank=12 architecture.rope_dim=8 "
+        "architecture.value_dim=20",
     ],
 )
 def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):

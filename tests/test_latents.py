@@ -8,6 +8,7 @@ import torch
 from written_out import linear_of
 
 from transformer_norms import build_model, compose
+from transformer_norms.config.compose import options
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.training.causality import lookahead
@@ -96,7 +97,13 @@ def test_values_from_keys_are_those_of_w_v_equal_to_w_k_without_the_shared_dimen
     torch.testing.assert_close(shared(tokens()), own(tokens()), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("placement", ["pre", "parallel", "siamese", "hyper_connections", "hybrid"])
+QUICK = ("pre", "parallel", "siamese", "hyper_connections", "hybrid")
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param(p, marks=[pytest.mark.nightly] * (p not in QUICK)) for p in options("placement")],
+)
 @pytest.mark.parametrize(
     "typed",
     ["norm=layernorm", "position=alibi", "attention=sinks", "architecture.sliding_window=3"],

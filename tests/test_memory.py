@@ -124,6 +124,7 @@ RECOMPUTED = [
     ["placement=residual_dual", "trainer.accumulation=2"],
     ["model.dropout=0.2", "trainer.precision=bf16"],
     ["placement=parallel"],
+    ["placement=mhc", "architecture.kv_rank=10", "architecture.rope_dim=4"],
 ]
 
 

@@ -51,8 +51,10 @@ def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, c
 
 
 def drawn(time, known, seed=3):
+    """Queries, keys, values of a size of their own, and weights of the contexts."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(2, HEADS, n, 16) for n in (time, known, known, time)]
+    sizes = ((time, 16), (known, 16), (known, 20), (time, 20))
+    shapes = [(2, HEADS, *size) for size in sizes]
     made = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     return [x.requires_grad_() for x in made[:3]], made[3]
 
@@ -89,7 +91,7 @@ def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap, measu
 def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
-    monkeypatch.setattr(kernels, "has_one_kernel", lambda q: True)
+    monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
     inputs, pull = drawn(TIME, TIME)
     pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
     found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
@@ -111,6 +113,11 @@ MODELS = {
     ),
     "chunks": ([f"{CHUNK}=[5,0,4]", f"{WINDOW}=[0,0,3]", f"{FLOOR}=[0,3,0]"], [0, 0, 3]),
     "alibi": (["position=alibi", "model.heads=8", "qk_norm=head"], [0, 0, 0]),
+    "latents": (
+        [f"{WINDOW}=[5,9,0]", "architecture.q_rank=14", "architecture.kv_rank=10",
+         "architecture.rope_dim=4", "architecture.value_dim=20", "architecture.attention_cap=0.4"],
+        [5, 9, 0],
+    ),
     "both": (["position=alibi", f"{WINDOW}='L - 10'", "architecture.attention_cap=0.3"], [3, 3, 3]),
     "12 heads": (["position=alibi", "model.width=48", "model.heads=12", "qk_norm=l2"], [0, 0, 0]),
 }  # fmt: skip
@@ -265,7 +272,7 @@ def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", ["windows", "chunks", "both"])
+@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents"])
 def test_compiled_they_compute_the_same(case):
     model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
     pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)

@@ -64,8 +64,11 @@ def held(trainer):
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+LATENT = ("architecture.q_rank=24", "architecture.kv_rank=12", "architecture.rope_dim=8",
+          "architecture.value_dim=20")  # fmt: skip
 STEPS = [
     ("trainer.accumulation=8", "preset=gpt2"),
+    ("placement=hyper_connections", *LATENT),
     ("optimizer=muon", "placement=ngpt", "model.width=128"),
 ]
 MORE = [
@@ -74,6 +77,11 @@ MORE = [
     ("trainer.precision=bf16", "placement=qk_cap"),
     ("trainer.precision=fp64", "placement=residual_dual", "norm=dyt"),
     ("trainer.accumulation=4", "placement=mixln", "norm=seednorm", "optimizer=muon"),
+    ("preset=deepseek_v3", "attention=sinks"),
+    ("trainer.precision=bf16", *LATENT),
+    ("optimizer=muon", "placement=mhc", *LATENT),
+    *((f"placement={name}",) for name in ("altup", "laurel", "gemma3n", "siamese")),
+    ("trainer.activation_checkpointing=true", "placement=attention_residuals"),
 ]
 
 

@@ -99,6 +99,7 @@ def check_weights(ranks):
 
 CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
 CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
+CASES += [["placement=hyper_connections", "architecture.kv_rank=6", "trainer.accumulation=4"]]
 
 
 def both(ranks, tensors, cases):

@@ -7,13 +7,14 @@ from sharded import config_of, first_gradients, refusal, steps
 PRECISE = "trainer.precision=fp64"
 TIED = PRECISE, "preset=gpt2"
 UNTIED = PRECISE, "placement=rezero", "architecture.tied=false"
+LATENT = PRECISE, "placement=hyper_connections", "architecture.q_rank=7", "architecture.kv_rank=5"
 CONSTRAINED = PRECISE, "placement=ngpt", "final_norm=rmsnorm", "optimizer=muon"
 AVERAGING = "norm=batchnorm", "norm.allow_noncausal=true"
 
 
-def work(ranks, tied, untied, constrained, averaging):
+def work(ranks, tied, untied, latent, constrained, averaging):
     return (
-        first_gradients(ranks, [tied, untied]),
+        first_gradients(ranks, [tied, untied, latent]),
         steps(ranks, [constrained]),
         refusal(ranks, averaging),
     )
@@ -21,7 +22,7 @@ def work(ranks, tied, untied, constrained, averaging):
 
 @pytest.fixture(scope="module")
 def seen():
-    configs = [config_of(*typed) for typed in (TIED, UNTIED, CONSTRAINED, AVERAGING)]
+    configs = [config_of(*typed) for typed in (TIED, UNTIED, LATENT, CONSTRAINED, AVERAGING)]
     first, second = on_ranks(2, work, *configs)
     assert first == second
     return first

@@ -22,16 +22,25 @@ VARIANTS = [f"placement={name}" for name in options("placement")]
 VARIANTS += [f"norm={name}" for name in distinct_norms() if name not in ("none", "batchnorm")]
 VARIANTS += [f"attention={name}" for name in options("attention")]
 VARIANTS += ["architecture.attention_gate=elementwise", "architecture.value_residual=0.5"]
-VARIANTS += ["architecture.value_embedding=3"]
+VARIANTS += ["architecture.value_embedding=3", "architecture.kv_rank=7"]
 KINDS = [
     ["architecture.tied=true", "trainer.activation_checkpointing=true"],
     ["architecture.tied=false"],
 ]
-FITTING = {"norm=group_rmsnorm": ["norm.groups=2"]}  # the width here is no multiple of 4
+FITTING = {
+    "norm=group_rmsnorm": ["norm.groups=2"],  # the width here is no multiple of 4
+    "architecture.kv_rank=7": [
+        "architecture.q_rank=9", "architecture.rope_dim=4", "architecture.value_dim=5"
+    ],
+}  # fmt: skip
 EVERY = [[variant, *FITTING.get(variant, []), *kind] for variant in VARIANTS for kind in KINDS]
 COMPILED = [
     [f"placement={name}", "trainer.compile=true", *more]
-    for name, *more in (("pre",), ("residual_dual", "trainer.activation_checkpointing=true"))
+    for name, *more in (
+        ("pre",),
+        ("residual_dual", "trainer.activation_checkpointing=true"),
+        ("mhc", "architecture.kv_rank=7", "architecture.q_rank=9"),
+    )
 ]
 STEPS = [
     [variant, f"optimizer={optimizer}", *more]
@@ -41,6 +50,8 @@ STEPS = [
         "placement=mixln",
         "norm=seednorm",
         "norm=gatednorm",
+        "placement=mhc",
+        "architecture.kv_rank=7",
     )
     for optimizer in ("adamw", "muon")
     for more in ([], ["trainer.accumulation=4"])

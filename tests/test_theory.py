@@ -58,9 +58,9 @@ class Instead(nn.Module):
 GRADIENTS = sizes(width=4, heads=2, depth=4, context=3, mlp_width=4)
 
 
-def block_gradient_is_right(placement, i, **how):
+def block_gradient_is_right(placement, i, *typed, **how):
     """Of a block with random parameters, gains among them, for its input and all of them."""
-    model = model_of(combined(*GRADIENTS, "init=xavier", placement=placement))
+    model = model_of(combined(*GRADIENTS, *typed, "init=xavier", placement=placement))
     block = model.blocks[i]
     for module in block.modules():  # GPAS's own gradient is another: test_parity has it
         module.preserves = False
@@ -90,6 +90,26 @@ def test_the_gradient_of_every_block_is_that_of_differences(placement):
     scheduled = combined(*GRADIENTS, placement=placement).placement.get("where")
     for i in (0, 3) if scheduled else (2,):
         assert block_gradient_is_right(placement, i, fast_mode=True)
+
+
+LATENTS = [f"architecture.{key}" for key in ("q_rank=3", "kv_rank=2", "rope_dim=2", "value_dim=3")]
+LATENT = [
+    ("pre", []),
+    ("pre", ["attention=sinks"]),
+    ("hybrid", ["architecture.attention_gate=per_head"]),
+    ("mhc", ["architecture.attention_cap=2"]),
+    ("qk_cap", ["architecture.values_from_keys=1", "architecture.value_dim=2"]),
+]
+
+
+@pytest.mark.goal("A3")
+@pytest.mark.parametrize(
+    ("placement", "typed"),
+    [pytest.param(*c, marks=[pytest.mark.nightly] * (n > 0)) for n, c in enumerate(LATENT)],
+)
+def test_the_gradient_of_attention_through_latents_is_that_of_differences(placement, typed):
+    typed = ["model.head_dim=4", *LATENTS, *typed]
+    assert block_gradient_is_right(placement, 2, *typed, fast_mode=placement == "pre")
 
 
 @pytest.mark.goal("A3")

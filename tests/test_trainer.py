@@ -122,3 +122,17 @@ def test_compiled_every_placement_is_the_same_function(placement):
     """In float64, where 20 steps of an optimizer leave rounding small."""
     compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
     assert compiled == pytest.approx(eager, rel=1e-9)
+
+
+@pytest.mark.goal("A4")
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "typed",
+    [["attention=sinks"], ["placement=mhc"], ["trainer.activation_checkpointing=true"]],
+    ids=" ".join,
+)
+def test_compiled_attention_through_latents_is_the_same_function(typed):
+    ranks = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
+    ranks += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
+    compiled, eager = compiled_and_eager("trainer.precision=fp64", *ranks, *typed)
+    assert compiled == pytest.approx(eager, rel=1e-9)

@@ -102,7 +102,7 @@ def pattern_attention(
     whole = all(size is None or known <= size for size in (window, chunk))
     if pattern.bias is None and whole and time in (1, known):
         return kernel(q, k, v, attn_mask=None, is_causal=time == known, **fixed)
-    if time == known and not dropout and has_one_kernel(q):
+    if time == known and not dropout and has_one_kernel(q, v):
         # Its import brings torch._dynamo, which takes as long as torch.
         from transformer_norms.model.flex import fused
 
@@ -154,7 +154,7 @@ def capped_attention(
     out, since flex attention has no backward pass on a CPU.
     """
     if is_causal and not dropout_p:
-        return causal(q)(q, k, v, cap, scale)
+        return causal(q, v)(q, k, v, cap, scale)
     logits = q @ k.transpose(-1, -2) * scale
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logits = cap * torch.tanh(logits.to(dtype) / cap)
@@ -167,9 +167,9 @@ def capped_attention(
     return F.dropout(logits.softmax(-1).to(v.dtype), dropout_p) @ v
 
 
-def causal(q: Tensor) -> Callable[..., Tensor]:
+def causal(q: Tensor, v: Tensor) -> Callable[..., Tensor]:
     """Returns the function (q, k, v, cap, scale) that computes causal attention where q is."""
-    if not has_one_kernel(q):
+    if not has_one_kernel(q, v):
         return written_out
     # Its import brings torch._dynamo, which takes as long as torch.
     from transformer_norms.model.flex import fused
@@ -177,9 +177,10 @@ def causal(q: Tensor) -> Callable[..., Tensor]:
     return fused
 
 
-def has_one_kernel(q: Tensor) -> bool:
+def has_one_kernel(q: Tensor, v: Tensor) -> bool:
     """Whether flex attention computes a pattern and a cap in one kernel where q is."""
-    takes = q.is_cuda and q.dtype != torch.float64 and q.shape[-1] >= SMALLEST_HEAD
+    smallest = min(q.shape[-1], v.shape[-1])
+    takes = q.is_cuda and q.dtype != torch.float64 and smallest >= SMALLEST_HEAD
     # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does.
     return takes and not is_in_torch_dispatch_mode()
 
