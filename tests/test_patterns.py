@@ -2,6 +2,10 @@
 position scales it, and what distances add to its logits, each against loops over single queries."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,6 +278,14 @@ def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents"])
 def test_compiled_they_compute_the_same(case):
+    """In a process of its own: what checks shapes here cannot be compiled."""
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    command = f"import test_patterns; test_patterns.compare_compiled('{case}')"
+    subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+
+
+def compare_compiled(case):
     model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
     pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)
     results = []

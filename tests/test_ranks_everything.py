@@ -17,7 +17,9 @@ from short_runs import BASE, go, here, rows, same, state, stop_at  # noqa: F401
 pytestmark = pytest.mark.nightly
 
 VARIANTS = [f"placement={name}" for name in "pre hybrid ngpt mixln residual_dual qk_cap".split()]
-VARIANTS += [f"placement={name}" for name in "mhc siamese laurel gemma3n attention_residuals".split()]
+VARIANTS += [
+    f"placement={name}" for name in "mhc siamese laurel gemma3n attention_residuals".split()
+]
 VARIANTS += ["norm=dyt", "norm=seednorm", "trainer.qk_clip=0.01", "architecture.kv_rank=6"]
 OTHERS = [[], ["model.dropout=0.1"]], [["trainer.accumulation=4"], ["trainer.accumulation=8"]]
 OPTIMIZERS = [["optimizer=adamw"], ["optimizer=muon"]]

@@ -92,13 +92,12 @@ def test_the_gradient_of_every_block_is_that_of_differences(placement):
         assert block_gradient_is_right(placement, i, fast_mode=True)
 
 
-LATENTS = [f"architecture.{key}" for key in ("q_rank=3", "kv_rank=2", "rope_dim=2", "value_dim=3")]
+LATENTS = [f"architecture.{key}" for key in ("q_rank=3", "kv_rank=2", "rope_dim=2")]
 LATENT = [
-    ("pre", []),
-    ("pre", ["attention=sinks"]),
-    ("hybrid", ["architecture.attention_gate=per_head"]),
-    ("mhc", ["architecture.attention_cap=2"]),
-    ("qk_cap", ["architecture.values_from_keys=1", "architecture.value_dim=2"]),
+    ("pre", ["value_dim=3"]),
+    ("hyper_connections", ["value_dim=3", "attention_gate=elementwise"]),
+    ("hybrid", ["value_dim=5", "attention_gate=per_head"]),
+    ("qk_cap", ["value_dim=2", "values_from_keys=1"]),
 ]
 
 
@@ -108,8 +107,10 @@ LATENT = [
     [pytest.param(*c, marks=[pytest.mark.nightly] * (n > 0)) for n, c in enumerate(LATENT)],
 )
 def test_the_gradient_of_attention_through_latents_is_that_of_differences(placement, typed):
-    typed = ["model.head_dim=4", *LATENTS, *typed]
-    assert block_gradient_is_right(placement, 2, *typed, fast_mode=placement == "pre")
+    typed = ["model.head_dim=4", *LATENTS, *(f"architecture.{key}" for key in typed)]
+    for attention in ("softmax", "sinks") if placement != "qk_cap" else ("softmax",):
+        more = [*typed, f"attention={attention}"]
+        assert block_gradient_is_right(placement, 2, *more, fast_mode=placement == "pre")
 
 
 @pytest.mark.goal("A3")
