@@ -1,5 +1,6 @@
 """explain says what a config computes: numbers by hand, and every norm and factor of the model."""
 
+import ast
 import re
 import xml.etree.ElementTree as ElementTree
 from functools import cache
@@ -13,7 +14,7 @@ from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.explain.__main__ import main, second_config
-from transformer_norms.explain.anatomy import Factor
+from transformer_norms.explain.anatomy import Anatomy, Factor
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.layout import blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
@@ -41,6 +42,10 @@ def config_of(*typed, **chosen):
 @cache
 def explained(*typed, **chosen):
     return explain(config_of(*typed, **chosen), VOCABULARY, set(chosen))
+
+
+def anatomy_of(*typed, **chosen):
+    return Anatomy(config_of(*typed, **chosen), VOCABULARY)
 
 
 @cache
@@ -379,6 +384,8 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
         boxes = 0
         for layout, blocks in kinds.items():
             check_drawing(layout)
+            if not chosen and anatomy.placement.topology in ("serial", "blocks"):
+                check_terms(anatomy, layout, blocks[0])
             inside = [norm.site for norm, block in anatomy.norms() if block == blocks[0]]
             # Norms of read and write, and those inside a matrix, have no box.
             there = sorted(at for at in inside if at != "connection" and "inside" not in at)
@@ -400,6 +407,100 @@ def test_what_parts_inside_a_sub_layer_has_no_way_round_its_norms(placement):
         assert layers
 
 
+STREAM_NAMES = {"x", "f", "h", "start", "x0"}
+
+
+def added(equation):
+    """How many sums of streams an equation has: x + b * (f - x) is one, x times 1 - b and f."""
+    names = lambda node: {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & STREAM_NAMES  # noqa: E731
+    return sum(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        and bool(names(node.left)) and bool(names(node.right))
+        for node in ast.walk(ast.parse(equation))
+    )  # fmt: skip
+
+
+def check_terms(anatomy, layout, block):
+    """The drawing adds and multiplies as often as the equations: an arrow to a sum is a term, and
+    what comes along the stream is one more."""
+    equations = [anatomy.equations(block)[part] for part in ("attention", "mlp")]
+    sums = {(mark.column, mark.line) for mark in layout.marks if mark.kind == "sum"}
+    arrows = [wire.points[-1] for wire in layout.wires if wire.arrow and wire.kind == "branch"]
+    stream = [wire.points for wire in layout.wires if wire.kind == "stream"]
+    terms = sum(end in sums for end in arrows)
+    terms += sum(any(a[1] < line <= b[1] for a, b in stream) for _, line in sums)
+    assert terms - len(sums) == sum(map(added, equations))
+    factors = [mark.label for mark in layout.marks if mark.kind in ("factor", "gain")]
+    for name in anatomy.placement.learned:
+        words = [word for text in equations for word in re.findall(r"\w+", text)]
+        drawn = sum(bool(re.match(rf"\* {name}\b", label)) for label in factors)
+        assert drawn == words.count(name), name
+
+
+def test_what_a_sum_leaves_out_is_not_drawn():
+    ((spannorm, _),) = kinds_of_block(anatomy_of(placement="spannorm")).items()
+    assert "\n".join(terminal_lines(spannorm)).partition("[post rmsnorm]")[2] == SPANNORM
+    config = changed(config_of(), "placement", Values({"equation": "norm(f(x))"}))
+    ((bare, _),) = kinds_of_block(Anatomy(config, VOCABULARY)).items()
+    check_drawing(bare)
+    assert "⊕" not in "\n".join(terminal_lines(bare))
+
+
+SPANNORM = """
+ │        │
+ │        ╰────────────╮
+ │                     │
+ │                   (mlp)
+ │                     │
+ ╰───────►⊕◄───────────╯
+          │
+   [post rmsnorm]
+          │
+          x"""
+
+
+def test_a_term_of_what_f_reads_leaves_the_branch_behind_its_norm():
+    ((layout, _),) = kinds_of_block(anatomy_of(placement="gemma3n")).items()
+    lines = [line.split() for line in terminal_lines(layout)]
+    at = lines.index("│ ⊕◄── * c, learned matrix of rank 64 ──┤".split())
+    assert [lines[at - 2][-1], lines[at + 2][-1]] == ["rmsnorm]", "(attention)"]
+    (arrow,) = [wire for wire in layout.wires if wire.arrow and wire.points[0][1] == at]
+    assert arrow.points[0][0] > arrow.points[-1][0]
+
+
+def test_a_matrix_of_low_rank_is_said_beside_the_equations():
+    def text(**chosen):
+        return " ".join(explanation_text(explained(**chosen)).split())
+
+    assert "c * x is 1/sqrt(2) * (x + norm(B A x)), A a matrix of 64 rows" in text(
+        placement="gemma3n"
+    )
+    assert "c * x is x + B A x, A" in text(placement="laurel")
+
+
+def test_a_figure_says_what_a_connection_reads_and_writes():
+    def words(**chosen):
+        svg = ElementTree.fromstring(block_svg(anatomy_of(**chosen)))
+        return " ".join("".join(element.itertext()) for element in svg.iter())
+
+    assert "write(X, u): x = norm(x + u / sqrt(2*l))" in words(placement="siamese")
+    assert "read(X)" not in words(placement="pre")
+
+
+def test_the_drawing_says_what_each_matrix_of_attention_reads():
+    def boxes(*typed):
+        (layout,) = kinds_of_block(anatomy_of(*typed))
+        return [mark.label for mark in layout.marks if mark.kind in ("layer", "value")]
+
+    key, query = "architecture.kv_rank=6", "architecture.q_rank=6"
+    shared = "architecture.rope_dim=4"
+    assert boxes() == ["attention", "mlp"]
+    assert boxes("attention=sinks")[0] == "attention, sinks"
+    both = boxes(query, key, shared)
+    assert both[:3] == ["W_dq  W_dkv  W_kr", "k_r", "W_q  W_k  W_v"]
+    assert boxes(key)[:3] == ["W_dkv", "x", "W_q  W_k  W_v"]
+
+
 def check_drawing(layout):
     """The words of every mark are whole, and no line ends in the air."""
     lines = terminal_lines(layout)
@@ -417,7 +518,7 @@ def check_drawing(layout):
     grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
     reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
                "┤": "udl", "┬": "dlr", "┴": "ulr", "┼": "udlr"}  # fmt: skip
-    assert not re.search("◄(?!─)|►(?!⊕)|(?<!⊕)◄", drawn)
+    assert not re.search(r"◄(?!─)|►(?![⊕(])|(?<![⊕)])◄", drawn)
     steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
     for (x, y), sign in grid.items():
         for way in reaches.get(sign, ""):

@@ -8,6 +8,7 @@ from transformer_norms.config.formulas import is_of_weights
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
+from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
 from transformer_norms.model.settings import block_sizes, block_values, formula_values
@@ -36,6 +37,8 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
     norms = {site.norm for name, site in placement.sites() if name not in HEAD_SITES}
     no_norm = config.norm.type == "none" and norms <= {"norm"}
     bounded = sites & {"pre", "out", "post"} and not no_norm
+    connection = CONNECTIONS.get(placement.connection.get("type", ""))
+    bounded = bounded or getattr(connection, "bounded", False)
     ends_normed = placement.ends_normed(config.model.depth)
     final_type = config.norm.type if config.final_norm == "norm" else config.final_norm
     final = final_type != "none"

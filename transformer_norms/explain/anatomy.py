@@ -29,6 +29,7 @@ from transformer_norms.norms import NORMS, nothing
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
+MATRIX = "matrix of rank"
 _SHORT = re.compile(r"\.norm(?=\.|$)|\.$")  # what a path says twice
 Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
 
@@ -45,6 +46,10 @@ class Factor:
     shared: bool = False  # whether one number serves both sub-layers of a block
     varies: bool = False  # whether blocks differ in it
     rest_of: str = ""  # the symbol of b, if this is the skip's 1 - b
+
+    @property
+    def matrix(self) -> bool:
+        return self.learned.startswith(MATRIX)
 
 
 @dataclass(frozen=True)
@@ -410,7 +415,7 @@ def _cap_text(cap: float | str) -> str:
 
 
 def _shapes(width: int) -> Shapes:
-    return {"scalar": "scalar", "vector": f"vector of {width}", LOW_RANK: "matrix of rank"}
+    return {"scalar": "scalar", "vector": f"vector of {width}", LOW_RANK: MATRIX}
 
 
 def _head_shapes(heads: int, head_dim: int) -> Shapes:

@@ -19,6 +19,7 @@ from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_valu
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.coefficient import LOW_RANK
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import alibi_slopes, rotary_bases
 from transformer_norms.model.settings import OF_BLOCKS
@@ -112,6 +113,11 @@ def equations(anatomy: Anatomy) -> Section:
         joined = "block" if "block" in anatomy.joins else "sub-layer"
         made = "what the block makes of read(X)" if joined == "block" else "the branch"
         remarks.append(f"X are the streams, u {made}; each {joined} has a connection, {stated}")
+    for name, spec in anatomy.placement.learned.items():
+        if spec["learn"] == LOW_RANK:
+            change, factor = "norm(B A x)" if spec["normed"] else "B A x", spec["init"]
+            whole = f"x + {change}" if factor == 1 else f"{factor} * (x + {change})"
+            remarks.append(f"{name} * x is {whole}, A a matrix of {spec['rank']} rows")
     if anatomy.adds("start"):
         remarks.append("start is the stream as it entered the block")
     remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))

@@ -20,7 +20,7 @@ Point = tuple[int, int]  # column, line
 class Mark:
     """A sign or words at a position. `kind` is norm or layer (boxes, centred there), factor
     (words to the right of a line that runs down), gain (words in a line that runs across, from
-    there on), name (the letter of a stream) or sum."""
+    there on), name (the letter of a stream), value (the letter of what a line carries) or sum."""
 
     kind: str
     label: str
@@ -107,7 +107,22 @@ class Fork:
 
 
 Marks = tuple[Mark, ...]
-Chain = tuple[Mark | Fork, ...]  # the things on a branch, in their order
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A line from a branch back to the stream, into a sum there, and the factor on it."""
+
+    factor: Marks
+    left, right = 0, 0
+
+    @property
+    def reach(self) -> int:
+        """The columns from the stream to the branch."""
+        return 8 + sum(mark.size for mark in self.factor)
+
+
+Chain = tuple[Mark | Fork | Tap, ...]  # the things on a branch, in their order
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,9 @@ class Stage:
     shared: Marks = ()  # before the branches part
     enter: Marks = ()  # on the stream, before the branches leave it
     mixes: tuple[tuple[str, Marks], ...] = ()  # earlier streams that are added there
+    mixed: bool = True  # whether the stream itself is in that sum
     skip: Marks = ()
+    carried: bool = True  # whether the stream passes the branches
     adds: tuple[tuple[str, Marks], ...] = ()  # earlier streams that are added as well
     post: Marks = ()
     write: Marks = ()  # the box of a connection in the place of the sum
@@ -167,36 +184,36 @@ class _Labels:
         if self.anatomy.placement.topology == "parallel":
             return [Stage(tuple(branches.values()), self.norm(block.norms.get("pre")))]
         return [
-            Stage(
-                (branches[name],),
-                enter=self.factor(part.enters.get("x")),
-                mixes=self.sum(part.enters),
-                skip=self.factor(part.factors.get("a")),
-                adds=self.sum(part.adds),
-                post=(*self.normed(part.adds), *self.norm(part.norms.get("post"))),
-                write=(Mark("layer", WRITE),) * (name in self.anatomy.joins),
-            )
+            self.stage(part, branches[name], name in self.anatomy.joins)
             for name, part in block.parts.items()
         ]
+
+    def stage(self, part: SubLayer, branch: Chain, joined: bool) -> Stage:
+        a, of_sum = part.factors.get("a"), _common_factor(part)
+        carried = not a or bool(a.learned) or a.value != 0
+        return Stage(
+            (branch,),
+            enter=self.factor(part.enters.get("x")),
+            mixes=self.sum(part.enters),
+            mixed=not part.enters or "x" in part.enters,
+            skip=self.factor(a) if carried and not of_sum else (),
+            carried=carried,
+            adds=self.sum(dict.fromkeys(part.adds) if of_sum else part.adds),
+            post=(*self.factor(of_sum), *self.norm(part.norms.get("post"))),
+            write=(Mark("layer", WRITE),) * joined,
+        )
 
     def sum(self, factors: Mapping[str, Factor | None]) -> tuple[tuple[str, Marks], ...]:
         return tuple((stream, self.factor(factors[stream])) for stream in EARLIER
                      if stream in factors)  # fmt: skip
 
-    def normed(self, factors: Mapping[str, Factor | None]) -> Marks:
-        """Returns the stages of what f reads, where it is a term of the sum as well."""
-        if NORMED not in factors:
-            return ()
-        times = "".join(
-            f"{mark.label.removeprefix('* ')} * " for mark in self.factor(factors[NORMED])
-        )
-        return (Mark("factor", f"+ {times}pre(x)"),)
-
     def branch(self, name: str, block: Block, inside: Callable[[SubLayer], Chain]) -> Chain:
         part = block.parts[name]
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
         read = (Mark("layer", READ),) * (name in self.anatomy.joins)
-        return (*read, *before, *inside(part), *after, *self.factor(part.factors.get("b")))
+        b = () if _common_factor(part) else self.factor(part.factors.get("b"))
+        tap = (Tap(self.factor(part.adds[NORMED])),) if NORMED in part.adds else ()
+        return (*read, *before, *tap, *inside(part), *after, *b)
 
     def attention(self, part: SubLayer) -> Chain:
         """One box, unless a norm or a learned factor stands inside it."""
@@ -217,30 +234,34 @@ class _Labels:
             *self.norm(norms.get("ctx")),
         )
         latents = self.latents(part)
-        if not (after or latents or any(chains.values())):
-            return (Mark("layer", f"attention{beside}"),)
-        named = (chain or (Mark("name", site),) for site, chain in chains.items())
-        fork = (Fork(tuple(named)),) if any(chains.values()) else ()
         kind = self.anatomy.config.attention.type
+        if not (after or latents or any(chains.values())):
+            named = "" if kind == "softmax" else f", {kind}"
+            return (Mark("layer", f"attention{named}{beside}"),)
+        sites = (chain or (Mark("value", site),) for site, chain in chains.items())
+        fork = (Fork(tuple(sites)),) if any(chains.values()) else ()
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{beside}")
         weights = "W_q  W_k" + "  W_v" * (not part.shared)
-        weights += "  W_kr" * bool(part.inner.rope_dim)
+        weights += "  W_kr" * (bool(part.inner.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
         return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 
     def latents(self, part: SubLayer) -> Chain:
         """Returns the stages of what queries, keys and values are made of, where that is not x."""
-        norms = part.norms
-        ranks = {"q": part.inner.q_rank, "kv": part.inner.kv_rank}
-        names = [name for name, rank in ranks.items() if rank]
-        if not names:
+        inner, norms = part.inner, part.norms
+        ranks = {"q": inner.q_rank, "kv": inner.kv_rank}
+        if not any(ranks.values()):
             return ()
-        marks = {name: self.norm(norms.get(f"{name}_latent"), True) for name in names}
-        down = Mark("layer", "  ".join(f"W_d{name}" for name in names))
-        if len(names) == 1 or not any(marks.values()):
-            return (down, *marks[names[0]])
-        return (down, Fork(tuple(m or (Mark("name", f"c_{name}"),) for name, m in marks.items())))
+        chains = {
+            name: self.norm(norms.get(f"{name}_latent"), True)
+            or (Mark("value", f"c_{name}" if rank else "x"),)
+            for name, rank in ranks.items()
+        }
+        weights = [f"W_d{name}" for name, rank in ranks.items() if rank]
+        if inner.rope_dim:
+            weights, chains["kr"] = [*weights, "W_kr"], (Mark("value", "k_r"),)
+        return (Mark("layer", "  ".join(weights)), Fork(tuple(chains.values())))
 
     def gate(self) -> Marks:
         """What multiplies the heads, where attention has a gate."""
@@ -284,6 +305,8 @@ class _Labels:
             label = number  # its stream stands beside it
         elif short or self.short:
             label = symbol
+        elif factor.matrix:
+            label = f"{symbol}, learned {factor.learned}"
         elif factor.learned:
             label = f"{symbol}, learned" + ("" if self._varies(factor) else f" from {number}")
         else:
@@ -294,6 +317,13 @@ class _Labels:
         return factor.varies and len(self.anatomy.blocks) > 1
 
 
+def _common_factor(part: SubLayer) -> Factor | None:
+    """Returns the learned number that multiplies every term of a sum, s * (x + f(x))."""
+    first, *others = (part.factors.get("a"), part.factors.get("b"), *part.adds.values())
+    same = first and first.learned and not first.matrix and all(one == first for one in others)
+    return first if same else None
+
+
 class _Positions:
     """The position of each box, word and line of a block."""
 
@@ -302,6 +332,7 @@ class _Positions:
         self.around = topology == "blocks"  # the connection is around all stages
         self.marks: dict[Mark, None] = {}  # an ordered set: two wires may end in one sum
         self.wires: list[Wire] = []
+        self.gaps: list[tuple[int, int]] = []  # the lines between which there is no stream
         self.rails, left = self._rails()
         posts = [mark.left for stage in self.stages for mark in stage.post]
         beside = max(self.rails.values()) + 2 if self.rails else 0
@@ -335,7 +366,8 @@ class _Positions:
         """The centre of each branch, beyond the marks beside the skip."""
         left, columns = self.stream + max([8, *(mark.right + 2 for mark in stage.skip)]), []
         for branch in stage.branches:
-            columns.append(left + max(mark.left for mark in branch))
+            reach = max(mark.reach if isinstance(mark, Tap) else 0 for mark in branch)
+            columns.append(max(left + max(mark.left for mark in branch), self.stream + reach))
             left = columns[-1] + max(mark.right for mark in branch) + GAP
         return columns
 
@@ -361,15 +393,21 @@ class _Positions:
             self._wire_rail("X", line)
             self.mark("layer", WRITE, self.stream, line)
         for column, name in ends.items():
-            self.wire((column, 0), (column, line + 1), kind="stream", arrow=True)
+            above = 0
+            for before, behind in self.gaps:  # two streams have none
+                self.wire((column, above), (column, before), kind="stream")
+                above = behind
+            self.wire((column, above), (column, line + 1), kind="stream", arrow=True)
             self.mark("name", name, column, line + 2)
 
     def _stage(self, stage: Stage, columns: Sequence[int], split: int) -> int:
         """Places a stage whose branches leave the stream at `split`. Returns its last line."""
         line = self._chain(stage.enter, self.stream, split - 2)
-        for name, factor in stage.mixes:
+        if not stage.mixed:
+            self.gaps.append((line, line + 2))
+        for number, (name, factor) in enumerate(stage.mixes):
             line += 2
-            self._add(name, factor, line)
+            self._add(name, factor, line, summed=stage.mixed or number > 0)
         split = line + 2
         fork = self.stream, split
         if stage.shared:
@@ -378,32 +416,36 @@ class _Positions:
             fork = middle, self._chain(stage.shared, middle, split) + 2
         chains = zip(stage.branches, columns, strict=True)
         join = max(self._chain(branch, column, fork[1]) for branch, column in chains) + 2
+        summed = stage.carried or bool(stage.adds)
+        if not stage.carried:
+            self.gaps.append((split, join))
         for column in columns:
-            self.wire(fork, (column, fork[1]), (column, join), (self.stream, join), arrow=True)
+            self.wire(fork, (column, fork[1]), (column, join), (self.stream, join), arrow=summed)
             if self.second:
                 self.wire((column, join - 1), (column, join), (self.second, join), arrow=True)
         self._chain(stage.skip, self.stream, split)
         for column in (self.stream, *([self.second] if self.second else [])):
-            for mark in stage.write or (Mark("sum", "+"),):
+            for mark in stage.write or (Mark("sum", "+"),) * summed:
                 self.mark(mark.kind, mark.label, column, join)
         for number, (name, factor) in enumerate(stage.adds):
             join += 2 * (number > 0)
             self._add(name, factor, join)
         return self._chain(stage.post, self.stream, join)
 
-    def _add(self, name: str, factor: Marks, join: int) -> None:
+    def _add(self, name: str, factor: Marks, join: int, summed: bool = True) -> None:
         """Places an earlier stream: down its rail, then across to the sum at `join`."""
-        rail = self._wire_rail(name, join)
+        rail = self._wire_rail(name, join, summed)
         for mark in factor:
             self.mark("gain", mark.label, rail + 2, join)
-        self.mark("sum", "+", self.stream, join)
+        if summed:
+            self.mark("sum", "+", self.stream, join)
 
-    def _wire_rail(self, name: str, join: int) -> int:
+    def _wire_rail(self, name: str, join: int, arrow: bool = True) -> int:
         """Draws the line of an earlier stream. `start` leaves what the block reads."""
         rail = self.rails[name]
         leaves = 3 if self.around and name == "start" else 1
         top = [(rail, 0)] if name == "x0" else [(self.stream, leaves), (rail, leaves)]
-        self.wire(*top, (rail, join), (self.stream, join), arrow=True)
+        self.wire(*top, (rail, join), (self.stream, join), arrow=arrow)
         return rail
 
     def _chain(self, chain: Chain, column: int, line: int) -> int:
@@ -412,9 +454,18 @@ class _Positions:
             line += 2
             if isinstance(mark, Fork):
                 line = self._fork(mark, column, line)
+            elif isinstance(mark, Tap):
+                self._tap(mark, column, line)
             else:
                 self.mark(mark.kind, mark.label, column, line)
         return line
+
+    def _tap(self, tap: Tap, column: int, line: int) -> None:
+        """Places the line back to the stream, and the sum there."""
+        self.wire((column, line), (self.stream, line), arrow=True)
+        for mark in tap.factor:
+            self.mark("gain", mark.label, self.stream + 4, line)
+        self.mark("sum", "+", self.stream, line)
 
     def _fork(self, fork: Fork, column: int, line: int) -> int:
         """Places the chains side by side, joined above and below. Returns the last line."""

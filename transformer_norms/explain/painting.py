@@ -50,18 +50,26 @@ def terminal_lines(layout: Layout) -> list[str]:
     rows = [[" "] * (layout.width + 1) for _ in range(layout.height)]
     for (column, line), joint in _joints(layout).items():
         rows[line][column] = JOINTS[joint]
+    labels = {mark: _label(mark) for mark in layout.marks}
+    ends = {(mark.column, mark.line): span for mark, span in labels.items() if mark.kind != "gain"}
     for wire in layout.wires:
-        (before, _), (column, line) = wire.points[-2:]
-        if wire.arrow and before != column:
-            rows[line][column + (1 if before > column else -1)] = "◄" if before > column else "►"
-    for mark in layout.marks:
-        first, last = BRACKETS.get(mark.kind, ("", ""))
-        label = "⊕" if mark.kind == "sum" else f"{first}{mark.label}{last}"
-        if mark.kind == "gain":
-            label = f" {label} "
-        left = mark.column + {"factor": 2, "gain": 0}.get(mark.kind, -(len(label) // 2))
+        (before, _), end = wire.points[-2:]
+        if wire.arrow and before != end[0]:
+            left, label = ends[end]
+            column, head = (left + len(label), "◄") if before > end[0] else (left - 1, "►")
+            rows[end[1]][column] = head
+    for mark, (left, label) in labels.items():
         rows[mark.line][left : left + len(label)] = label
     return ["".join(row).rstrip() for row in rows]
+
+
+def _label(mark: Mark) -> tuple[int, str]:
+    """The words of a mark with their brackets, and the column where they begin."""
+    first, last = BRACKETS.get(mark.kind, ("", ""))
+    label = "⊕" if mark.kind == "sum" else f"{first}{mark.label}{last}"
+    if mark.kind == "gain":
+        label = f" {label} "
+    return mark.column + {"factor": 2, "gain": 0}.get(mark.kind, -(len(label) // 2)), label
 
 
 def _joints(layout: Layout) -> dict[Point, int]:
@@ -116,7 +124,8 @@ class _Panel:
         self.layout, self.blocks = layout, blocks
         self.width = max((layout.width + 2) * COLUMN, 290.0)
         self.equations: list[str] = []
-        for part, equation in anatomy.equations(blocks[0]).items():
+        formulas = {**anatomy.equations(blocks[0]), **anatomy.connection()}
+        for part, equation in formulas.items():
             text = f"{part}: {equation}"
             self.equations += wrap_line(text, int(self.width / MONO), further="   ")
         self.height = (layout.height + 1) * LINE + 12 + len(self.equations) * EQUATION + 46
@@ -146,7 +155,7 @@ def _layout_parts(layout: Layout, left: float, bottom: float) -> list[str]:
     parts = []
     for wire in layout.wires:
         points = [at(*point) for point in wire.points]
-        if wire.kind == "stream":
+        if wire.kind == "stream" and wire.arrow:
             points[-1] = points[-1][0], points[-1][1] - LINE / 2
         if wire.arrow and (far := ends.get(wire.points[-1])):
             (before, _), (x, y) = points[-2:]
@@ -191,9 +200,10 @@ def _mark(mark: Mark, x: float, y: float) -> list[str]:
         dx, dy = (TIMES + 6, 0) if mark.kind == "factor" else (-TIMES, -16)
         cross = [_line(x, y, arm, arm), _line(x, y, arm, -arm)]
         return [_circle(x, y, TIMES), *cross, _words(label, x + dx, y + dy, "factor", "start")]
+    if mark.kind == "value":
+        return [_words(label, x + 6, y, "equation", "start")]
     if mark.kind == "name":
-        dx, dy = (9, 0) if label in "qkv" else (0, 14 if mark.line == 0 else -10)
-        return [_words(label, x + dx, y + dy, "equation")]
+        return [_words(label, x, y + (14 if mark.line == 0 else -10), "equation")]
     if mark.kind == "norm":
         site, _, name = label.partition(" ")
         label = f'<tspan class="place">{site}</tspan> {name}'

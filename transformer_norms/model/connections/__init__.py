@@ -6,7 +6,8 @@
 A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
 of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
 block. Its `leave` makes one stream of them, behind the last block, and ends with the final norm.
-`parts` names the streams that a probe reads. The docstrings of the four are their formulas, which
+`parts` names the streams that a probe reads. A connection is `bounded` if its streams cannot grow
+without a norm. The docstrings of the four are their formulas, which
 explain shows.
 Each of the three classes takes by name what it needs of these:
 
@@ -95,7 +96,7 @@ class Geodesic(nn.Module):
     u = 0 has a gradient.
     """
 
-    enter, leave = Same, Final
+    enter, leave, bounded = Same, Final, True
     largest = math.pi / 4  # the angle
 
     def __init__(self, l: float, *, eps: Epsilon) -> None:  # noqa: E741
@@ -275,10 +276,10 @@ class Mixing(nn.Module):
 
 @CONNECTIONS("hyper_connection")
 class HyperConnection(Mixing):
-    """a = e_(k mod n), A = 1, b = (1, .. 1) at the start, all learned      Hyper-Connections, Zhu
-    et al. 2024, arXiv:2409.19606, static
+    """a = e_(k mod n), A = 1, b = (1, .. 1) at the start, all learned; k is the number of the
+    sub-layer      Hyper-Connections, Zhu et al. 2024, arXiv:2409.19606, static
 
-    k is the number of the sub-layer. While all weights are what they start as, every stream is the
+    While all weights are what they start as, every stream is the
     stream of the residual block.
     """
 
@@ -301,8 +302,9 @@ class HyperConnection(Mixing):
 
 @CONNECTIONS("dynamic_hyper_connection")
 class DynamicHyperConnection(HyperConnection):
-    """The static a, A and b, each + s * tanh(norm(X) W), with W = 0 at the start: one s for a and
-    A, one for b      Hyper-Connections, Zhu et al. 2024, arXiv:2409.19606, dynamic
+    """a = e_(k mod n), A = 1, b = (1, .. 1) at the start, all learned, each + s * tanh(norm(X) W)
+    with W = 0 at the start: one s for a and A, one for b; k is the sub-layer's number      Zhu et
+    al. 2024, arXiv:2409.19606, dynamic
 
     The norm is a LayerNorm of each stream, without gain and bias.
     """
@@ -407,10 +409,10 @@ class ManifoldHyperConnection(Mixing):
 
 @CONNECTIONS("altup")
 class AltUp(nn.Module):
-    """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned.
-    AltUp, Baykal et al. 2023, arXiv:2301.13310
+    """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned; k is
+    the number of the block      AltUp, Baykal et al. 2023, arXiv:2301.13310
 
-    The block with the number k reads the stream a. What it makes of it corrects all streams, by the
+    The block k reads the stream a. What it makes of it corrects all streams, by the
     difference to what was predicted for a. Copies enter and their sum leaves, as in Recycled-AltUp.
     """
 
@@ -485,8 +487,8 @@ class MeanOfProjections(nn.Module):
 
 @CONNECTIONS("routed_altup")
 class RoutedAltUp(AltUp):
-    """P = (1 + W_p m(X_1)) X, m(x) = tanh(W_m rmsnorm(x) / d), a = 1      AltUp of Gemma 3n, 2025;
-    code huggingface/transformers, modeling_gemma3n.py
+    """P = (1 + W_p m(X_1)) X, g = 1 + W_g m(u), m(x) = tanh(W_m rmsnorm(x) / d), a = 1      AltUp
+    of Gemma 3n, 2025; code huggingface/transformers, modeling_gemma3n.py
 
     The block reads what is predicted for the first stream.
     """
@@ -513,7 +515,6 @@ class RoutedAltUp(AltUp):
         return z + torch.einsum("...ij,...jd->...id", matrix, z)
 
     def gains(self, y: Tensor) -> Tensor:
-        """g = 1 + W_g m(u)"""
         return 1 + self.correct_change(self.modalities(y))
 
     def modalities(self, x: Tensor) -> Tensor:
