@@ -26,7 +26,7 @@ from transformer_norms.model.connections import (
     RoutedAltUp,
 )
 from transformer_norms.model.mlp import sparse_shares
-from transformer_norms.model.position import rotary_bases, sliding_windows
+from transformer_norms.model.position import kv_sources, rotary_bases, sliding_windows
 from transformer_norms.norms import nothing
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
@@ -383,14 +383,16 @@ GEMMA_3N_SIZES = {
     "model.mlp_width": 24,
     "model.context": 7,
     "placement.learned.c.rank": 3,
-    "architecture.sliding_window": "3*(l % 5 != 0)",
+    "architecture.sliding_window": [3, 0, 3, 3, 0],
+    "architecture.rope_base": [1e4, 1e6, 1e4, 1e4, 1e6],
+    "architecture.kv_from_block": [0, 1, 2, 2, 1],
     "architecture.activation_sparsity": [0.75, 0.5, 0, 0.25, 0],
     "trainer.precision": "fp64",
 }
 
 
 def test_preset_gemma3n_is_transformers_whole_model_but_for_what_is_named(monkeypatch):
-    """Without embeddings of layers (their norm's gain is 0) and shared keys."""
+    """Without embeddings of layers (their norm's gain is 0)."""
     import transformers
 
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
@@ -402,14 +404,20 @@ def test_preset_gemma3n_is_transformers_whole_model_but_for_what_is_named(monkey
         vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, hidden_size_per_layer_input=4,
         hidden_size=16, intermediate_size=24, num_hidden_layers=5, num_attention_heads=2,
         num_key_value_heads=1, head_dim=8, laurel_rank=3, sliding_window=3, pad_token_id=None,
-        num_kv_shared_layers=0, activation_sparsity_pattern=[0.75, 0.5, 0.0, 0.25, 0.0],
+        layer_types=[f"{'full' if i in (1, 4) else 'sliding'}_attention" for i in range(5)],
+        num_kv_shared_layers=2, activation_sparsity_pattern=[0.75, 0.5, 0.0, 0.25, 0.0],
         attn_implementation="sdpa",
     )  # fmt: skip
     theirs = transformers.Gemma3nForCausalLM(config).double().eval()
     typed = [f"{key}={f'{value!r}'}" for key, value in GEMMA_3N_SIZES.items()]
     ours = build_model(compose(["preset=gemma3n", *typed], device="cpu"), VOCAB).double()
     inside = [line.split() for line in GEMMA_3N.strip().splitlines()]
-    pairs = {f"layers.{i}.{a}": f"blocks.{i}.{b}" for i in range(5) for a, b in inside}
+    pairs = {
+        f"layers.{i}.{a}": f"blocks.{i}.{b}"
+        for i in range(5)
+        for a, b in inside
+        if i < 3 or a.split(".")[-1] not in ("k_proj", "v_proj", "k_norm")
+    }
     pairs, given = pairs | GEMMA_3N_ENDS, []
     torch.manual_seed(4)
     for a, b in pairs.items():
@@ -434,6 +442,11 @@ def test_preset_gemma3n_has_the_numbers_of_its_config_class():
     ours = compose(["preset=gemma3n", "model=nano", "model.depth=35", "model.context=32768"])
     windows = sliding_windows(ours.architecture.sliding_window, 35, 32768)
     bases = rotary_bases(ours.architecture.rope_base, 35)
+    sources = kv_sources(ours.architecture.kv_from_block, 35)
+    modes, kinds = theirs.kv_sharing_modes, theirs.layer_types
+    stored = {kind: i for i, (kind, mode) in enumerate(zip(kinds, modes, strict=True))
+              if mode == "store"}  # fmt: skip
+    assert sources == [stored[kinds[i]] if mode == "reuse" else i for i, mode in enumerate(modes)]
     kinds = {"sliding_attention": 512, "full_attention": 0}
     assert [window or 0 for window in windows] == [kinds[kind] for kind in theirs.layer_types]
     rope = theirs.rope_parameters

@@ -169,6 +169,7 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
     [
         "mlp=gelu architecture.attention_gate=elementwise",
         "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
+        "architecture.kv_from_block=0 model.kv_heads=2 architecture.kv_rank=8",
         "model.kv_heads=H/(1+i) model.head_dim=[20,8] architecture.attention_gate=elementwise",
         "architecture.q_rank=24 architecture.kv_rank=12 architecture.rope_dim=8 "
         "architecture.value_dim=20",

@@ -101,6 +101,7 @@ EVERYTHING = (
      "architecture.kv_rank=8", "architecture.rope_dim=2", "architecture.value_dim=5"),
     ("architecture.value_embedding=1", "architecture.value_gate=12"),
     ("architecture.value_residual=0.5", "v_norm=head"),
+    ("architecture.kv_from_block=0", "position=learned", "v_norm=head", "architecture.kv_rank=8"),
     ("attention=sinks", "architecture.tied=false", "v_norm=per_head"),
     ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after"),
     ("embed=fixnorm",),

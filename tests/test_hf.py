@@ -171,7 +171,9 @@ CASES = {
     "gemma4_text": [
         {**GEMMA4, "num_hidden_layers": 7, "rope_parameters": gemma4(50.0, 900.0, 0.38),
          "sliding_window": 4, "attention_k_eq_v": True, "final_logit_softcapping": 3.0,
-         "global_head_dim": 16, "num_global_key_value_heads": 1},
+         "global_head_dim": 16, "num_global_key_value_heads": 1, "num_kv_shared_layers": 3,
+         "output_hidden_states": True,
+         "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, SLIDING, FULL]},
         {**GEMMA4, "num_hidden_layers": 3, "rope_parameters": gemma4(50.0, 900.0, 0.34),
          "sliding_window": 4, "attention_bias": True, "head_dim": 12, "global_head_dim": 6},
         {**GEMMA4, "tie_word_embeddings": False, "attention_bias": True, "layer_types": [FULL] * 2},

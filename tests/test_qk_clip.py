@@ -53,6 +53,7 @@ CASES = {
     "replicas": ["trainer.accumulation=2"],
     "biases": ["architecture.bias=true"],
     "shared keys": ["model.kv_heads=2"],
+    "another block's keys": ["architecture.kv_from_block=0"],
     "heads of two sizes": ["model.head_dim=16+8*i"],
     "values from keys": ["architecture.values_from_keys=1"],
     "recomputed": ["trainer.activation_checkpointing=true"],
@@ -76,7 +77,7 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
         for h, largest_here in enumerate(seen.tolist()):
             g = THRESHOLD / largest_here if largest_here > THRESHOLD else 1.0
             wanted += [g] * (g < 1)
-            shared = case in ("shared keys", "values from keys")
+            shared = case in ("shared keys", "values from keys", "another block's keys")
             dim = one.attention.f.output.in_features // 4
             rows = slice(dim * h, dim * h + dim)
             for name, factor in (("query", g if shared else math.sqrt(g)), ("key", math.sqrt(g))):
@@ -86,10 +87,9 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
                 for x, y in zip(a.parameters(), b.parameters(), strict=True):
                     torch.testing.assert_close(x[rows], factor * y[rows], **near)
                     assert g < 1 or torch.equal(x[rows], y[rows])
-        if shared:
-            assert torch.equal(one.attention.f.key.weight, other.attention.f.key.weight)
-        if case != "values from keys":
-            assert torch.equal(one.attention.f.value.weight, other.attention.f.value.weight)
+        for name in ("key", "value") if shared else ("value",):
+            a, b = (getattr(block.attention.f, name) for block in (one, other))
+            assert a is b is None or torch.equal(a.weight, b.weight)
     assert 0 < len(wanted) < 8  # heads of both kinds
     assert sorted(clipped.clips) == pytest.approx(sorted(wanted), rel=1e-12)
 

@@ -153,6 +153,8 @@ def readers(model: Transformer, site: NormSite) -> list[str]:
     if site.name in ("v", "head_norm"):
         if f.ctx is not nothing or (site.name == "v" and f.head_norm is not nothing):
             raise Stays("another norm reads it")
+        if site.name == "v" and f.keeps:
+            raise Stays("the attention of later blocks reads it as well")
         if site.name == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
             raise Stays(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
     return [f"{inside}.{WRITERS[site.kind]}"]

@@ -14,7 +14,7 @@ from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scal
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
-from transformer_norms.model.settings import formula_values, turned_dims
+from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
 from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES, ModelLoss
@@ -69,7 +69,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
         rows=norm_of(config, "l2norm" if fixnorm else "none", "embed")(width),
         enter=enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
-        gives=(architecture.value_residual, architecture.value_embedding) != ("none", "none"),
+        gives=any(getattr(architecture, key) != "none" for key in GIVEN),
     )
     model.config = config
     shard(precise(model))

@@ -14,6 +14,7 @@ from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import (
+    kv_sources,
     rotary_bases,
     rotary_fractions,
     shared_blocks,
@@ -70,6 +71,8 @@ def check_formulas(config: Config) -> None:
         shared_blocks(architecture.values_from_keys, depth)
     with name_key("architecture.activation_sparsity", architecture.activation_sparsity):
         sparse_shares(architecture.activation_sparsity, depth)
+    with name_key("architecture.kv_from_block", architecture.kv_from_block):
+        kv_sources(architecture.kv_from_block, depth)
     context = config.model.context
     with name_key("architecture.sliding_window", architecture.sliding_window):
         sliding_windows(architecture.sliding_window, depth, context)

@@ -16,6 +16,7 @@ from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import NoPosition
+from transformer_norms.model.settings import GIVEN
 
 Stream = Float[Tensor, "batch time width"]
 Equation = str | Mapping[str, Any]
@@ -127,11 +128,11 @@ def _build(
             f"position={config.choices['position']}: it is added to the embedded tokens, which a "
             "block alone does not see; rope and none stand in a block"
         )
-    for key in ("value_residual", "value_embedding"):
+    for key in GIVEN:
         if (value := getattr(config.architecture, key)) != "none":
             raise ConfigError(
-                f"architecture.{key}: {value} is not allowed in a block alone, which has neither a "
-                "first block nor tokens"
+                f"architecture.{key}: {value} is not allowed in a block alone, which has neither "
+                "earlier blocks nor tokens"
             )
     assembly = Assembly(config, position, norm)
     inner, placement = assembly(index), assembly.placement

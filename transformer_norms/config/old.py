@@ -71,6 +71,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("architecture", (), "temperature_scale", 0.1),
     ("architecture", (), "rope_proportional", False),
     ("architecture", (), "values_from_keys", "none"),
+    ("architecture", (), "kv_from_block", "none"),
     ("architecture", (), "activation_sparsity", "none"),
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),

@@ -162,6 +162,7 @@ _WITH_FORMULAS = (
     "architecture.rope_base",
     "architecture.rope_fraction",
     "architecture.values_from_keys",
+    "architecture.kv_from_block",
     "architecture.activation_sparsity",
     "architecture.sliding_window",
     "architecture.attention_chunk",

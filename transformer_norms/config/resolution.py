@@ -29,6 +29,9 @@ from transformer_norms.model.placement import Placement, head_sites, latent_site
 from transformer_norms.model.position import (
     POSITIONS,
     NoPosition,
+    kv_sources,
+    rotary_bases,
+    rotary_fractions,
     shared_blocks,
     sliding_windows,
 )
@@ -38,10 +41,12 @@ from transformer_norms.model.settings import (
     InitFile,
     Sizes,
     block_sizes,
+    block_values,
     formula_values,
     head_sizes,
     resolve_sizes,
     site_width,
+    value_factor,
 )
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, SHARES, Site
 from transformer_norms.names import options, unknown
@@ -114,6 +119,7 @@ def resolve(
         _check_widths,
         check_formulas,
         _check_values_from_keys,
+        _check_kv_from_block,
         _check_offered,
         _check_qk_clip,
     ):
@@ -542,6 +548,39 @@ def _check_values_from_keys(config: Config) -> None:
         raise ConfigError(
             f"architecture.bias: value is not allowed where architecture.values_from_keys is {spec}"
         )
+
+
+def _check_kv_from_block(config: Config) -> None:
+    """Raises ConfigError if a block is to use keys and values that do not fit its queries, or that
+    its own keys would change."""
+    how, depth = config.architecture, config.model.depth
+    rope = config.position.type == "rope"
+    turns = [
+        *zip(
+            *(
+                f(s, depth)
+                for f, s in ((rotary_bases, how.rope_base), (rotary_fractions, how.rope_fraction))
+            ),
+            strict=True,
+        )
+    ]
+    for i, source in enumerate(kv_sources(how.kv_from_block, depth)):
+        sizes, there = (block_sizes(config.model, at) for at in (i, source))
+        inner, inner_there = (head_sizes(how, each) for each in (sizes, there))
+        table = value_factor(how.value_embedding, block_values(config.model, i))
+        for key, differs in (
+            ("model.head_dim", sizes.head_dim != there.head_dim),
+            ("model.kv_heads", sizes.kv_heads != there.kv_heads),
+            ("architecture.value_dim", inner.value_dim != inner_there.value_dim),
+            ("architecture.rope_dim", inner.rope_dim != inner_there.rope_dim),
+            ("architecture.rope_base or rope_fraction", rope and turns[i] != turns[source]),
+            ("architecture.value_embedding", source != i and table),
+        ):
+            if differs:
+                raise ConfigError(
+                    f"architecture.kv_from_block: {how.kv_from_block} is not allowed; block i={i} "
+                    f"uses the keys and values of block {source}, and has {key} of its own"
+                )
 
 
 def _check_attention(config: Config) -> None:

@@ -16,7 +16,7 @@ from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import CONNECTED, Placement, attention_sites
+from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import (
     block_values,
@@ -81,6 +81,8 @@ class SubLayer:
     floor: int = 0  # the tokens of a step of its temperature; 0 is none
     shared: bool = False  # whether values are what W_k computes
     sparsity: float = 0  # the share of an mlp's hidden units below its threshold; 0 is no threshold
+    source: int | None = None  # the block whose keys and values it uses
+    keeps: bool = False  # whether others use its own
     sizes: Any = None  # the block's, and those inside its attention
     inner: Any = None
 
@@ -174,6 +176,8 @@ class Anatomy:
     def value_terms(self, i: int) -> Iterator[str]:
         """Yields what other keys make of the values W_v x of block i, before a norm at v."""
         how, values = self.config.architecture, block_values(self.config.model, i)
+        if self._assembly.sources[i] != i:
+            return
         if how.value_residual != "none" and i:
             own, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
             yield (
@@ -234,7 +238,7 @@ class Anatomy:
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
         if name == "attention":
-            plan = replace(plan, sites=attention_sites(plan, self.config))
+            plan = replace(plan, sites=self._assembly.sites(plan, int(values["i"])))
         norms = {
             site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
             for site in ("pre", *INSIDE[name], "out", "post")
@@ -257,7 +261,8 @@ class Anatomy:
         own: dict[str, Any] = {"sparsity": built.sparsity[i]}
         if name == "attention":
             own = {"window": built.windows[i], "chunk": built.chunks[i], "floor": built.floors[i]}
-            own["shared"] = built.shared[i]
+            own["shared"], own["keeps"] = built.shared[i], built.sources.count(i) > 1
+            own["source"] = None if built.sources[i] == i else built.sources[i]
         own["sizes"], own["inner"] = built.heads[i]
         return SubLayer(_present(norms), factors, adds, enters, **own)
 

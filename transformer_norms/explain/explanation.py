@@ -133,7 +133,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         if word != "none" and named[0] in norms:
             norm = norms[named[0]]
             share = "" if norm.share == "head" else f"@{norm.share}"
-            each = ", ".join(f"{site}={norm.name}{share}" for site in named)
+            each = ", ".join(f"{site}={norm.name}{share}" for site in named if site in norms)
             yield f"{each} ({key}={word})"
     if config.qk_norm == config.v_norm == "none" and config.qkv != "norm":
         sites = [site for site in HEAD_SITES if site in norms and norms[site].name == config.qkv]
@@ -161,7 +161,9 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         texts = [f"{slope:.3g}" for slope in slopes]
         shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
-    if part.shared:
+    if part.source is not None:
+        yield f"k, v are those of block {part.source} (architecture.kv_from_block)"
+    if part.shared and part.source is None:
         read = "c" if part.inner.kv_rank else "x"
         yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
     if part.window:
@@ -172,7 +174,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
         yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
-        shared = part.shared or part.sizes.kv_heads != part.sizes.heads
+        shared = part.shared or part.keeps or part.sizes.kv_heads != part.sizes.heads
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
@@ -191,12 +193,13 @@ def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
     config, inner = anatomy.config, part.inner
     keys = "k = W_k c" if part.shared else "k, v = W_k c, W_v c"
+    own = part.source is None
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
         rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
-        if rank:
+        if rank and (own or key == "q"):
             c = f"{norm.name}({down} x)" if norm and norm.name != "none" else f"{down} x"
             yield f"{made}; c = {c}, a latent of {rank} numbers (architecture.{key}_rank)"
-    if inner.rope_dim:
+    if inner.rope_dim and own:
         turned = ", which rope turns alone" if config.position.type == "rope" else ""
         yield (
             f"k begins with W_kr x, {inner.rope_dim} numbers that all heads share{turned} "

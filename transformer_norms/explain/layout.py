@@ -222,6 +222,7 @@ class _Labels:
         beside += ", ALiBi" if self.anatomy.alibi else ""
         beside += f", window {part.window}" if part.window else ""
         beside += f", chunk {part.chunk}" if part.chunk else ""
+        beside += "" if part.source is None else f", k and v of block {part.source}"
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
@@ -242,15 +243,16 @@ class _Labels:
         fork = (Fork(tuple(sites)),) if any(chains.values()) else ()
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         mix = Mark("layer", f"{mixing}{beside}")
-        weights = "W_q  W_k" + "  W_v" * (not part.shared)
-        weights += "  W_kr" * (bool(part.inner.rope_dim) and not latents)
+        own = part.source is None
+        weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.shared)
+        weights += "  W_kr" * (own and bool(part.inner.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
         return (*latents, Mark("layer", weights), *fork, mix, *after, Mark("layer", "W_o"))
 
     def latents(self, part: SubLayer) -> Chain:
         """Returns the stages of what queries, keys and values are made of, where that is not x."""
-        inner, norms = part.inner, part.norms
-        ranks = {"q": inner.q_rank, "kv": inner.kv_rank}
+        inner, norms, own = part.inner, part.norms, part.source is None
+        ranks = {"q": inner.q_rank, **({"kv": inner.kv_rank} if own else {})}
         if not any(ranks.values()):
             return ()
         chains = {
@@ -259,9 +261,10 @@ class _Labels:
             for name, rank in ranks.items()
         }
         weights = [f"W_d{name}" for name, rank in ranks.items() if rank]
-        if inner.rope_dim:
+        if inner.rope_dim and own:
             weights, chains["kr"] = [*weights, "W_kr"], (Mark("value", "k_r"),)
-        return (Mark("layer", "  ".join(weights)), Fork(tuple(chains.values())))
+        down = Mark("layer", "  ".join(weights))
+        return (down, Fork(tuple(chains.values()))) if own else (down, *chains["q"])
 
     def gate(self) -> Marks:
         """What multiplies the heads, where attention has a gate."""

@@ -294,6 +294,7 @@ WINDOW = "architecture.sliding_window"
 CHUNK, FLOOR = "architecture.attention_chunk", "architecture.temperature_floor"
 TEMPERATURE = "architecture.temperature_scale"
 PROPORTIONAL, SHARED = "architecture.rope_proportional", "architecture.values_from_keys"
+KV_FROM = "architecture.kv_from_block"
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 
 
@@ -578,6 +579,28 @@ def _read_shared(config: Any) -> Facts:
 
 # Full attention has no W_v, and its values are W_k x.
 VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(facts[SHARED])})
+
+
+def _read_kv_sources(config: Any) -> Facts:
+    kinds, shared = config.layer_types, config.num_kv_shared_layers
+    before = kinds[: len(kinds) - shared]
+    if shared and getattr(config, "use_double_wide_mlp", False):
+        raise ValueError(
+            f"use_double_wide_mlp=True has no counterpart here beside num_kv_shared_layers={shared}"
+        )
+    last = {kind: i for i, kind in enumerate(before)}
+    return {KV_FROM: [*range(len(before)), *(last[kind] for kind in kinds[len(before) :])]}
+
+
+def _write_kv_sources(facts: Facts) -> dict[str, Any]:
+    """Without inputs per layer, transformers 5.23 computes shared keys only where it is also to
+    return its hidden states: else it cuts the inputs, which there are none of."""
+    shared = sum(source != i for i, source in enumerate(facts[KV_FROM]))
+    return {"num_kv_shared_layers": shared, **({"output_hidden_states": True} if shared else {})}
+
+
+# The last blocks use the keys and values of the last one before them of their kind.
+KV_OF_LAST = Clause(_read_kv_sources, _write_kv_sources)
 
 
 def _read_dense_gemma4(config: Any) -> Facts:

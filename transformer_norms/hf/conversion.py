@@ -24,8 +24,7 @@ ELSEWHERE = {
     "gemma3": "it reads images; its text model is gemma3_text",
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),
-        "embeddings of each layer and keys that blocks share are not built; the rest is "
-        "preset=gemma3n",
+        "embeddings of each layer are not built; the rest is preset=gemma3n",
     ),
     "gemma4": "it reads images; its text model is gemma4_text",
     "llama4": "it reads images; its text model is llama4_text",

@@ -20,6 +20,7 @@ from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS, sparse_shares
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import (
+    kv_sources,
     rotary_bases,
     rotary_fractions,
     shared_blocks,
@@ -156,6 +157,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "architecture.values_from_keys": shared_blocks(
                 architecture.values_from_keys, sizes.depth
             ),
+            "architecture.kv_from_block": kv_sources(architecture.kv_from_block, sizes.depth),
             "architecture.activation_sparsity": sparse_shares(
                 architecture.activation_sparsity, sizes.depth
             ),
@@ -201,7 +203,12 @@ def complete_facts(facts: Facts) -> Facts:
         facts.setdefault("architecture.attention_scale", number_or_each(scales))
     fractions = facts.setdefault("architecture.rope_fraction", [1.0] * facts["model.depth"])
     facts["architecture.rope_proportional"] &= min(fractions) < 1
-    facts.setdefault("architecture.values_from_keys", [False] * facts["model.depth"])
+    blocks = range(facts["model.depth"])
+    sources = facts.setdefault("architecture.kv_from_block", [*blocks])
+    marks = facts.get("architecture.values_from_keys", [False for _ in blocks])
+    facts["architecture.values_from_keys"] = [
+        mark and source == i for i, (mark, source) in enumerate(zip(marks, sources, strict=True))
+    ]
     facts.setdefault("architecture.activation_sparsity", [0.0] * facts["model.depth"])
     facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
     if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
@@ -371,6 +378,8 @@ def overrides_of(facts: Facts) -> list[str]:
     values["architecture.values_from_keys"] = marks if any(marks) else "none"
     if not any(values["architecture.activation_sparsity"]):
         values["architecture.activation_sparsity"] = "none"
+    if facts["architecture.kv_from_block"] == [*range(facts["model.depth"])]:
+        values["architecture.kv_from_block"] = "none"
     values |= _mlp(kind, activation)
     return [as_typed(key, value) for key, value in values.items()]
 

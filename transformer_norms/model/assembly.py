@@ -34,6 +34,7 @@ from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation, spa
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
 from transformer_norms.model.position import (
     NoPosition,
+    kv_sources,
     shared_blocks,
     sliding_windows,
     temperature_floors,
@@ -46,7 +47,15 @@ from transformer_norms.model.settings import (
     site_width,
     value_factor,
 )
-from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, NORMED, REST_OF_B, SubLayerPlan
+from transformer_norms.model.sites import (
+    HEAD_SITES,
+    KV_SITES,
+    LATENT_SITES,
+    NORMED,
+    REST_OF_B,
+    Site,
+    SubLayerPlan,
+)
 from transformer_norms.norms import NORMS, Place, nothing
 
 Module = Any  # an nn.Module, or the function `nothing`
@@ -75,6 +84,7 @@ class Assembly:
         self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
         self.floors = temperature_floors(how.temperature_floor, *sizes)
         self.shared = shared_blocks(how.values_from_keys, self.sizes.depth)
+        self.sources = kv_sources(how.kv_from_block, self.sizes.depth)
         self.sparsity = sparse_shares(how.activation_sparsity, self.sizes.depth)
         self.biased = biased(self.architecture.bias)
 
@@ -172,7 +182,8 @@ class Assembly:
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
         (sizes, inner), order = self.heads[int(values["i"])], self.architecture.qk_norm_order
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        plan = replace(plan, sites=attention_sites(plan, self.config))
+        i = int(values["i"])
+        source, plan = self.sources[i], replace(plan, sites=self.sites(plan, i))
         attend, scale = self.attend(values)
         return Attention(
             width=sizes.width,
@@ -183,9 +194,12 @@ class Assembly:
             bias=self.biased,
             attend=attend,
             scale=scale,
-            values_from_keys=self.shared[int(values["i"])],
-            temperature=self.temperature(int(values["i"])),
-            turn=partial(ORDERS[order], self.position.rotation(int(values["i"]))),
+            values_from_keys=self.shared[i],
+            index=i,
+            source=None if source == i else source,
+            keeps=self.sources.count(i) > 1,
+            temperature=self.temperature(i),
+            turn=partial(ORDERS[order], self.position.rotation(i)),
             **{name: self.site(plan, name, "attention", values) for name in LATENT_SITES},
             **{name: self.head_site(plan, name, heads[name], values) for name in HEAD_SITES},
             head_norm=self.head_site(plan, "head_norm", sizes.heads, values),
@@ -194,10 +208,16 @@ class Assembly:
                 self.head_shapes(sizes.heads, inner.value_dim),
                 values,
             ),
-            values=self.value_mix(values),
+            values=self.value_mix(values) if source == i else nothing,
             attention_gate=self.attention_gate(values),
             ctx=self.site(plan, "ctx", "attention", values),
         )
+
+    def sites(self, plan: SubLayerPlan, i: int) -> dict[str, Site]:
+        """The norms inside the attention of block i. Keys and values of another block have its."""
+        sites = attention_sites(plan, self.config)
+        absent = () if self.sources[i] == i else KV_SITES
+        return {name: site for name, site in sites.items() if name not in absent}
 
     def temperature(self, i: int) -> Module:
         floor, scale = self.floors[i], self.architecture.temperature_scale

@@ -38,6 +38,10 @@ class Attention(nn.Module):
     cached, where the paper caches c and W_kr x. With `values_from_keys` there is no W_v, and W_k c
     stands in the place of W_v c.
 
+    With a `source` there is neither W_k nor W_v: attend reads the keys and values that the
+    attention of that `index` keeps, as it has them behind all norms and rotations. It `keeps` them
+    if others read them, whole, and alone has them in its cache (Gemma 3n and 4).
+
     q_latent, kv_latent, q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first
     two act on a latent, the next five on [batch, time, heads, head_dim] (values have `value_dim`
     dimensions), ctx on the heads side by side. `attention_gate` multiplies heads by sigmoid(W_g x),
@@ -62,6 +66,9 @@ class Attention(nn.Module):
         kv_rank: int = 0,
         rope_dim: int = 0,
         values_from_keys: bool = False,
+        index: int = 0,
+        source: int | None = None,
+        keeps: bool = False,
         scale: Layer = nothing,
         temperature: Layer = nothing,
         q_latent: Layer = nothing,
@@ -77,13 +84,16 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.query_down, query = reading(width, q_rank, "query_down" in bias)
-        self.kv_down, key_or_value = reading(width, kv_rank, "kv_down" in bias)
+        own = source is None
+        self.kv_down, key_or_value = reading(width, kv_rank * own, "kv_down" in bias)
         self.query = query(heads * head_dim, bias="query" in bias)
-        self.key = key_or_value(kv_heads * (head_dim - rope_dim), bias="key" in bias)
-        value = None if values_from_keys else key_or_value
+        key = key_or_value if own else None
+        self.key: Any = key and key(kv_heads * (head_dim - rope_dim), bias="key" in bias)
+        value = None if values_from_keys else key
         self.value = value and value(kv_heads * value_dim, bias="value" in bias)
-        shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if rope_dim else nothing
-        self.rope_key: Layer = shared
+        shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if own and rope_dim else None
+        self.rope_key: Layer = shared or nothing
+        self.index, self.source, self.keeps = index, source, keeps
         self.output = Linear(heads * value_dim, width, bias="output" in bias)
         self.head_dim, self.rope_dim, self.groups = head_dim, rope_dim, heads // kv_heads
         self.kv_heads = kv_heads
@@ -97,17 +107,28 @@ class Attention(nn.Module):
         self, x: Stream, angles: Any = None, cache: Any = None, given: Any = None
     ) -> Stream:
         q = self.query(self.q_latent(self.query_down(x))).unflatten(-1, (-1, self.head_dim))
+        q = self.scale(self.turn(self.q, q, angles))
+        if self.key is None:
+            k, v = given.known[self.source]
+        else:
+            k, v = self.keys_and_values(x, angles, cache, given)
+        q = self.temperature(q, k.shape[1])
+        context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
+        return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
+
+    def keys_and_values(
+        self, x: Stream, angles: Any, cache: Any, given: Any
+    ) -> tuple[Known, KnownValues]:
         c = self.kv_latent(self.kv_down(x))
         k = self.split(self.key(c))
         v = k if self.value is None else self.split(self.value(c))
-        q = self.scale(self.turn(self.q, q, angles))
         k = self.turn(self.k, self.rope_key(k, x), angles)
         v = self.v(self.values(v, x, given))
         if cache is not None:
             k, v = cache.extend(k, v)
-        q = self.temperature(q, k.shape[1])
-        context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
-        return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
+        if self.keeps:
+            given.known[self.index] = k, v
+        return k, v
 
     def split(self, x: Stream) -> Heads:
         return x.unflatten(-1, (self.kv_heads, -1))
@@ -155,11 +176,13 @@ class Temperature:
 
 
 class Given:
-    """What attention has besides the stream in one pass: tokens, and the first block's values."""
+    """What attention has besides the stream in one pass: tokens, the first block's values, and the
+    keys and values of blocks that others use, by their index."""
 
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens
         self.first: Tensor | None = None
+        self.known: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 class ValueMix(nn.Module):

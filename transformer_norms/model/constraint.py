@@ -40,8 +40,8 @@ class QKClip:
 
     S is that of the weights before the step, over the pairs that queries see, without cap and bias.
     The biases of q and k are scaled as the weights. Keys that several heads share, or that are
-    values too, stay as they are, also the dimensions that all heads share, and W_q of the head is
-    multiplied by g there.
+    values too, or another block's, stay as they are, also the dimensions that all heads share, and
+    W_q of the head is multiplied by g there.
 
     `cut` puts a whole tensor into shards like those of another. The model's attentions are read in
     training mode alone.
@@ -71,7 +71,7 @@ class QKClip:
         factors = torch.where(above, self.threshold / largest, 1.0)
         for attention, own, clipped in zip(self.attentions, factors, above.any(1), strict=True):
             if clipped:
-                shared = attention.groups > 1 or attention.value is None
+                shared = attention.groups > 1 or attention.value is None or attention.keeps
                 turned, rest = attention.rope_dim, attention.head_dim - attention.rope_dim
                 each = [own] * turned + [own if shared else own.sqrt()] * rest
                 self._scale(attention.query, torch.stack(each, 1).flatten())

@@ -251,6 +251,22 @@ def shared_blocks(spec: Any, depth: int) -> list[bool]:
     return [bool(mark) for mark in marks]
 
 
+def kv_sources(spec: Any, depth: int) -> list[int]:
+    """Returns `kv_from_block` for each block, its own index where it has W_k and W_v. ValueError
+    where one is neither the block nor an earlier one that has them."""
+    if spec == "none":
+        return list(range(depth))
+    sources = numbers_of_blocks(spec, depth, "blocks")
+    for i, source in enumerate(sources):
+        whole = source == int(source) and 0 <= source <= i
+        if not whole or sources[int(source)] != source:
+            raise ValueError(
+                f"in block i={i} it is {source:g}; it is {i} where the block has keys and values "
+                "of its own, else the i of an earlier block that has"
+            )
+    return [int(source) for source in sources]
+
+
 def token_counts(spec: Any, depth: int, context: int, what: str, zero: str) -> list[int]:
     """Returns one number of tokens for each block, from a formula of i, l, N and L, or a list of
     them. ValueError where one is no whole number."""

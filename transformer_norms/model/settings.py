@@ -50,6 +50,8 @@ MADE_BY = {
     "rope_key": "rope_dim",
     "attention_gate": "attention_gate",
 }
+# The keys by which attention reads more than the stream in a pass.
+GIVEN = ("value_residual", "value_embedding", "kv_from_block")
 Base = Number | Text  # a formula of i, l and N
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
@@ -301,6 +303,7 @@ class Architecture:
     rope_fraction: Base | tuple[Base, ...]  # the share of a head that turns
     rope_proportional: Flag  # the share is that of the pairs of the whole head
     values_from_keys: Base | tuple[Base, ...]  # 1 in a block without W_v, whose values are W_k x
+    kv_from_block: Base | tuple[Base, ...]  # the block i whose keys and values a block uses
     activation_sparsity: Base | tuple[Base, ...]  # the share of hidden units below a threshold
 
 

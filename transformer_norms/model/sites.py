@@ -11,6 +11,7 @@ INSIDE = {
 }
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")
+KV_SITES = ("kv_latent", "k", "v")  # on what keys and values are made of, and on these
 LATENT_SITES = {"q_latent": "q_rank", "kv_latent": "kv_rank"}  # by the key of their width
 # A norm at q, k or v acts on each head with one gain, on each with a gain of its own, or on all
 # heads side by side.

@@ -18,6 +18,7 @@ import torch
 from transformer_norms import processes
 from transformer_norms.config.tree import Config
 from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.position import kv_sources
 from transformer_norms.model.settings import BlockSizes, block_sizes, head_sizes
 
 DAY = 86400.0
@@ -113,7 +114,11 @@ def rough_flops(config: Config) -> float:
     12 for each number of a head and each token that attention sees; a third of that for each token
     of an evaluation."""
     sizes, keys = config.model, config.trainer
-    blocks = [_block_weights(config, block_sizes(sizes, i)) for i in range(sizes.depth)]
+    sources = kv_sources(config.architecture.kv_from_block, sizes.depth)
+    blocks = [
+        _block_weights(config, block_sizes(sizes, i), own=source == i)
+        for i, source in enumerate(sources)
+    ]
     kind = config.tokenizer.type
     vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
     weights = sum(own for own, _ in blocks) + vocabulary * sizes.width
@@ -123,12 +128,14 @@ def rough_flops(config: Config) -> float:
     return 6.0 * (weights + attention) * (read + (evaluations + 1) * config.data.val_tokens / 3)
 
 
-def _block_weights(config: Config, sizes: BlockSizes) -> tuple[int, int]:
-    """Returns the weights of a block's products, and the numbers of its heads times the context."""
+def _block_weights(config: Config, sizes: BlockSizes, own: bool) -> tuple[int, int]:
+    """Returns the weights of a block's products, and the numbers of its heads times the context.
+    The block has `own` keys and values, or another's."""
     inner = head_sizes(config.architecture, sizes)
     both = sizes.head_dim - inner.rope_dim + inner.value_dim  # of one key, and its value
-    reads = ((inner.q_rank, sizes.heads * sizes.head_dim), (inner.kv_rank, sizes.kv_heads * both))
-    qkv = sizes.width * inner.rope_dim
+    reads = [(inner.q_rank, sizes.heads * sizes.head_dim)]
+    reads += [(inner.kv_rank, sizes.kv_heads * both)] * own
+    qkv = sizes.width * inner.rope_dim * own
     qkv += sum(rank * (sizes.width + out) if rank else sizes.width * out for rank, out in reads)
     mlp = (3 if MLPS[config.mlp.type].gated else 2) * sizes.mlp_width
     gates = {"none": 0, "per_head": sizes.heads, "elementwise": sizes.heads * inner.value_dim}
