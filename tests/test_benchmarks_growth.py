@@ -44,6 +44,7 @@ def test_exponents_are_of_the_larger_half_checkpointed_as_the_largest_is():
     assert found == pytest.approx({"exponent": 2.0, "exponent_of_memory": 0.0})
 
 
+@pytest.mark.nightly
 def test_a_point_is_measured_in_a_process_of_its_own():
     size, overrides = "2-32-16-2-65", ("norm=layernorm", "trainer.threads=1")
     found = fresh.measured(fresh.Point(size, overrides, warm=0, steps=3))

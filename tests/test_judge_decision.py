@@ -23,14 +23,15 @@ def one_sided_martingale(x, mu, sign):
 
     def density(sigma, at):
         exponent = -(squares + n * (mean - at) ** 2) / (2 * sigma**2)
-        return np.exp(exponent) * sigma ** (-n - 1)
+        return math.exp(exponent) * sigma ** (-n - 1)
 
     def mixed(effect, sigma):
-        weight = 2 * stats.norm.pdf(effect, scale=math.sqrt(EFFECT_VARIANCE))
+        weight = 2 * math.exp(-(effect**2) / (2 * EFFECT_VARIANCE))
+        weight /= math.sqrt(2 * math.pi * EFFECT_VARIANCE)
         return weight * density(sigma, mu + sign * effect * sigma)
 
     scale = x.std(ddof=1)
-    above = integrate.dblquad(mixed, scale / 30, scale * 30, 0, 40, epsabs=0, epsrel=1e-4)[0]
+    above = integrate.dblquad(mixed, scale / 30, scale * 30, 0, 40, epsabs=0, epsrel=1e-6)[0]
     return above / integrate.quad(density, scale / 30, scale * 30, args=(mu,), limit=400)[0]
 
 

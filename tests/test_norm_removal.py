@@ -2,7 +2,9 @@
 
 import copy
 import csv
+import io
 import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -301,12 +303,20 @@ def run(tmp_path_factory):
 TYPED = ["trainer.steps=30", "--gap", "2", "--start", "4"]
 
 
-def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, capsys, tmp_path):
-    assert main([run, *TYPED, "--out", str(tmp_path / "o"), "--save", str(tmp_path / "s")]) == 0
-    out = capsys.readouterr().out.splitlines()
+@pytest.fixture(scope="module")
+def removed(run, tmp_path_factory):
+    """What the command prints, and the folder of what it writes."""
+    folder = tmp_path_factory.mktemp("removed")
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([run, *TYPED, "--out", str(folder / "o"), "--save", str(folder / "s")]) == 0
+    return printed.getvalue().splitlines(), folder
+
+
+def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, removed):
+    out, folder = removed
     assert max(map(len, out[:-1])) <= 80
     assert out[1].startswith("layernorm pre s0")
-    with open(tmp_path / "o/norm_removal.csv") as file:
+    with open(folder / "o/norm_removal.csv") as file:
         stages = {row["stage"]: row for row in csv.DictReader(file)}
     end = stages["tuned"]
     gap = float(end["val_loss"]) - float(end["val_loss_control"])
@@ -321,7 +331,7 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, caps
     assert verify(next((Path(saved) / "checkpoints").iterdir())).extra == {
         "folded_from": Path(run).name
     }
-    text = (tmp_path / "o/norm_removal.md").read_text()
+    text = (folder / "o/norm_removal.md").read_text()
     assert Path(run).name in text
     assert "first token" in text.splitlines()[5]
     model = load(saved)
@@ -329,16 +339,16 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, caps
     assert OmegaConf.load(f"{saved}/config.yaml").norm.type == "none"
 
 
-def test_the_command_writes_the_same_bytes_twice(run, tmp_path):
-    for name in ("one", "two"):
-        assert main([run, *TYPED, "--out", str(tmp_path / name)]) == 0
-    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+def test_the_command_writes_the_same_bytes_twice(run, removed, tmp_path):
+    one = removed[1] / "o"
+    assert main([run, *TYPED, "--out", str(tmp_path / "two")]) == 0
+    names = sorted(path.name for path in one.iterdir())
     assert names == [f"norm_removal{end}" for end in (".csv", ".md", ".svg", "_curves.csv")]
     for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    again = read_costs(tmp_path / "one")
-    assert csv_files(again)["norm_removal.csv"] == (tmp_path / "one/norm_removal.csv").read_bytes()
-    assert figure(again) == (tmp_path / "one/norm_removal.svg").read_bytes()
+        assert (one / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    again = read_costs(one)
+    assert csv_files(again)["norm_removal.csv"] == (one / "norm_removal.csv").read_bytes()
+    assert figure(again) == (one / "norm_removal.svg").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def test_a_replica_has_the_models_buffers():
 
 
 def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
-    alike = ["trainer.threads=2", "model.dropout=0"]
+    alike = ["trainer.threads=2", "model.dropout=0", "trainer.steps=14"]
     two = "trainer.replicas=2"
     calm, alone = go("study=calm", *alike, two), go("study=one", *alike, "trainer.replicas=1")
     assert (calm["threads"], calm["replicas"], alone["replicas"]) == (2, 2, 1)

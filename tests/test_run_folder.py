@@ -87,7 +87,7 @@ def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placemen
 
 
 @pytest.mark.goal("R2", "R3")
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.nightly)])
 def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
     calm = go("study=calm", f"optimizer={optimizer}")
     stop_at(1, 6, 7, 10, 21)
