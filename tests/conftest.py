@@ -26,9 +26,9 @@ BUDGETS = {
     "config": (55, "citations config old_runs other_codebases recipes pickles secrets supply"),
     "catalogue": (
         120,
-        "block_equations capped catalogue connections equation fingerprints formula initialization "
-        "latents library mlp norms parity patterns placement planted position presets sinks starts "
-        "theory typed",
+        "block_equations capped catalogue connections equation fingerprints formula head_sizes "
+        "initialization latents library mlp norms parity patterns placement planted position "
+        "presets shared_keys sinks starts theory typed",
     ),
     "training": (
         45,
