@@ -22,6 +22,7 @@ HEAD_DIM = WIDTH // HEADS
 def in_float64():
     """float32, asked for by a cast, by softmax or by default, is float64 in here."""
     to, softmax, default = torch.Tensor.to, F.softmax, torch.get_default_dtype()
+    quantile = torch.distributions.Normal.icdf
 
     def lifted_to(self, *args, **kwargs):
         args = tuple(torch.float64 if a is torch.float32 else a for a in args)
@@ -38,6 +39,9 @@ def in_float64():
             mock.patch.object(torch.Tensor, "to", lifted_to),
             mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
             mock.patch.object(F, "softmax", lifted_softmax),
+            mock.patch.object(
+                torch.distributions.Normal, "icdf", lambda own, p: quantile(own, p.double())
+            ),
         ):
             yield
     finally:

@@ -70,7 +70,8 @@ def seed(number):
 def shake(norm):
     for name, parameter in norm.named_parameters():
         seed(sum(name.encode()))
-        drawn = torch.randn(WIDTH * 64, dtype=parameter.dtype)[: parameter.numel()]
+        drawn = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
+        drawn = drawn[: parameter.numel()]
         parameter.data = drawn.view(parameter.shape) + 0.2
     return norm
 
@@ -198,7 +199,7 @@ def computes_its_equation(model, config, norm):
             expected = eval(equation["block"], {**scope, "x": x})
             found = block(x, x0, *context)
         elif plan.topology == "blocks":
-            spec, streams = plan.connection, spread(model.enter(x), r)
+            spec, streams = plan.connection, spread(model.enter(x, some_tokens(x)), r)
             read, write = written_out.connection(block, spec, i, DEPTH, norm)
 
             def f(x, equation=equation, scopes=scopes):
@@ -232,8 +233,14 @@ def computes_its_equation(model, config, norm):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
+def some_tokens(x):
+    return torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % 11
+
+
 def spread(streams, r):
-    """The streams, each moved by another number of r."""
+    """The streams, each moved by another number of r. The inputs of blocks stay as they are."""
+    if isinstance(streams, tuple) and streams[-1].shape[-1] != WIDTH:
+        return (streams[0] if streams[0].ndim == 3 else spread(streams[0], r), *streams[1:])
     if isinstance(streams, tuple):
         return tuple(stream + i * r for i, stream in enumerate((*streams, r)[:2]))
     if streams.ndim == r.ndim:

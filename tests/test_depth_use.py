@@ -12,6 +12,7 @@ from untrained import DEPTH, SUBJECT, model_and_text, sequences, streams_by_hand
 
 from transformer_norms.analysis.trained.depth_use import main, measure
 from transformer_norms.analysis.trained.subjects import Loaded
+from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
 
 CASES = [
@@ -87,6 +88,12 @@ def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
     assert loaded.model.blocks is blocks
     assert calls == [DEPTH, DEPTH - 1, DEPTH - 1]
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
+
+
+def test_blocks_that_take_their_inputs_in_turn_cannot_be_left_out():
+    loaded = model_and_text(placement="gemma4_inputs")
+    with pytest.raises(ConfigError, match="take their inputs in turn"):
+        measure(SUBJECT, loaded, tell_nobody)
 
 
 def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):

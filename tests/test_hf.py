@@ -21,6 +21,9 @@ LATENT = {"num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nop
           "qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 2}  # fmt: skip
 EVEN_LATENT = {**LATENT, "kv_lora_rank": 8, "qk_nope_head_dim": 6}  # V2 takes pairs as one number
 GEMMA4 = {**GROUPED, "head_dim": 10, "global_head_dim": 10, "hidden_size_per_layer_input": 0}
+INPUTS = {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": VOCABULARY}
+GEMMA3N = {**GROUPED, **INPUTS, "head_dim": 10, "num_kv_shared_layers": 0, "laurel_rank": 3,
+           "altup_num_inputs": 3, "activation_sparsity_pattern": [0.75, 0.0]}  # fmt: skip
 OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
 BASE = {"rope_type": "default", "rope_theta": 77.0}
@@ -178,6 +181,15 @@ CASES = {
          "sliding_window": 4, "attention_bias": True, "head_dim": 12, "global_head_dim": 6},
         {**GEMMA4, "tie_word_embeddings": False, "attention_bias": True, "layer_types": [FULL] * 2},
         {**GEMMA4, "num_key_value_heads": 4, "layer_types": [FULL, FULL], "attention_k_eq_v": True},
+        {**GEMMA4, **INPUTS, "layer_types": [FULL, FULL], "final_logit_softcapping": 3.0},
+    ],
+    "gemma3n_text": [
+        {**GEMMA3N, "num_hidden_layers": 5, "sliding_window": 4, "attention_bias": True,
+         "num_kv_shared_layers": 2, "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+         "rope_parameters": gemma3(50.0, 900.0), "final_logit_softcapping": 3.0,
+         "activation_sparsity_pattern": [0.75, 0.5, 0.0, 0.25, 0.0]},
+        {**GEMMA3N, "tie_word_embeddings": False, "layer_types": [FULL, SLIDING]},
+        {**GEMMA3N, "altup_num_inputs": 2, "hidden_size_per_layer_input": 7},
     ],
     "glm4": [
         {**GROUPED, **rope(partial_rotary_factor=0.5), "head_dim": 12, "rms_norm_eps": 3e-3},

@@ -42,6 +42,8 @@ GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_i
 LATENT = {**SIZES, "num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "v_head_dim": 3,
           "qk_nope_head_dim": 5, "qk_rope_head_dim": 4, "first_k_dense_replace": 2,
           "n_routed_experts": 4, "moe_intermediate_size": 4}  # fmt: skip
+GEMMA3N = {**SIZES, "head_dim": 6, "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 0,
+           "vocab_size_per_layer_input": 37, "activation_sparsity_pattern": [0.5, 0.0]}  # fmt: skip
 THEIRS = [
     ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     ("bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}, "_post_layernorm=True"),
@@ -56,7 +58,12 @@ THEIRS = [
      "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
     ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
      "queries and keys has 1e-05"),
-    ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 4}, "hidden_size_per_layer_input=4"),
+    ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 36},
+     "vocab_size_per_layer_input=36 has no", "vocab_size=37"),
+    ("gemma3n_text", {**GEMMA3N, "altup_active_idx": 1}, "altup_active_idx=1 has no", "is 0"),
+    ("gemma3n_text", {**GEMMA3N, "altup_correct_scale": False}, "altup_correct_scale=False has no"),
+    ("gemma3n_text", {**GEMMA3N, "intermediate_size": [41, 42]}, "intermediate_size=[41, 42] has"),
+    ("gemma3n_text", {**GEMMA3N, "vocab_size_per_layer_input": 36}, "layer_input=36 has no"),
     ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2,
                      "use_double_wide_mlp": True},
      "use_double_wide_mlp=True has no counterpart here beside num_kv_shared_layers=1"),

@@ -67,7 +67,7 @@ def block_gradient_is_right(placement, i, *typed, **how):
     names = [name for name, _ in block.named_parameters()]
     shapes = [parameter.shape for parameter in block.parameters()]
     values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    entered = model.enter(random(1, 3, 4, seed=99))
+    entered = model.enter(random(1, 3, 4, seed=99), torch.tensor([[3, 0, 1]]))
     pair = isinstance(entered, tuple)
     shapes = [stream.shape for stream in (entered if pair else [entered])]
     streams = [random(*shape, seed=100 + n) for n, shape in enumerate(shapes)]

@@ -39,7 +39,7 @@ def streams_by_hand(loaded, tokens, without=None):
     x0 = model.embed(model.scale(model.embedding.weight[tokens[None, :-1]]))
     if hasattr(model.position, "position"):
         x0 = x0 + model.position.position.weight[: len(tokens) - 1]
-    x, angles = model.enter(x0), model.position.angles(0, len(tokens) - 1)
+    x, angles = model.enter(x0, tokens[None, :-1]), model.position.angles(0, len(tokens) - 1)
     found = [x0[0].numpy()]
     for i, block in enumerate(model.blocks):
         if i != without:

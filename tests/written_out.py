@@ -167,6 +167,30 @@ def alternating(held, spec, index):
     return lambda z: predictions(z)[0] if routed else z[..., active, :], write
 
 
+def with_inputs(held, spec, index, norm):
+    """Returns read and write of a block with an input e: what e gates is added to the stream of
+    Gemma 4, and to Gemma 3n's others of the first."""
+
+    def gated(x, e):
+        gate = x @ held.gated.gate.weight.T
+        return norm((held.gated.activation(gate) * e) @ held.gated.output.weight.T)
+
+    if spec["type"] == "layer_inputs":
+        return (
+            lambda z: z[0],
+            lambda z, y: (held.scale * (y + gated(y, z[1])), *z[2:], z[1]),
+        )
+    read, write = alternating(held, {**spec, "type": "routed_altup"}, index)
+
+    def write_both(z, y):
+        streams = write(z[0], y)
+        added = gated(held.scale * streams[..., 0, :], z[1])
+        others = [x + added for x in streams.unbind(-2)[1:]]
+        return torch.stack([streams[..., 0, :], *others], -2), *z[2:], z[1]
+
+    return lambda z: read(z[0]), write_both
+
+
 def depth_attention(attend, entries):
     """sum_i a_i v_i, a the softmax of w . rmsnorm(v_i)      Kimi Team 2026, equations 2 to 4"""
     keys = [attend.norm.gain * own_rmsnorm(v) for v in entries]
@@ -194,6 +218,8 @@ def connection(layer, spec, index, count, norm):
     held, kind = layer.connection, spec["type"]
     if kind in ("altup", "routed_altup"):
         return alternating(held, spec, index)
+    if kind in ("layer_inputs", "routed_altup_inputs"):
+        return with_inputs(held, spec, index, norm)
     if kind in ("hyper_connection", "dynamic_hyper_connection"):
         return mixed(lambda z: hyper_weights(held, z))
     if kind == "manifold_hyper_connection":
@@ -219,7 +245,10 @@ def leave(model, spec, z, norm):
     """Returns what the head reads of the streams that leave the last block. A norm may differ
     before the head."""
     kind, final = spec["type"], model.final
-    if kind == "routed_altup":
+    if kind == "layer_inputs":
+        return final.norm(z[0])
+    z = z[0] if kind == "routed_altup_inputs" else z
+    if kind.startswith("routed_altup"):
         first, *others = z.unbind(-2)
         square = (first * first).mean(-1, keepdim=True)
         for projection, x in zip(final.projections, others, strict=True):

@@ -28,6 +28,7 @@ from transformer_norms.model.connections import (
     MeanOfProjections,
     Sum,
 )
+from transformer_norms.model.connections.layer_inputs import StreamAlone
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition
@@ -56,7 +57,8 @@ ENDS = (
     AttendAndNorm,
     JoinNormed,
     MeanOfProjections,
-)  # of several streams, which end with the norm
+    StreamAlone,
+)  # of several streams, or of one and inputs, which end with the norm
 # The matrix that writes a latent, and those that read it.
 LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
 STAYS = {

@@ -15,6 +15,7 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
+from transformer_norms.model.placement import read_placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import GIVEN
 
@@ -134,6 +135,11 @@ def _build(
                 f"architecture.{key}: {value} is not allowed in a block alone, which has neither "
                 "earlier blocks nor tokens"
             )
+    if read_placement(config.placement).connection.get("inputs"):
+        raise ConfigError(
+            f"placement={config.choices['placement']}: each block has an input that is made of "
+            "tokens, which a block alone does not see"
+        )
     assembly = Assembly(config, position, norm)
     inner, placement = assembly(index), assembly.placement
     # The names of its weights in the model: they are drawn by name.

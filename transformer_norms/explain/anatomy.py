@@ -342,7 +342,9 @@ class Anatomy:
                 eps = "-" if eps is None else f"{eps:g}"
                 count = sum(parameter.numel() for parameter in module.parameters())
                 at = _SHORT.sub("", f"{path}.{inner}")
-                norms.append(NormAt(site, at, name, self.width, 1, count, eps))
+                sizes = {parameter.shape[-1] for parameter in module.parameters()} - {1}
+                width = sizes.pop() if len(sizes) == 1 else self.width
+                norms.append(NormAt(site, at, name, width, 1, count, eps))
         return norms
 
     def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:

@@ -627,9 +627,76 @@ def _write_dense_gemma4(facts: Facts) -> dict[str, Any]:
         of_kind = dict(zip(reversed(kinds), reversed(sizes), strict=True))
         keys[sliding] = of_kind.get(SLIDING, sizes[0])
         keys[full] = of_kind.get(FULL, sizes[0])
-    return {**keys, "hidden_size_per_layer_input": 0}
+    return keys
 
 
-# Heads of one size where attention is full, of another where it slides, no inputs of a block
-# besides the stream, no experts.
+# Heads of one size where attention is full, of another where it slides, no experts.
 GEMMA4 = Clause(_read_dense_gemma4, _write_dense_gemma4)
+
+
+# ------------------------------------------------------------------- inputs per layer: Gemma 3n, 4
+
+INPUTS, STREAMS = "placement.connection.inputs", "placement.connection.streams"
+LAUREL_RANK, SPARSITY = "placement.learned.c.rank", "architecture.activation_sparsity"
+
+
+def _read_inputs(config: Any) -> Facts:
+    if not (inputs := config.hidden_size_per_layer_input):
+        return {"placement": "gemma4"}
+    if (rows := config.vocab_size_per_layer_input) != config.vocab_size:
+        raise ValueError(
+            f"vocab_size_per_layer_input={rows} has no counterpart here: it is not "
+            f"vocab_size={config.vocab_size}"
+        )
+    return {"placement": "gemma4_inputs", INPUTS: inputs}
+
+
+def _write_inputs(facts: Facts) -> dict[str, Any]:
+    return {
+        "hidden_size_per_layer_input": facts.get(INPUTS, 0),
+        "vocab_size_per_layer_input": facts["vocab_size"],
+    }
+
+
+# A small input of each block beside the stream, or none      Gemma 4
+LAYER_INPUTS = Clause(_read_inputs, _write_inputs)
+
+
+def _read_gemma3n(config: Any) -> Facts:
+    inputs = config.hidden_size_per_layer_input
+    for key, value, wanted in (
+        ("hidden_size_per_layer_input", inputs, max(inputs, 1)),
+        ("altup_active_idx", config.altup_active_idx, 0),
+        ("altup_correct_scale", config.altup_correct_scale, True),
+        (
+            "intermediate_size",
+            config.intermediate_size,
+            [config.intermediate_size[0]] * config.num_hidden_layers,
+        ),
+    ):
+        if value != wanted:
+            raise ValueError(f"{key}={value} has no counterpart here; known is {wanted}")
+    _check_eps(config, "rmsnorm_np", "v_norm, which")
+    return {
+        **_read_inputs(config),
+        "placement": "gemma3n_inputs",
+        STREAMS: config.altup_num_inputs,
+        LAUREL_RANK: config.laurel_rank,
+        SPARSITY: [float(share) for share in config.activation_sparsity_pattern],
+        "model.mlp_width": config.intermediate_size[0],
+        "v_norm": "rmsnorm_np",
+        "architecture.attention_scale": 1.0,
+    }
+
+
+# Streams of AltUp that inputs are added to, LAuReL, and a share of each mlp's hidden units below a
+# threshold. It is read after the sizes: all mlps have as many units.
+GEMMA3N = Clause(
+    _read_gemma3n,
+    lambda facts: {
+        **_write_inputs(facts),
+        "altup_num_inputs": facts.get(STREAMS, 1),
+        "laurel_rank": facts.get(LAUREL_RANK, 1),
+        "activation_sparsity_pattern": facts[SPARSITY],
+    },
+)

@@ -22,10 +22,7 @@ ELSEWHERE = {
         ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"), "experts are not built"
     ),
     "gemma3": "it reads images; its text model is gemma3_text",
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"),
-        "embeddings of each layer are not built; the rest is preset=gemma3n",
-    ),
+    "gemma3n": "it reads images and sound; its text model is gemma3n_text",
     "gemma4": "it reads images; its text model is gemma4_text",
     "llama4": "it reads images; its text model is llama4_text",
 }

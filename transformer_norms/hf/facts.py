@@ -6,6 +6,8 @@ config, and theirs by their family. `overrides_of` spells facts as what one type
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from omegaconf import OmegaConf
 from transformer_norms.config.overrides import as_typed, to_dict
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula
-from transformer_norms.kinds import plain
+from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS, sparse_shares
 from transformer_norms.model.placement import Placement
@@ -50,8 +52,14 @@ ROTATION = tuple(
 COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
 VALUE_KEYS = ("value_scale", "value_residual", "value_embedding", "value_gate")
+# Sizes inside a placement, which are facts of their own.
+PLACEMENT_SIZES = (
+    "placement.connection.streams",
+    "placement.connection.inputs",
+    "placement.learned.c.rank",
+)
 # Facts that follow from another: where that differs there is nothing to compare.
-FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION}
+FOLLOWERS = {"norm": ("norm.eps",), "position": ROTATION, "placement": PLACEMENT_SIZES}
 # The facts of a family that does not mention them.
 DEFAULTS: Facts = {
     "embed": "none",
@@ -93,6 +101,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     return complete_facts(
         {
             "placement": _name("placement", config),
+            **_placement_sizes(config),
             "norm": _name("norm", config),
             "norm.eps": config.norm.get("eps"),
             "embed": config.embed,
@@ -178,6 +187,14 @@ def number_of_each(fact: Any, depth: int) -> list[Any]:
 def first(fact: Any) -> Any:
     """The number of the first block. It is near, where a family has one number for all."""
     return fact[0] if isinstance(fact, list) else fact
+
+
+def _placement_sizes(config: Config) -> Facts:
+    found = {}
+    for key in PLACEMENT_SIZES:
+        with suppress(KeyError):
+            found[key] = value_at(config, key)
+    return found
 
 
 def own_value_dim(value_dim: int, head_dim: int) -> int:
@@ -286,7 +303,7 @@ def _content(axis: str, node: Mapping[str, Any]) -> Any:
     """The part of a norm's or a placement's values that says what it computes."""
     if axis == "norm":
         return plain({key: value for key, value in node.items() if key not in _BESIDE})
-    placement = Placement(**node)
+    placement = Placement(**_without_sizes(node))
     blocks = [entry.blocks.text for entry in placement.where]
     plans = [*placement.everywhere()]
     return (
@@ -296,6 +313,18 @@ def _content(axis: str, node: Mapping[str, Any]) -> Any:
         plans,
         placement.weight_constraint,
     )
+
+
+def _without_sizes(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a placement without the sizes that are facts of their own."""
+    left: dict[str, Any] = deepcopy(plain(node))
+    for key in PLACEMENT_SIZES:
+        _, *above, last = key.split(".")
+        inside = left
+        for part in above:
+            inside = inside.get(part, {})
+        inside.pop(last, None)
+    return left
 
 
 def _number(spec: Any, values: Mapping[str, float]) -> Any:

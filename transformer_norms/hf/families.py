@@ -15,10 +15,12 @@ from transformer_norms.hf.clauses import (
     DENSE,
     FIRST_DENSE,
     FULL,
+    GEMMA3N,
     GEMMA4,
     HEAD_DIM,
     KV_OF_LAST,
     LATENTS,
+    LAYER_INPUTS,
     NO_EXPERTS,
     NORMED_WHERE_ROTATED,
     PARTIAL_ROTARY,
@@ -53,6 +55,7 @@ from transformer_norms.hf.clauses import (
 )
 from transformer_norms.hf.facts import Facts, complete_facts
 from transformer_norms.hf.weights import Line, lines
+from transformer_norms.model.connections import MOST_STREAMS
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,29 @@ LATENT_NAMES = """
     .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
     .self_attn.o_proj              .attention.f.output
 """
+INPUT_NAMES = """
+    model.embed_tokens_per_layer      enter.input_embedding
+    model.per_layer_model_projection  enter.input_projection
+    model.per_layer_projection_norm   enter.norm
+    model.norm                        final.norm
+    .per_layer_input_gate             .connection.gated.gate
+    .per_layer_projection             .connection.gated.output
+    .post_per_layer_input_norm        .connection.gated.norm
+"""
+ALTUP_NAMES = """
+    .laurel.linear_left               .attention.skip.normed.scale.left
+    .laurel.linear_right              .attention.skip.normed.scale.right
+    .laurel.post_laurel_norm          .attention.skip.normed.scale.norm
+    .altup.router_norm                .connection.norm
+    .altup.modality_router            .connection.router
+    .altup.prediction_coefs           .connection.predict_change
+    .altup.correction_coefs           .connection.correct_change
+    .altup.correct_output_scale       .connection.scale
+""" + "".join(
+    f"model.altup_projections.{i}        enter.streams.projections.{i}\n"
+    f"model.altup_unembed_projections.{i}  final.projections.{i}\n"
+    for i in range(MOST_STREAMS - 1)
+)
 QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
 GPT_NAMES = f"""
     .attn.c_attn            [columns] {QUERY_KEY_VALUE}
@@ -460,14 +486,34 @@ FAMILIES = (
     Family(
         "gemma4_text",
         (
-            norm("rmsnorm", placement="gemma4", qk_norm="head"),
-            *(GEMMA4, SIZES, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND),
+            norm("rmsnorm", qk_norm="head"),
+            *(LAYER_INPUTS, GEMMA4, SIZES, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND),
             *(WINDOW_OF_KINDS, ATTENTION_BIAS, ROOT_WIDTH, VALUES_FROM_KEYS),
             cap("final_logit_softcapping", "architecture.logit_cap"),
-            never("hidden_size_per_layer_input", "enable_moe_block"),
+            never("enable_moe_block"),
             KV_OF_LAST,
         ),
-        lines(BASE + SANDWICH_NAMES + QK_NAMES + "\n.layer_scalar .mlp.skip.gain"),
+        lines(
+            BASE
+            + SANDWICH_NAMES
+            + QK_NAMES
+            + INPUT_NAMES
+            + """
+            .layer_scalar     .mlp.skip.gain
+            .layer_scalar     .connection.scale
+            """
+        ),
+    ),
+    Family(
+        "gemma3n_text",
+        (
+            norm("rmsnorm", qk_norm="head"),
+            *(SIZES, GEMMA3N, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
+            *(ATTENTION_BIAS, ROOT_WIDTH),
+            cap("final_logit_softcapping", "architecture.logit_cap"),
+            KV_OF_LAST,
+        ),
+        lines(BASE + SANDWICH_NAMES + QK_NAMES + INPUT_NAMES + ALTUP_NAMES),
     ),
     Family(
         "glm4",

@@ -129,6 +129,8 @@ class Assembly:
             width=sizes.width,
             count=len(self.placement.joins) * sizes.depth,
             norm=self.norm("norm", place),
+            activation=ACTIVATIONS[self.config.mlp.activation],
+            vocab_size=self.vocab_size,
             **self.placement.connection,
             **given,
         )

@@ -10,7 +10,11 @@ from torch import Tensor, nn
 from transformer_norms.model.initialization import Embedding, FromLatent, Linear
 from transformer_norms.norms import nothing
 
-ELSEWHERE = (".value_embedding", ".value_gate")  # whose vectors are none of the stream's
+ELSEWHERE = (
+    ".value_embedding",
+    ".value_gate",
+    ".input_embedding",
+)  # whose vectors are none of the stream's
 WRITES = ("output", "down")  # whose columns, not rows, are vectors of the stream
 
 

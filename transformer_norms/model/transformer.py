@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x0 = self.dropout(self.embed(self.enter_positions(self.scale, self.position, x, start)))
-        x, angles = self.enter(x0), self.position.angles(start, time)
+        x, angles = self.enter(x0, tokens), self.position.angles(start, time)
         given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
             x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)

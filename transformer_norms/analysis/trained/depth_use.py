@@ -39,6 +39,7 @@ from transformer_norms.analysis.trained.over_seeds import (
 from transformer_norms.analysis.trained.subjects import Loaded, Subject, Subjects, read_subjects
 from transformer_norms.commands.terminal import Parser
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.placement import read_placement
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, pyplot, style_axes
 from transformer_norms.report.writing import write_files
@@ -138,6 +139,9 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Depth:
     model, depth = loaded.model, len(loaded.model.blocks)
     if depth < 2:
         raise ConfigError(f"{subject.folder}: has one block; depth is measured from two blocks on")
+    if read_placement(loaded.config.placement).connection.get("inputs"):
+        why = "its blocks take their inputs in turn, and none can be left out"
+        raise ConfigError(f"{subject.folder}: {why}")
 
     def evaluate(words: str) -> float:
         what = f"{subject.title}, {words}: token {{:.0f}}/{{:.0f}}"

@@ -5,22 +5,25 @@
 
 A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
 of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
-block. Its `leave` makes one stream of them, behind the last block, and ends with the final norm.
-`parts` names the streams that a probe reads. A connection is `bounded` if its streams cannot grow
-without a norm. The docstrings of the four are their formulas, which
-explain shows.
+block, and may read the tokens too. Its `leave` makes one stream of them, behind the last block, and
+ends with the final norm. `parts` names the streams that a probe reads. A connection is `bounded` if
+its streams cannot grow without a norm. The docstrings of the four are their formulas, which explain
+shows.
 Each of the three classes takes by name what it needs of these:
 
     width, index, count     features, and the number of this sub-layer or block, from 0, of `count`
     l                       the block's number, from 1
     norm                    norm(width) builds the run's norm
     sub_layer               the sub-layer itself, whose norm at post an equation may state
+    activation              that of the mlp
+    vocab_size              how many tokens there are, for `enter`
     final                   the final norm, for `leave`
     the settings            of placement.connection
 
 Weights that mix streams, and the sums that they weigh, are computed in float32 at least.
 """
 
+import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -47,7 +50,8 @@ Streams = Float[Tensor, "batch time streams width"]
 Pair = tuple[Stream, Stream]
 Entries = tuple[Stream, ...]
 Norm = Callable[[int], Layer]
-StreamCount = Annotated[Positive, Field(le=64)]
+MOST_STREAMS = 64
+StreamCount = Annotated[Positive, Field(le=MOST_STREAMS)]
 Iterations = Annotated[Positive, Field(le=1000)]
 Scale = Annotated[Number, Field(ge=-100, le=100)]
 FLOOR = 1e-5  # below which Gemma 3n takes no mean square to divide by
@@ -72,7 +76,7 @@ def named_parts(block: Any, state: Any) -> Mapping[str, Tensor]:
 class Same:
     """X = x0"""
 
-    def __call__(self, x0: Stream) -> Stream:
+    def __call__(self, x0: Stream, *_: Any) -> Stream:
         return x0
 
 
@@ -132,7 +136,7 @@ class Geodesic(nn.Module):
 class Twice:
     """x = r = x0"""
 
-    def __call__(self, x0: Stream) -> Pair:
+    def __call__(self, x0: Stream, *_: Any) -> Pair:
         return x0, x0
 
 
@@ -179,7 +183,7 @@ class NormedAndPlain(nn.Module):
         super().__init__()
         self.norm = norm(width)
 
-    def forward(self, x0: Stream) -> Pair:
+    def forward(self, x0: Stream, *_: Any) -> Pair:
         return self.norm(x0), x0
 
 
@@ -231,7 +235,7 @@ class Copies:
     def __init__(self, streams: int) -> None:
         self.streams = streams
 
-    def __call__(self, x0: Stream) -> Streams:
+    def __call__(self, x0: Stream, *_: Any) -> Streams:
         return x0.unsqueeze(-2).expand(-1, -1, self.streams, -1)
 
 
@@ -461,7 +465,7 @@ class Projections(nn.Module):
         linears = (Linear(width, width, bias=False) for _ in range(streams - 1))
         self.projections = nn.ModuleList(linears)
 
-    def forward(self, x0: Stream) -> Streams:
+    def forward(self, x0: Stream, *_: Any) -> Streams:
         made = [wide(projection(x0)) for projection in self.projections]
         x = wide(x0)
         same = [y * (length(x) / length(y, FLOOR)) for y in made]
@@ -527,7 +531,7 @@ class RoutedAltUp(AltUp):
 class First:
     """X = (x0,)"""
 
-    def __call__(self, x0: Stream) -> Entries:
+    def __call__(self, x0: Stream, *_: Any) -> Entries:
         return (x0,)
 
 
@@ -585,3 +589,6 @@ class AttentionResidual(nn.Module):
 
     def parts(self, entries: Entries) -> Mapping[str, Streams]:
         return {"": torch.stack(entries, -2)}
+
+
+importlib.import_module(f"{__name__}.layer_inputs")  # which registers its own
