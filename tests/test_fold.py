@@ -91,7 +91,7 @@ def test_a_folded_model_has_the_same_logits_at_every_placement_with_every_norm(p
 
 
 EVERYTHING = (
-    ("final_norm=rmsnorm",),
+    ("final_norm=rmsnorm", "v_norm=head", "architecture.kv_from_block=0"),
     ("architecture.attention_gate=elementwise", "qk_norm=full"),
     ("position=learned", "mlp=swiglu", "model.kv_heads=H**(1-i)", "model.head_dim=6+4*i",
      "v_norm=head"),
@@ -101,7 +101,6 @@ EVERYTHING = (
      "architecture.kv_rank=8", "architecture.rope_dim=2", "architecture.value_dim=5"),
     ("architecture.value_embedding=1", "architecture.value_gate=12"),
     ("architecture.value_residual=0.5", "v_norm=head"),
-    ("architecture.kv_from_block=0", "position=learned", "v_norm=head", "architecture.kv_rank=8"),
     ("attention=sinks", "architecture.tied=false", "v_norm=per_head"),
     ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after"),
     ("embed=fixnorm",),
