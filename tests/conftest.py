@@ -27,8 +27,8 @@ BUDGETS = {
     "catalogue": (
         125,
         "block_equations capped catalogue connections equation fingerprints formula head_sizes "
-        "initialization latents library mlp norms parity patterns placement planted position "
-        "presets shared_keys sinks starts theory typed",
+        "initialization latents layer_inputs library mlp norms parity patterns placement planted "
+        "position presets shared_keys sinks starts theory typed",
     ),
     "training": (
         38,
