@@ -15,7 +15,9 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.model.attention import Given
 from transformer_norms.model.coefficient import Learned, LowRank
-from transformer_norms.model.connections import CONNECTIONS, AttendingSum, Gate
+from transformer_norms.model.connections import CONNECTIONS
+from transformer_norms.model.connections.attention_residuals import AttendingSum
+from transformer_norms.model.connections.hyper_connections import Gate
 from transformer_norms.model.placement import read_placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms

@@ -16,14 +16,13 @@ from transformer_norms import compose
 from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.coefficient import LowRank
-from transformer_norms.model.connections import (
-    AltUp,
+from transformer_norms.model.connections.altup import AltUp, RoutedAltUp
+from transformer_norms.model.connections.geodesic import Geodesic
+from transformer_norms.model.connections.hyper_connections import (
     DynamicHyperConnection,
     GatedSum,
-    Geodesic,
     HyperConnection,
     ManifoldHyperConnection,
-    RoutedAltUp,
 )
 from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.position import kv_sources, rotary_bases, sliding_windows

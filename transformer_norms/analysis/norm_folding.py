@@ -21,14 +21,11 @@ from torch import Tensor, nn
 from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax, rotate_first
 from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import AfterNorm, Learned, Scaled
-from transformer_norms.model.connections import (
-    AttendAndNorm,
-    GatedSum,
-    JoinNormed,
-    MeanOfProjections,
-    Sum,
-)
+from transformer_norms.model.connections.altup import MeanOfProjections
+from transformer_norms.model.connections.attention_residuals import AttendAndNorm
+from transformer_norms.model.connections.hyper_connections import GatedSum, Sum
 from transformer_norms.model.connections.layer_inputs import StreamAlone
+from transformer_norms.model.connections.two_streams import JoinNormed
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition

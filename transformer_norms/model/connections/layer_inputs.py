@@ -21,14 +21,16 @@ from transformer_norms.kinds import Positive
 from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.connections import (
     CONNECTIONS,
-    MeanOfProjections,
     Norm,
-    Projections,
-    RoutedAltUp,
     Scale,
     Stream,
     StreamCount,
     Streams,
+)
+from transformer_norms.model.connections.altup import (
+    MeanOfProjections,
+    Projections,
+    RoutedAltUp,
 )
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.norms import Layer
