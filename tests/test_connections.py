@@ -530,3 +530,10 @@ def test_streams_and_a_connection_go_together():
         compose(["placement.connection={type: siamese}"], device="cpu")
     typed = compose([HYPER, "placement.equation=write(X, f(read(X)))"], device="cpu")
     assert typed.placement.connection == {"type": "hyper_connection", "streams": 4}
+
+
+def test_a_norm_of_a_connection_around_a_block_starts_as_those_of_mlps():
+    starts = "norm.alpha_init={attention:0.8,mlp:0.2,final:0.3}"
+    config = compose([*SIZES, "placement=gemma4_inputs", "norm=dyt", starts])
+    model = build_model(config, vocab_size=VOCAB)
+    assert model.blocks[0].connection.gated.norm.alpha.item() == pytest.approx(0.2)

@@ -67,8 +67,11 @@ def check(*typed, norm, placement):
     rebuilt.load_state_dict(result.model.state_dict())
     with torch.no_grad():
         expected, logits = model(tokens_of(7)), rebuilt.eval()(tokens_of(7))
-    assert (expected.std(-1) > 0.001).all()
-    assert (expected - logits).abs().max() < 1e-12 * expected.abs().max()
+    assert (expected.std(-1) > 1e-4).all()  # a model without norms has small logits
+    # PRMSNorm divides by the rms of few numbers, which may be small and enlarges rounding.
+    assert (expected - logits).abs().max() < (
+        1e-11 if norm == "prmsnorm" else 1e-12
+    ) * expected.abs().max()
     return result
 
 

@@ -142,7 +142,6 @@ CASES = {
             "rope_parameters": gemma3(77.0, 77.0),
         },
         {**ODD, "tie_word_embeddings": True, "attention_bias": True, "sliding_window": 9},
-        {**GROUPED, "sliding_window": None, "rope_parameters": gemma3(50.0, 900.0)},
     ],
     "exaone4": [
         {

@@ -29,7 +29,7 @@ from torch import Tensor
 from transformer_norms.names import Registry
 
 T = TypeVar("T")
-Place = str  # where a norm stands: embed, attention, mlp or final
+Place = str  # where a norm stands: embed, attention, mlp, block or final
 Layer = Callable[..., Tensor]  # what stands at a site: a module, or `nothing`
 
 NORMS = Registry("norm")

@@ -22,15 +22,18 @@ def _each(starts: Mapping[str, float]) -> Mapping[str, float]:
 
 
 # One start for all norms of a model, or one each for those of attention, of mlps and before the
-# head. A norm on the embedded tokens starts as attention's.
+# head. A norm on the embedded tokens starts as attention's, one around a block as those of mlps.
 Starts = Start | Annotated[Mapping[Text, Start], AfterValidator(_each)]
+
+
+STANDS_FOR = {"embed": "attention", "block": "mlp"}
 
 
 def start_at(starts: Starts, place: Place) -> float:
     """Returns the start of a learned number of the norm that stands at `place`."""
     if not isinstance(starts, Mapping):
         return float(starts)
-    return float(starts["attention" if place == "embed" else place])
+    return float(starts[STANDS_FOR.get(place, place)])
 
 
 def wide(x: Tensor) -> Tensor:
