@@ -27,7 +27,7 @@ from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sweep_record import merge_records, names_of, read_record
+from transformer_norms.comparison.sweep_record import merge_records, names_of, read_record, words_of
 from transformer_norms.comparison.verdict import Rules, Side, compare
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
@@ -335,6 +335,39 @@ def test_variants_of_a_contrast_must_be_comparable_and_all_have_results(tmp_path
     asked = read_study([tmp_path / "other"])
     without = [replace(asked.variants[0], results=[]), *asked.variants[1:]]
     assert findings(replace(asked, variants=without)).contrasts == {}
+
+
+BETWEEN = "(post - pre) under {1} - (post - pre) under {0}"
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "words", "refused"),
+    [
+        ("trainer.batch_size", [4, 8], BETWEEN, None),
+        ("trainer.precision", ["fp32", "bf16"], BETWEEN, None),
+        ("trainer.batch_size", [4, 8], "post {1} - pre {0}", "data.val_tokens"),
+        ("trainer.batch_size", [4, 8], "pre {1} - pre {0}", "data.val_tokens"),
+        ("tokenizer", ["byte", "gpt2"], BETWEEN, "tokenizer"),
+    ],
+)
+def test_a_contrast_across_horizons_takes_differences_that_are_each_within_one(
+    tmp_path, key, values, words, refused
+):
+    """So too across precisions; not across tokenizers, where a loss per token is another unit."""
+    runs, labels = [], [words_of(key, value)[0] for value in values]
+    for at, placement, seed in itertools.product((0, 1), ("pre", "post"), range(4)):
+        config = config_of([f"placement={placement}", f"{key}={values[at]}"], seed)
+        runs.append(planned(config, {key: values[at], "placement": placement}))
+        gain = (0.03, -0.03)[at] + 0.001 * (-1) ** seed * at
+        make_run(tmp_path, config, 2.3 + gain * (placement == "post"))
+    asked = words.format(*labels)
+    make_record(tmp_path, runs, axes=[key, "placement"], contrasts=[asked])
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            findings(read_study([tmp_path]))
+    else:
+        found = findings(read_study([tmp_path])).contrasts[asked]
+        assert found.difference == pytest.approx(-0.06, abs=1e-6)
 
 
 # ---------------------------------------------------------------------------------------- in words

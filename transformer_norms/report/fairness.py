@@ -3,7 +3,7 @@ asked about."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -29,6 +29,7 @@ _SHARED = {
     "trainer.steps": "horizon",
     "trainer.batch_size": "horizon",
 }
+_ROUNDING = 1e-9  # of a sum of coefficients
 _FLOPS_NAMED = 0.001  # share from which FLOPs per token are named; below are gains and sums
 _FLOPS_UNFAIR = 0.01  # share from which that is more than a fair comparison has
 _MACHINE = ("device", "threads", "commit", "dirty")  # fields of a summary
@@ -42,8 +43,7 @@ def check_comparable(study: Study) -> None:
         if variant.compared:
             check_pair(variant, study.baseline_of(variant))
     for contrast in study.contrasts:
-        for sides in combinations(contrast.coefficients, 2):
-            check_pair(*map(study.variant, sides))
+        _check_contrast(study, contrast.coefficients)
 
 
 def _check_seeds(variant: Variant) -> None:
@@ -80,6 +80,39 @@ def check_pair(variant: Variant, baseline: Variant) -> None:
                 f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
                 "losses are no pair"
             )
+
+
+def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
+    """Raises ConfigError, as `check_comparable` does, if a contrast takes losses from one another
+    that must not be compared.
+
+    Runs that differ in, say, their horizon may stand in one contrast if the coefficients of each
+    horizon sum to zero: it then compares differences, each within one horizon. The tokenizer must
+    be the same in all: nats per token are another unit with another tokenizer.
+    """
+    alike: list[list[Variant]] = []  # within a group all may be compared
+    for variant in (study.variant(name) for name in coefficients):
+        if not variant.ended:
+            return  # there is no number yet
+        fits = (group for group in alike if not _obstructing(group[0], variant))
+        group = next(fits, None)
+        if group is None:
+            alike.append(group := [])
+        group.append(variant)
+    whole = all(abs(sum(coefficients[each.name] for each in group)) < _ROUNDING for group in alike)
+    first, *others = (group[0] for group in alike)
+    for other in others:
+        if not whole or "tokenizer" in map(_kind, _obstructing(first, other)):
+            check_pair(first, other)
+    for group in alike:
+        for pair in combinations(group, 2):
+            check_pair(*pair)
+
+
+def _obstructing(first: Variant, second: Variant) -> list[str]:
+    """The settings that differ in two variants and must not in any two that are compared."""
+    differing = differing_settings(first.ended[0], second.ended[0])
+    return [key for key in differing if _kind(key)]
 
 
 def _refuse_different(
