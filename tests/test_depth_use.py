@@ -10,7 +10,7 @@ import small_studies as small
 import torch
 from untrained import DEPTH, SUBJECT, model_and_text, sequences, streams_by_hand
 
-from transformer_norms.analysis.trained.depth_use import main, measure
+from transformer_norms.analysis.trained.depth_use import block_rows, main, measure
 from transformer_norms.analysis.trained.subjects import Loaded
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
@@ -26,6 +26,23 @@ CASES = [
 
 def angle(x, y):
     return math.acos(x @ y / np.linalg.norm(x) / np.linalg.norm(y)) / math.pi
+
+
+def losses_with_zero_matrices(loaded):
+    """The loss with each block's last matrices at zero in turn: its sub-layers then add nothing."""
+    losses = []
+    for block in loaded.model.blocks:
+        last = [block.attention.f.output, block.mlp.f.down]
+        kept = [{name: p.clone() for name, p in matrix.named_parameters()} for matrix in last]
+        with torch.no_grad():
+            for matrix in last:
+                for parameter in matrix.parameters():
+                    parameter.zero_()
+            losses.append(loaded.evaluate(lambda done, total: None))
+            for matrix, parameters in zip(last, kept, strict=True):
+                for name, parameter in matrix.named_parameters():
+                    parameter.copy_(parameters[name])
+    return losses
 
 
 def first_stream(x):
@@ -51,12 +68,51 @@ def test_all_numbers_are_those_by_hand(placement, typed):
         assert depth.rms[i] == pytest.approx((after**2).mean() ** 0.5)
         nats = [streams_by_hand(loaded, text, without=i)[1] for text in texts]
         assert depth.without[i] == pytest.approx(sum(nats) / 19, abs=1e-12)
+    assert depth.muted == pytest.approx(losses_with_zero_matrices(loaded), abs=1e-12)
     assert depth.loss == pytest.approx(sum(streams_by_hand(loaded, t)[1] for t in texts) / 19)
     turns = [depth.angles[i, i + 1] for i in range(DEPTH)]
     assert depth.numbers["angle"] == pytest.approx((turns[1] + turns[2]) / 2)
     assert depth.numbers["ratio"] == pytest.approx((turns[1] + turns[2]) / 2 / turns[0])
     assert depth.numbers["rise"] == pytest.approx(depth.without[1:].mean() - depth.loss)
     assert depth.numbers["update"] == pytest.approx(depth.update[1:].mean())
+
+
+def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
+    loaded = model_and_text(placement="hybrid")
+    depth = measure(SUBJECT, loaded, tell_nobody)
+    streams = [streams_by_hand(loaded, text)[0] for text in sequences(loaded)]
+    for i, block in enumerate(loaded.model.blocks):
+        x = np.concatenate([each[i] for each in streams])
+        y = block.attention.post(torch.from_numpy(x)).detach().numpy()
+        change = np.linalg.norm(y - x, axis=1) / np.linalg.norm(x, axis=1)
+        assert depth.muted_update[i] == pytest.approx(change.mean())
+        ends = [
+            (each[i][-1], block.attention.post(torch.from_numpy(each[i][-1]))) for each in streams
+        ]
+        turns = [angle(a, b.detach().numpy()) for a, b in ends]
+        assert depth.muted_turns[i] == pytest.approx(np.mean(turns), abs=1e-9)
+    assert min(abs(depth.muted - depth.without)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["architecture.value_residual=0.5"],
+        ['architecture.kv_from_block="i - (i % 2)"'],
+    ],
+)
+def test_a_block_that_keeps_something_for_later_ones_is_muted_and_not_left_out(typed):
+    loaded = model_and_text(*typed, placement="pre")
+    depth = measure(SUBJECT, loaded, tell_nobody)
+    muted = losses_with_zero_matrices(loaded)  # before each sub-layer it is the loss without them
+    assert depth.muted == pytest.approx(muted, abs=1e-12)
+    assert np.isnan(depth.without[0])
+    assert depth.without[1:] == pytest.approx(muted[1:], abs=1e-12)
+    assert depth.numbers["rise"] == pytest.approx(np.mean(muted[1:]) - depth.loss)
+    assert depth.note.startswith("mine: block 1 cannot be left out, only muted: later blocks use")
+    row = [one.strip() for one in block_rows(depth)[1]]
+    assert row[0] == "1"
+    assert row[-2:] == ["", ""]
 
 
 def test_a_block_that_does_nothing_turns_nothing_and_is_missed_by_nobody():
@@ -69,10 +125,13 @@ def test_a_block_that_does_nothing_turns_nothing_and_is_missed_by_nobody():
     assert depth.update[1] == 0
     assert depth.rises[1] == pytest.approx(0, abs=1e-14)
     assert min(abs(depth.rises[[0, 2]])) > 1e-4
+    assert not depth.muted_turns.any()
+    assert not depth.muted_update.any()
+    assert (depth.muted == depth.without).all()
 
 
 def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
-    loaded = model_and_text(placement="pre")
+    loaded = model_and_text(placement="post")
     blocks = loaded.model.blocks
     evaluate, calls = Loaded.evaluate, []
 
@@ -86,7 +145,8 @@ def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
     with pytest.raises(RuntimeError):
         measure(SUBJECT, loaded, tell_nobody)
     assert loaded.model.blocks is blocks
-    assert calls == [DEPTH, DEPTH - 1, DEPTH - 1]
+    assert calls == [DEPTH, DEPTH, DEPTH - 1]
+    assert not any("update" in vars(block.attention) | vars(block.mlp) for block in blocks)
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
 
 

@@ -41,7 +41,11 @@ def test_the_cosines_of_every_boundary_are_those_by_hand(placement, norm):
     c = abs(drift.streams["", None])
     cells = np.median(c), np.quantile(c, 0.9), c.max()
     assert stream_rows(drift)[1][1:4] == [f"{cell:.4f}" for cell in cells]
-    blocks = [c for (_, i), c in drift.streams.items() if i is not None]
+    two = placement == "residual_dual"  # of whose streams x is what the numbers and figure are of
+    blocks = [c for (part, _), c in drift.streams.items() if part == ("x" if two else "")]
+    blocks = blocks if two else blocks[1:]
+    assert len(blocks) == DEPTH
+    assert drift.numbers["last"] == np.median(abs(blocks[-1]))
     assert drift.numbers["median"] == pytest.approx(np.mean([np.median(abs(c)) for c in blocks]))
     assert drift.numbers["chance"] == pytest.approx(
         WIDTH * np.mean([(c**2).mean() for c in blocks])
@@ -60,6 +64,12 @@ def test_at_a_norm_the_share_is_what_centring_takes_of_its_input(norm):
     assert set(drift.sites.values()) == {
         "final", "attention.pre", "mlp.pre", "attention.q", "attention.k",
     }  # fmt: skip
+    heads = [path for path, site in drift.sites.items() if site in ("attention.q", "attention.k")]
+    assert len(heads) == 2 * DEPTH
+    over = {path: (c**2).mean() * (WIDTH / 2 if path in heads else WIDTH)
+            for path, c in drift.norms.items()}  # fmt: skip
+    assert drift.over_chance == pytest.approx(over)
+    assert drift.numbers["norms_chance"] == pytest.approx(np.mean([*over.values()]))
 
 
 def test_a_planted_mean_is_seen_and_a_centred_stream_has_none():

@@ -6,12 +6,15 @@ loss without it."""
 # arXiv:2502.05795) and Mix-LN (Li et al. 2024, arXiv:2412.13795) show it by block, and beside it
 # what a model loses without one block: here in nats, on all of the text. The length of what a block
 # adds over the stream's is that of Csordas et al. 2025, arXiv:2505.13898, who compare the deeper
-# half with the first, as the summaries here do. Gradients by block are probes of training.
+# half with the first, as the summaries here do. Gradients by block are probes of training. Muted
+# blocks are this project's: they tell what a block's norms on the stream do from the rest.
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,17 +56,25 @@ QUANTITIES = {
     "rise": Quantity("rise, nats"),
     "ratio": Quantity("deep / first", 3),
 }
+MUTED = {"angle_muted": Quantity("muted angle"), "rise_muted": Quantity("muted rise")}
 LEGEND = (
     "angle: arccos(cos) / pi of the stream before and after the block, mean over the last tokens "
     "of sequences (0 the same, 0.5 orthogonal); of all tokens beside it. update: length of what "
     "the block changes the stream by over the stream's own, mean over tokens. rms: of the stream "
     "behind the block. rise: nats per token that the loss rises by without the block."
 )
+LEGEND_OF_MUTED = (
+    "Muted, a block computes what it keeps for later ones, and its sub-layers add nothing: only "
+    "its norms on the stream and the coefficients of its skips act. angle and update: what these "
+    "do to the stream; rise: of the loss, with this block muted. Without such norms and "
+    "coefficients a muted block does nothing."
+)
 LEGEND_OF_MEANS = (
     "Means over the blocks of the deeper half. angle: arccos(cos) / pi of the stream before and "
     "after a block, at the last tokens of sequences; update: length of what a block changes the "
     "stream by over the stream's own; rise: of the loss, without a block, nats per token; deep / "
-    "first: angle of the deeper half over that of the first half. After ±: half of Student's 95 % "
+    "first: angle of the deeper half over that of the first half; muted: of blocks whose "
+    "sub-layers add nothing, and whose norms on the stream stay. After ±: half of Student's 95 % "
     "interval."
 )
 LIMITS = (
@@ -71,15 +82,17 @@ LIMITS = (
     "it; a model trained without it may do as well.",
     "Two blocks may stand in for each other: rises do not add up.",
     "Where a norm stands on the stream, as in post-norm, the block that is left out takes its norm "
-    "with it. Of two streams, x is measured.",
+    "with it, and angle and update hold what the norm does; a muted block keeps the norm. Of two "
+    "streams, x is measured.",
 )
 
 
 @dataclass(frozen=True)
 class Depth:
     """What was measured in one model of N blocks. `angles` [N + 1, N + 1] has the mean angular
-    distance between all boundaries, at last tokens, `of_all` at all tokens; `update`, `rms` and
-    `without`, the loss without a block, have a number for each block."""
+    distance between all boundaries, at last tokens, `of_all` at all tokens. The rest has a number
+    for each block: `update`, `rms`, the loss `without` it (nan if later blocks use what it keeps),
+    and of the muted block the loss and what it does to the stream."""
 
     subject: Subject
     loss: float
@@ -89,6 +102,9 @@ class Depth:
     update: np.ndarray
     rms: np.ndarray
     without: np.ndarray
+    muted: np.ndarray
+    muted_turns: np.ndarray
+    muted_update: np.ndarray
 
     @property
     def turns(self) -> np.ndarray:
@@ -100,14 +116,27 @@ class Depth:
         return self.without - self.loss
 
     @property
+    def note(self) -> str:
+        """Which blocks are not left out, and why; nothing where all are."""
+        kept = [str(i) for i, loss in enumerate(self.without, start=1) if np.isnan(loss)]
+        if not kept:
+            return ""
+        blocks = f"block{'s' * (len(kept) > 1)} {', '.join(kept)}"
+        why = "later blocks use values, or keys and values, that are computed there"
+        return f"{self.subject.name}: {blocks} cannot be left out, only muted: {why}"
+
+    @property
     def numbers(self) -> dict[str, float]:
+        """Means over the deeper half. Its last block can be left out in every model."""
         half = len(self.rms) // 2  # of an odd number the middle one is deep
         first = max(self.turns[:half].mean(), np.finfo(float).tiny)
         return {
             "angle": float(self.turns[half:].mean()),
             "update": float(self.update[half:].mean()),
-            "rise": float(self.rises[half:].mean()),
+            "rise": float(np.nanmean(self.rises[half:])),
             "ratio": float(self.turns[half:].mean() / first),
+            "angle_muted": float(self.muted_turns[half:].mean()),
+            "rise_muted": float((self.muted - self.loss)[half:].mean()),
         }
 
 
@@ -135,11 +164,13 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
 
 @torch.no_grad()
 def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Depth:
-    """Reads the stream at all boundaries, and evaluates the model without each block in turn."""
+    """Reads the stream at all boundaries, and evaluates the model with each block muted, and
+    without it."""
     model, depth = loaded.model, len(loaded.model.blocks)
     if depth < 2:
         raise ConfigError(f"{subject.folder}: has one block; depth is measured from two blocks on")
-    if read_placement(loaded.config.placement).connection.get("inputs"):
+    connection = read_placement(loaded.config.placement).connection
+    if connection.get("inputs"):
         why = "its blocks take their inputs in turn, and none can be left out"
         raise ConfigError(f"{subject.folder}: {why}")
 
@@ -147,32 +178,75 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Depth:
         what = f"{subject.title}, {words}: token {{:.0f}}/{{:.0f}}"
         return loaded.evaluate(lambda done, total: tell(what, done, total))
 
-    boundaries: dict[int, Tensor] = {}
-    sums = Sums(depth)
+    whole = Boundaries(subject, range(depth + 1))
+    with watch_streams(model, whole):
+        loss = evaluate("whole")
+    blocks, muted, without = model.blocks, [], []
+    around = [Boundaries(subject, range(i, i + 2)) for i in range(depth)]
+    for i, block in enumerate(blocks):
+        with mute(block), watch_streams(model, around[i]):
+            muted.append(evaluate(f"block {i + 1} of {depth} muted"))
+        if any(getattr(module, "keeps", False) for module in block.modules()):
+            without.append(np.nan)
+            continue
+        if not (connection or around[i].sums.update.any()):  # it does nothing at all
+            without.append(muted[i])
+            continue
+        try:
+            model.blocks = nn.ModuleList(other for other in blocks if other is not block)
+            without.append(evaluate(f"without block {i + 1} of {depth}"))
+        finally:
+            model.blocks = blocks
+    angles, _, updates, _ = map(np.array, zip(*(b.sums.means() for b in around), strict=True))
+    return Depth(
+        subject,
+        loss,
+        loaded.tokens_read,
+        *whole.sums.means(),
+        np.array(without),
+        np.array(muted),
+        np.where(updates[:, 0], angles[:, 0, 1], 0.0),  # where rounding would make an angle
+        updates[:, 0],
+    )
 
-    def read(part: str, i: int | None, x: Tensor) -> None:
-        if part == "r":
+
+@contextmanager
+def mute(block: Any) -> Iterator[None]:
+    """Inside it the sub-layers of the block add nothing to the stream. They are computed all the
+    same, for what they keep for later blocks."""
+    sub_layers = block.attention, block.mlp
+    for sub_layer in sub_layers:
+        vars(sub_layer)["update"] = partial(_nothing_of, sub_layer.update)
+    try:
+        yield
+    finally:
+        for sub_layer in sub_layers:
+            del vars(sub_layer)["update"]
+
+
+def _nothing_of(update: Any, *given: Any) -> Tensor:
+    return torch.zeros_like(update(*given))
+
+
+class Boundaries:
+    """Adds the streams at the boundaries `places` to sums: 0 enters the first block, and n leaves
+    block n. ConfigError where blocks hand on several streams at once."""
+
+    def __init__(self, subject: Subject, places: range) -> None:
+        self.subject, self.places = subject, places
+        self.sums, self.streams = Sums(len(places) - 1), list[Tensor]()
+
+    def __call__(self, part: str, i: int | None, x: Tensor) -> None:
+        if part == "r" or (0 if i is None else i + 1) not in self.places:
             return
         if x.dim() > 3:
             why = "its blocks hand on several streams at once, and depth is measured of one"
-            raise ConfigError(f"{subject.folder}: {why}")
-        boundaries[0 if i is None else i + 1] = x.detach()
-        if len(boundaries) == depth + 1:
-            for row in range(len(x)):
-                stack = [boundaries[n][row].double() for n in range(depth + 1)]
-                sums.add(torch.stack(stack))
-            boundaries.clear()
-
-    with watch_streams(model, read):
-        loss = evaluate("whole")
-    blocks, without = model.blocks, []
-    try:
-        for i in range(depth):
-            model.blocks = nn.ModuleList(block for n, block in enumerate(blocks) if n != i)
-            without.append(evaluate(f"without block {i + 1} of {depth}"))
-    finally:
-        model.blocks = blocks
-    return Depth(subject, loss, loaded.tokens_read, *sums.means(), np.array(without))
+            raise ConfigError(f"{self.subject.folder}: {why}")
+        self.streams.append(x.detach())
+        if len(self.streams) == len(self.places):
+            for rows in zip(*self.streams, strict=True):
+                self.sums.add(torch.stack([row.double() for row in rows]))
+            self.streams.clear()
 
 
 class Sums:
@@ -222,29 +296,43 @@ def block_rows(depth: Depth) -> list[list[str]]:
                 str(i + 1),
                 *(f"{number:.4f}" for number in (turn, of_all[i])),
                 *(f"{number:.4g}" for number in (depth.update[i], depth.rms[i])),
-                f"{depth.without[i]:.4f}",
-                f"{depth.rises[i]:+.4f}",
+                *(
+                    ["", ""]
+                    if np.isnan(depth.without[i])
+                    else [f"{depth.without[i]:.4f}", f"{depth.rises[i]:+.4f}"]
+                ),
             ]
         )
+    return rows
+
+
+def muted_rows(depth: Depth) -> list[list[str]]:
+    """A heading, and a row for each block when it is muted."""
+    rows = [["muted block", "angle", "update", "loss", "rise"]]
+    for i, loss in enumerate(depth.muted):
+        does = f"{depth.muted_turns[i]:.4f}", f"{depth.muted_update[i]:.4g}"
+        rows.append([str(i + 1), *does, f"{loss:.4f}", f"{loss - depth.loss:+.4f}"])
     return rows
 
 
 def tables(subjects: Subjects, depths: Sequence[Depth]) -> Tables:
     """The table of one model by block, or those of several over seeds."""
     if len(depths) == 1:
-        return [(block_rows(depths[0]), LEGEND)]
+        return [(block_rows(depths[0]), LEGEND), (muted_rows(depths[0]), LEGEND_OF_MUTED)]
     numbers = by_variant((d.subject, d.numbers) for d in depths)
-    return seed_tables(subjects, numbers, QUANTITIES, LEGEND_OF_MEANS)
+    return seed_tables(subjects, numbers, QUANTITIES | MUTED, LEGEND_OF_MEANS, QUANTITIES)
 
 
 def sentences(depths: Sequence[Depth]) -> list[str]:
+    notes = list(dict.fromkeys(depth.note for depth in depths if depth.note))
     if len(depths) > 1:
-        return []
+        return notes
     one, numbers = depths[0], depths[0].numbers
     return [
         f"loss {one.loss:.4f} nats per token on {one.tokens} tokens; deeper half: angle "
         f"{numbers['angle']:.4f} ({numbers['ratio']:.2f} times the first half's), update "
-        f"{numbers['update']:.3f}, rise {numbers['rise']:+.4f}"
+        f"{numbers['update']:.3f}, rise {numbers['rise']:+.4f}",
+        *notes,
     ]
 
 
@@ -273,13 +361,18 @@ def files(subjects: Subjects, depths: Sequence[Depth]) -> dict[str, bytes]:
 
 def blocks_csv(depths: Sequence[Depth]) -> bytes:
     """A row for each block of each model."""
-    heading = "model seed block angle angle_all_tokens update rms loss_without loss"
+    heading = (
+        "model seed block angle angle_all_tokens update rms loss_without loss loss_muted "
+        "angle_muted update_muted"
+    )
     rows: list[list[Any]] = [heading.split()]
     for depth in depths:
         columns = [depth.turns, np.diagonal(depth.of_all, 1), depth.update, depth.rms]
-        for i, numbers in enumerate(zip(*columns, depth.without, strict=True), start=1):
-            rows.append([depth.subject.name, depth.subject.seed, i, *map(float, numbers)])
-            rows[-1].append(depth.loss)
+        columns += [depth.without, np.full(len(depth.rms), depth.loss)]
+        columns += [depth.muted, depth.muted_turns, depth.muted_update]
+        for i, numbers in enumerate(zip(*columns, strict=True), start=1):
+            cells = ["" if np.isnan(number) else float(number) for number in numbers]
+            rows.append([depth.subject.name, depth.subject.seed, i, *cells])
     return csv_table(rows)
 
 
@@ -295,7 +388,8 @@ def angles_csv(depths: Sequence[Depth]) -> bytes:
 
 def page(subjects: Subjects, depths: Sequence[Depth]) -> str:
     sections = [f"# {TITLE}"]
-    sections += [markdown_list(sentences(depths))] if len(depths) == 1 else []
+    remarks = sentences(depths)
+    sections += [markdown_list(remarks)] if remarks else []
     for rows, legend in tables(subjects, depths):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](depth_use.svg)"]
@@ -328,7 +422,10 @@ def figure(depths: Sequence[Depth]) -> bytes:
             [depth.update for depth in own],
         )
         for axes, arrays in zip(panels, numbers, strict=False):
-            lines = [dict(enumerate(map(float, array), start=1)) for array in arrays]
+            lines = [
+                {i: float(x) for i, x in enumerate(array, start=1) if not np.isnan(x)}
+                for array in arrays
+            ]
             draw_seeds(axes, lines, name, place)
     words = "angle across the block", "rise of the loss without it, nats", "update / stream"
     for axes, label in zip(panels, words, strict=False):

@@ -55,6 +55,8 @@ QUANTITIES = {
     "chance": Quantity("share / chance", 2),
     "norms": Quantity("at norms, %", 3),
 }
+# It follows from the places of the norms, and is not compared.
+BESIDE = {"norms_chance": Quantity("at norms / chance", 2)}
 LEGEND = (
     "|mean| / rms of each token's stream, by the block that it leaves (0 enters the first): "
     "median, 90 % and largest over tokens. signed: mean over tokens of mean / rms. share: mean "
@@ -62,13 +64,15 @@ LEGEND = (
 )
 LEGEND_OF_NORMS = (
     "Energy that centring removes of a norm's input, or would remove where the norm does not "
-    "centre: mean over tokens, in %, mean over blocks and the largest block."
+    "centre: mean over tokens, in %, mean over blocks and the largest block. / chance: times the "
+    "number of features that the norm reads, as few as a head has."
 )
 LEGEND_OF_MEANS = (
     "median: of |mean| / rms over tokens, mean over blocks; last block: the same after the last; "
     "share / chance: energy along the all-ones vector times the width, mean over blocks; at norms: "
-    "energy that centring removes or would remove of a norm's input, mean over norms. After ±: "
-    "half of Student's 95 % interval."
+    "energy that centring removes or would remove of a norm's input, mean over norms; at norms / "
+    "chance: the same, each norm's times the number of features that it reads. Of two streams, x "
+    "is meant. After ±: half of Student's 95 % interval."
 )
 LIMITS = (
     "It measures a trained model, not what would have been learned with another norm.",
@@ -81,27 +85,46 @@ LIMITS = (
 @dataclass(frozen=True)
 class Drift:
     """What was measured in one model. `streams` has mean / rms of each token by part and block, in
-    order, `norms` the same at each norm's input by its path, `centres` whether the norm centres."""
+    order, `norms` the same at each norm's input by its path, `widths` the features that the norm
+    reads, `centres` whether it centres."""
 
     subject: Subject
     width: int
     loss: float
     streams: dict[tuple[str, int | None], np.ndarray]
     norms: dict[str, np.ndarray]
+    widths: dict[str, int]
     centres: dict[str, bool]
     sites: dict[str, str]
 
     @property
+    def by_block(self) -> dict[int, np.ndarray]:
+        """The stream by the block that it leaves; 0 enters the first. Of two streams it is x."""
+        found: dict[int, np.ndarray] = {}
+        for (_, i), c in self.streams.items():
+            found.setdefault(0 if i is None else i + 1, c)
+        return found
+
+    @property
+    def over_chance(self) -> dict[str, float]:
+        """The share that centring removes at each norm, over that of a random direction there."""
+        return {path: float(np.mean(c**2)) * self.widths[path] for path, c in self.norms.items()}
+
+    @property
     def numbers(self) -> dict[str, float]:
-        medians = [np.median(abs(c)) for (_, i), c in self.streams.items() if i is not None]
-        shares = [np.mean(c**2) for (_, i), c in self.streams.items() if i is not None]
+        behind = [c for block, c in self.by_block.items() if block]
+        medians = [np.median(abs(c)) for c in behind]
         numbers = {
             "median": float(np.mean(medians)),
             "last": float(medians[-1]),
-            "chance": float(np.mean(shares)) * self.width,
+            "chance": float(np.mean([np.mean(c**2) for c in behind])) * self.width,
         }
         removed = [np.mean(c**2) for c in self.norms.values()]
-        return {**numbers, "norms": 100 * float(np.mean(removed)) if removed else 0.0}
+        return {
+            **numbers,
+            "norms": 100 * float(np.mean(removed)) if removed else 0.0,
+            "norms_chance": float(np.mean([*self.over_chance.values()])) if removed else 0.0,
+        }
 
 
 def make_parser() -> Parser:
@@ -133,12 +156,14 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Drift:
     """Reads every stream and every norm's input on the whole text, each token in float64."""
     streams: dict[tuple[str, int | None], list[Tensor]] = defaultdict(list)
     norms: dict[str, list[Tensor]] = defaultdict(list)
+    widths: dict[str, int] = {}
 
     def read_stream(part: str, i: int | None, x: Tensor) -> None:
         streams["" if i is None else part, i].append(ones_cosine(x.double()).flatten().cpu())
 
     def read_norm(path: str, x: Tensor) -> None:
         norms[path].append(ones_cosine(x.double()).flatten().cpu())
+        widths[path] = x.shape[-1]
 
     with watch_streams(loaded.model, read_stream), watch_norms(loaded, read_norm):
         what = f"{subject.title}: token {{:.0f}}/{{:.0f}}"
@@ -150,6 +175,7 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Drift:
         loss,
         {place: _finite(torch.cat(each)) for place, each in streams.items()},
         {path: _finite(torch.cat(each)) for path, each in norms.items()},
+        widths,
         {path: isinstance(modules[path], LayerNorm) for path in norms},
         {path: site for path, site, _ in norm_places(loaded.model) if path in norms},
     )
@@ -204,11 +230,12 @@ def norm_rows(drift: Drift) -> list[list[str]]:
     sites: dict[str, list[str]] = defaultdict(list)
     for path, site in drift.sites.items():
         sites[site].append(path)
-    rows = [["norm", "centring", "mean, %", "largest, %"]]
+    rows = [["norm", "centring", "mean, %", "largest, %", "/ chance"]]
     for site, paths in sites.items():
         shares = [100 * np.mean(drift.norms[path] ** 2) for path in paths]
         word = "removes" if drift.centres[paths[0]] else "would remove"
-        rows.append([site, word, f"{np.mean(shares):.3f}", f"{max(shares):.3f}"])
+        over = np.mean([drift.over_chance[path] for path in paths])
+        rows.append([site, word, f"{np.mean(shares):.3f}", f"{max(shares):.3f}", f"{over:.2f}"])
     return rows
 
 
@@ -227,7 +254,7 @@ def tables(subjects: Subjects, drifts: Sequence[Drift]) -> Tables:
         of_norms = [(norm_rows(drifts[0]), LEGEND_OF_NORMS)] if drifts[0].norms else []
         return [(stream_rows(drifts[0]), LEGEND), *of_norms]
     numbers = by_variant((d.subject, d.numbers) for d in drifts)
-    return seed_tables(subjects, numbers, QUANTITIES, LEGEND_OF_MEANS)
+    return seed_tables(subjects, numbers, QUANTITIES | BESIDE, LEGEND_OF_MEANS, QUANTITIES)
 
 
 def terminal(subjects: Subjects, drifts: Sequence[Drift]) -> str:
@@ -256,16 +283,17 @@ def places_csv(drifts: Sequence[Drift]) -> bytes:
     heading = "model seed place centring tokens median quantile_90 largest signed share width"
     rows: list[list[Any]] = [heading.split()]
     for drift in drifts:
-        places = {f"{p} {0 if i is None else i + 1}".strip(): (c, "")
+        places = {f"{p} {0 if i is None else i + 1}".strip(): (c, "", drift.width)
                   for (p, i), c in drift.streams.items()}  # fmt: skip
         for path, c in drift.norms.items():
-            places[path] = (c, "removes" if drift.centres[path] else "would remove")
-        for place, (c, centring) in places.items():
+            word = "removes" if drift.centres[path] else "would remove"
+            places[path] = (c, word, drift.widths[path])
+        for place, (c, centring, width) in places.items():
             numbers = np.median(abs(c)), np.quantile(abs(c), 0.9), abs(c).max(), c.mean()
             rows.append(
                 [drift.subject.name, drift.subject.seed, place, centring, len(c)]
                 + [float(n) for n in numbers]
-                + [float(np.mean(c**2)), drift.width]
+                + [float(np.mean(c**2)), width]
             )
     return csv_table(rows)
 
@@ -290,8 +318,8 @@ def page(subjects: Subjects, drifts: Sequence[Drift]) -> str:
 
 def figure(drifts: Sequence[Drift]) -> bytes:
     """Three logarithmic panels as SVG by block: |mean| / rms, the share of energy along the
-    all-ones vector, and what centring removes at norms. A thin line is a seed, a thick one the
-    mean of a variant."""
+    all-ones vector, and what centring removes at norms over chance there. A thin line is a seed, a
+    thick one the mean of a variant."""
     plt = pyplot()
     drawing, panels = plt.subplots(1, 3, figsize=(10.4, 3.4), layout="constrained")
     median, share, norms = panels
@@ -299,18 +327,19 @@ def figure(drifts: Sequence[Drift]) -> bytes:
     for place, name in enumerate(names):
         own = [drift for drift in drifts if drift.subject.name == name]
         for axes, lines in (
-            (median, [_by_block(d.streams, lambda c: np.median(abs(c))) for d in own]),
-            (share, [_by_block(d.streams, lambda c: np.mean(c**2)) for d in own]),
+            (median, [{i: np.median(abs(c)) for i, c in d.by_block.items()} for d in own]),
+            (share, [{i: np.mean(c**2) for i, c in d.by_block.items()} for d in own]),
             (norms, [_norms_by_block(d) for d in own]),
         ):
             draw_seeds(axes, lines, name, place)
     for width in dict.fromkeys(drift.width for drift in drifts):
         middle, square = chance(width)
-        for axes, level in ((median, middle), (share, square**2), (norms, square**2)):
+        for axes, level in ((median, middle), (share, square**2)):
             axes.axhline(level, color=GREY, linewidth=0.8, linestyle=":", label=None)
+    norms.axhline(1, color=GREY, linewidth=0.8, linestyle=":", label=None)
     for axes, words in zip(
         panels,
-        ("|mean| / rms, median of tokens", "share along all-ones", "removed by centring at norms"),
+        ("|mean| / rms, median of tokens", "share along all-ones", "removed at norms / chance"),
         strict=True,
     ):
         axes.set_yscale("log", nonpositive="mask")
@@ -324,21 +353,13 @@ def figure(drifts: Sequence[Drift]) -> bytes:
     return svg_bytes(drawing)
 
 
-def _by_block(streams: dict[tuple[str, int | None], np.ndarray], number: Any) -> dict[int, float]:
-    """The number at each boundary; of two streams, of the first."""
-    line: dict[int, float] = {}
-    for (_, i), c in streams.items():
-        line.setdefault(0 if i is None else i + 1, float(number(c)))
-    return line
-
-
 def _norms_by_block(drift: Drift) -> dict[int, float]:
-    """The mean share at the norms of each block."""
+    """The mean share at the norms of each block, over chance."""
     blocks: dict[int, list[float]] = defaultdict(list)
-    for path, c in drift.norms.items():
+    for path, share in drift.over_chance.items():
         first, *rest = path.split(".")
         if first == "blocks":
-            blocks[int(rest[0]) + 1].append(float(np.mean(c**2)))
+            blocks[int(rest[0]) + 1].append(share)
     return {i: float(np.mean(shares)) for i, shares in blocks.items()}
 
 
