@@ -92,6 +92,11 @@ def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
         turns = [angle(a, b.detach().numpy()) for a, b in ends]
         assert depth.muted_turns[i] == pytest.approx(np.mean(turns), abs=1e-9)
     assert min(abs(depth.muted - depth.without)) > 1e-4
+    for key, own in {
+        "angle_muted": depth.muted_turns, "update_muted": depth.muted_update,
+        "rise_muted": depth.muted - depth.loss,
+    }.items():  # fmt: skip
+        assert depth.numbers[key] == pytest.approx((own[1] + own[2]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,11 @@ QUANTITIES = {
     "rise": Quantity("rise, nats"),
     "ratio": Quantity("deep / first", 3),
 }
-MUTED = {"angle_muted": Quantity("muted angle"), "rise_muted": Quantity("muted rise")}
+MUTED = {
+    "angle_muted": Quantity("muted angle"),
+    "update_muted": Quantity("muted update", 3),
+    "rise_muted": Quantity("muted rise"),
+}
 LEGEND = (
     "angle: arccos(cos) / pi of the stream before and after the block, mean over the last tokens "
     "of sequences (0 the same, 0.5 orthogonal); of all tokens beside it. update: length of what "
@@ -136,6 +140,7 @@ class Depth:
             "rise": float(np.nanmean(self.rises[half:])),
             "ratio": float(self.turns[half:].mean() / first),
             "angle_muted": float(self.muted_turns[half:].mean()),
+            "update_muted": float(self.muted_update[half:].mean()),
             "rise_muted": float((self.muted - self.loss)[half:].mean()),
         }
 
