@@ -49,6 +49,23 @@ def test_parameters_and_flops_are_those_of_the_placement_without_and_a_closed_fo
 
 
 @pytest.mark.parametrize("placement", INPUTS)
+def test_with_inputs_of_zero_it_is_the_placement_without(placement):
+    """So what transformers' models show of one placement holds of the other."""
+    model, without = model_of(placement), model_of(placement.removesuffix("_inputs"))
+    renamed = {"enter.projections": "enter.streams.projections", "final.gain": "final.norm.gain"}
+    shared = {
+        next((name.replace(old, new) for old, new in renamed.items() if old in name), name): weight
+        for name, weight in without.state_dict().items()
+        if ".mlp.skip." not in name and ".mlp.branch." not in name  # Gemma 4's number, at its 1
+    }
+    own = {name: x for name, x in model.state_dict().items() if name not in shared}
+    added = {name: torch.zeros_like(x) for name, x in own.items() if "connection.scale" not in name}
+    assert any("gated" in name for name in added)
+    model.load_state_dict({**own, **shared, **added})
+    torch.testing.assert_close(model(some_tokens())[0], without(some_tokens())[0])
+
+
+@pytest.mark.parametrize("placement", INPUTS)
 def test_each_block_reads_its_own_part_of_the_table_and_of_the_projection(placement):
     model, outputs = model_of(placement), []
     for block in model.blocks:

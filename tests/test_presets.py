@@ -18,8 +18,8 @@ from transformer_norms.names import folder_of_configs, option_files
 PRESETS = [name for name in options("preset") if name != "none"]
 VOCABULARY = 37
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 8}
-SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 8192}
-OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=8192"]
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16384}
+OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=16384"]
 
 # Each as transformers' own config class has it, and what the released configs say besides.
 PUBLISHED = {
@@ -39,7 +39,7 @@ PUBLISHED = {
     "mistral": ("mistral", {"intermediate_size": 88, "rms_norm_eps": 1e-5, "num_key_value_heads": 2,
                             "sliding_window": 4096}),
     "gptneox": ("gpt_neox", {"intermediate_size": 128}),
-    "bloom": ("bloom", {"seq_length": 8192}),
+    "bloom": ("bloom", {"seq_length": 16384}),
     "gptj": ("gptj", {"rotary_dim": 4}),
     "cohere": ("cohere", {"intermediate_size": 88}),
     "olmo": ("olmo", {"intermediate_size": 88}),

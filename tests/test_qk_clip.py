@@ -131,6 +131,8 @@ def test_the_product_of_the_longest_query_and_key_decides_alone_where_it_may():
     bound = attend.largest(q, k, 1e6)
     assert (bound >= exact).all()
     assert not torch.equal(bound, exact)
+    for share in (0.1, 0.4, 0.6, 0.9, 0.999):  # of what the longest two could give: not decided yet
+        assert torch.equal(attend.largest(q, k, share * bound.max().item()), exact)
     seen = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()
     logits = torch.einsum("bhid,bhjd->bhij", q, k) * attend.scale
     torch.testing.assert_close(exact, torch.where(seen, logits, -math.inf).amax((0, 2, 3)))
