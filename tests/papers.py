@@ -253,8 +253,9 @@ def gpas(p, i, x, attention, mlp):
 
 @block(end=None)
 def spannorm(p, i, x, attention, mlp):
-    """y = LN(x + MHA(x));  x' = LN(x + FFN(y))"""
-    y = p.norm(f"{attention}.post", x + p.attention(i, x))
+    """y = LN(x + MHA(x));  x' = LN(x + FFN(y)), and in block 0 y = LN(x + MHA(LN(x)))"""
+    read = x if i else p.norm(f"{attention}.pre", x)
+    y = p.norm(f"{attention}.post", x + p.attention(i, read))
     return p.norm(f"{mlp}.post", x + p.mlp(i, y))
 
 

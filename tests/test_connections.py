@@ -1,6 +1,8 @@
 """Connections against independent implementations: transformers' modules, and the pseudocode of the
 papers, with every gradient, in float64."""
 
+import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.connections.altup import AltUp, RoutedAltUp
+from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.connections.geodesic import Geodesic
 from transformer_norms.model.connections.hyper_connections import (
     DynamicHyperConnection,
@@ -130,7 +133,7 @@ def test_hyper_connections_are_the_papers_algorithm(dynamic):
     alpha = torch.cat([ours.read_weights[:, None], ours.mix_weights], 1)
     beta = ours.write_weights
     if dynamic:
-        normed = F.layer_norm(z.requires_grad_(), (WIDTH,))
+        normed = F.layer_norm(z.requires_grad_(), (WIDTH,), ours.norm.gain, ours.norm.bias)
         alpha_fn = torch.cat([ours.read_change.weight, ours.mix_change.weight]).mT
         alpha = alpha + ours.read_scale * torch.tanh(normed @ alpha_fn)
         beta = beta + ours.write_scale * torch.tanh(normed @ ours.write_change.weight[0])
@@ -230,14 +233,16 @@ def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
     torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
 
 
-def test_the_rows_and_columns_of_mhcs_matrix_sum_to_one():
+def test_the_columns_of_mhcs_matrix_sum_to_one_and_its_rows_nearly():
     ours = shaken(ManifoldHyperConnection(WIDTH, streams=4, iterations=20, scale=0.7, eps=1e-6))
-    ours.mix_gate.scale.data.fill_(0.05)
-    matrix = ours.mixing(torch.randn(2, TIME, 4, WIDTH).double())
-    assert matrix.shape == (2, TIME, 4, 4)
-    assert (matrix > 0).all()
-    for axis in (-1, -2):
-        assert (matrix.sum(axis) - 1).abs().max() < 1e-2
+    z = torch.randn(2, TIME, 4, WIDTH).double()
+    for scale, near in ((0.7, 0.3), (0.05, 1e-2)):
+        ours.mix_gate.scale.data.fill_(scale)
+        matrix = ours.mixing(z)
+        assert matrix.shape == (2, TIME, 4, 4)
+        assert (matrix > 0).all()
+        assert (matrix.sum(-2) - 1).abs().max() < 3e-6
+        assert (matrix.sum(-1) - 1).abs().max() < near
 
 
 # --------------------------------------------------------------------------------- the whole model
@@ -317,9 +322,9 @@ def own_queries(model):
         ("siamese", None, siamese),
         ("geonorm", {"type": "geodesic", "eps": 1e-30}, geonorm),
         ("attention_residuals", None, attention_residuals(1, own_queries)),
-        ("attention_residuals_block", groups_of(8), attention_residuals(1, own_queries)),
-        ("attention_residuals_block", groups_of(3), attention_residuals(3, own_queries)),
-        ("attention_residuals_block", groups_of(2), attention_residuals(4, own_queries)),
+        ("attention_residuals_block", groups_of(8), attention_residuals(2, own_queries)),
+        ("attention_residuals_block", groups_of(3), attention_residuals(4, own_queries)),
+        ("attention_residuals_block", groups_of(1), attention_residuals(8, own_queries)),
     ],
 )
 def test_a_whole_model_is_the_papers(placement, chosen, whole):
@@ -332,6 +337,15 @@ def test_a_whole_model_is_the_papers(placement, chosen, whole):
     # The expected norms have gains of their own.
     parameters = [p for name, p in model.named_parameters() if not name.endswith("gain")]
     same_with_gradients([(found, expected)], parameters)
+
+
+def test_groups_of_attention_residuals_are_of_whole_blocks_and_no_more_than_was_said():
+    for depth, most in itertools.product(range(1, 31), range(1, 13)):
+        fits = (size for size in range(1, depth + 1) if len(range(0, depth, size)) <= most)
+        expected = [2 * i for i in range(0, depth, next(fits))]
+        sizes = {"count": 2 * depth, "depth": depth, "blocks": most}
+        all_of_them = (AttentionResidual(1, index, **sizes) for index in range(2 * depth))
+        assert [i for i, one in enumerate(all_of_them) if one.begins] == expected
 
 
 @pytest.mark.parametrize("placement", AS_PRE)
@@ -403,7 +417,7 @@ K, r = 2, 64  # streams of altup, and the rank of LAuReL in gemma3n
 ROUTED = n * d + n**3 + n * n * d  # products of one prediction
 LEARNED = {  # numbers besides those of pre
     "hyper_connections_static": R * (n + n * n + n),
-    "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2),
+    "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2 + 2 * d),
     "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
     "siamese": R * 2 * d + 2 * d,
     "geonorm": R * (2 - d),
@@ -421,7 +435,7 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "siamese": 0,
     "geonorm": 0,
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
-    "attention_residuals_block": 2 * d * sum(range(1, R + 2)),
+    "attention_residuals_block": 2 * d * sum(1 + math.ceil(k / 2) for k in range(R + 1)),
     "altup": DEPTH * 2 * K * K * d,
     "laurel": R * 2 * 2 * d * r,
     "gemma3n": DEPTH * 2 * (2 * ROUTED + n * d + n * n + 2 * d * r) + 2 * (n - 1) * 2 * d * d,
@@ -448,7 +462,15 @@ def test_weight_decay_acts_on_the_matrices_of_the_weights_and_on_nothing_else(pl
     decayed = {name for name, _ in by_group["matrices"] if ".connection." in name}
     assert {name.rpartition(".")[2] for name in decayed} == {"weight"}
     assert {name.rpartition(".")[2] for name in kept} == (
-        {"read_weights", "mix_weights", "write_weights", "read_scale", "write_scale"}
+        {
+            "read_weights",
+            "mix_weights",
+            "write_weights",
+            "read_scale",
+            "write_scale",
+            "gain",
+            "bias",
+        }
         if placement == "hyper_connections"
         else {"scale", "bias"}
     )

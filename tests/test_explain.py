@@ -438,7 +438,8 @@ def check_terms(anatomy, layout, block):
 
 
 def test_what_a_sum_leaves_out_is_not_drawn():
-    ((spannorm, _),) = kinds_of_block(anatomy_of(placement="spannorm")).items()
+    first, spannorm = kinds_of_block(anatomy_of(placement="spannorm"))
+    assert "[pre rmsnorm]" in "\n".join(terminal_lines(first))
     assert "\n".join(terminal_lines(spannorm)).partition("[post rmsnorm]")[2] == SPANNORM
     config = changed(config_of(), "placement", Values({"equation": "norm(f(x))"}))
     ((bare, _),) = kinds_of_block(Anatomy(config, VOCABULARY)).items()

@@ -85,7 +85,9 @@ skipinit        all  both       norm(x)          x              -    x     inf  
 rezero          all  both       x                x              -    -     inf                -
 ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4               qkvoud
 gpas            all  both       norm(x)          a*x            -    -     1                  -
-spannorm        all  both       x                norm(x)        1    -     1                  -
+spannorm        0    attention  norm(x)          norm(x)        1    -     1                  -
+spannorm        0    mlp        x                norm(x)        1    -     1                  -
+spannorm        >0   both       x                norm(x)        1    -     1                  -
 simplenorm      all  both       x                x              -    xf    1                  qkvoud
 nanochat        all  attention  norm(x)          e*x            -    -     1.35-(l-1)/12      -
 nanochat        all  mlp        norm(x)          x              -    x     1                  -
@@ -237,8 +239,7 @@ class Instead(nn.Module):
 def alone(block, name):
     """The block with nothing in its other sub-layer, and the sub-layer that is left."""
     block = copy.deepcopy(block)
-    nothing = SubLayer(Instead(zero))
-    nothing.connection = Untouched()
+    nothing = SubLayer(Instead(zero), connect=lambda _: Untouched())
     setattr(block, {"attention": "mlp", "mlp": "attention"}[name], nothing)
     return block, getattr(block, name)
 

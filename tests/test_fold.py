@@ -13,12 +13,14 @@ from test_hf import CASES, text, theirs_of
 from transformer_norms import build_model, load
 from transformer_norms.analysis import folded_model, norm_folding
 from transformer_norms.analysis.folded_model import fold_gains
-from transformer_norms.analysis.norm_folding import norms_in
+from transformer_norms.analysis.norm_folding import ENDS, norms_in
 from transformer_norms.analysis.trained.fold import main
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.hf import from_hf
+from transformer_norms.model.connections import CONNECTIONS
+from transformer_norms.model.connections.two_streams import Join
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import LayerNorm, RMSNorm
 from transformer_norms.run.checkpoint import verify
@@ -199,6 +201,13 @@ def test_the_last_norm_on_the_stream_goes_into_the_head():
     assert entry["equation"] == {"attention": "norm(x + f(x))", "mlp": "rmsnorm_np(x + f(x))"}
 
 
+def test_the_final_norm_goes_into_the_head_where_the_end_of_a_connection_is_that_norm():
+    result = check(norm="rmsnorm", placement="geonorm")
+    assert [(fold.site.title, fold.into) for fold in result.folds] == [("final", ("head",))]
+    leaves = {kind.leave for kind in CONNECTIONS.values()}
+    assert {kind for kind in leaves if not issubclass(kind, ENDS)} == {Join}
+
+
 def test_a_tied_head_becomes_a_matrix_of_its_own_only_where_it_takes_a_norm_in():
     assert folded(norm="rmsnorm")[1].model.head is not None
     for norm in ("rmsnorm_np", "dyt"):
@@ -212,7 +221,7 @@ REASONS = [
     ("qkv", "rmsnorm", "attention.q", "no matrix reads it: queries and keys meet in a product"),
     ("peri", "rmsnorm", "embed", "its output is the stream, which the first skip reads"),
     ("simplenorm", "rmsnorm", "mlp.hidden", "an activation reads it"),
-    ("residual_dual", "rmsnorm", "final", "its output is added to another stream"),
+    ("residual_dual", "rmsnorm", "final", "Join may do more with it before the head"),
     ("hyper_connections", "layernorm", "attention.pre", "a connection joins the streams"),
     ("layerscale", "layernorm", "mlp.pre", "a learned vector or matrix multiplies the stream"),
     ("subln", "layernorm", "mlp.mid", "its input is not written by matrices alone"),

@@ -203,7 +203,7 @@ GAINS = {
     "skipinit": {D: 2 * N + 1},
     "rezero": {},
     "gpas": {D: 2 * N + 1},
-    "spannorm": {D: 2 * N},
+    "spannorm": {D: 2 * N + 1},
     "simplenorm": {D: 5 * N + 1, M: N},
     "nanochat": {D: 2 * N + 2},
     "gemma4": {D: 4 * N + 1},

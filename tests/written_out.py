@@ -94,7 +94,8 @@ def hyper_weights(connection, z):
     a, matrix, b = connection.read_weights, connection.mix_weights, connection.write_weights
     a, matrix, b = (each.expand(*z.shape[:2], *each.shape) for each in (a, matrix, b))
     if hasattr(connection, "norm"):
-        normed, s, t = own_layernorm(z), connection.read_scale, connection.write_scale
+        normed = connection.norm.gain * own_layernorm(z) + connection.norm.bias
+        s, t = connection.read_scale, connection.write_scale
         w_a, w_b = connection.read_change.weight[0], connection.write_change.weight[0]
         a = a + s * torch.stack([torch.tanh((normed[:, :, i] * w_a).sum(-1)) for i in range(n)], -1)
         b = b + t * torch.stack([torch.tanh((normed[:, :, i] * w_b).sum(-1)) for i in range(n)], -1)
@@ -225,8 +226,9 @@ def connection(layer, spec, index, count, norm):
     if kind == "manifold_hyper_connection":
         return mixed(lambda z: manifold_weights(held, z, spec["iterations"], spec["eps"]))
     if kind == "attention_residual":
-        size = 1 if spec["blocks"] == "none" else math.ceil(count / spec["blocks"])
-        new = index % size == 0
+        blocks, layer = spec["blocks"], index // 2
+        whole = blocks != "none"  # groups of whole blocks, which attention begins
+        new = not whole or (index % 2 == 0 and layer % math.ceil(count / 2 / blocks) == 0)
         return (
             lambda z: depth_attention(held.attend, z),
             lambda z, u: (*z, u) if new else (*z[:-1], z[-1] + u),

@@ -23,6 +23,7 @@ from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import AfterNorm, Learned, Scaled
 from transformer_norms.model.connections.altup import MeanOfProjections
 from transformer_norms.model.connections.attention_residuals import AttendAndNorm
+from transformer_norms.model.connections.geodesic import Final
 from transformer_norms.model.connections.hyper_connections import GatedSum, Sum
 from transformer_norms.model.connections.layer_inputs import StreamAlone
 from transformer_norms.model.connections.two_streams import JoinNormed
@@ -55,6 +56,7 @@ ENDS = (
     JoinNormed,
     MeanOfProjections,
     StreamAlone,
+    Final,
 )  # of several streams, or of one and inputs, which end with the norm
 # The matrix that writes a latent, and those that read it.
 LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
@@ -133,7 +135,7 @@ def readers(model: Transformer, site: NormSite) -> list[str]:
         if site.name == "final" and isinstance(model.final, nn.Module):
             norms = dict(norms_in(model.final))
             if "" not in norms and not isinstance(model.final, ENDS):
-                raise Stays("its output is added to another stream")
+                raise Stays(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]
     if site.name in STAYS:
         raise Stays(STAYS[site.name])

@@ -59,7 +59,7 @@ USES = {
     "connection": Use(
         CONNECTIONS,
         methods={"read": "streams", "write": "streams u", "parts": "streams"},
-        offered=("width", "index", "count", "l", "norm", "sub_layer", "activation"),
+        offered=("width", "index", "count", "l", "depth", "norm", "sub_layer", "activation"),
     ),
     "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
     "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),

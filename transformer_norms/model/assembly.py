@@ -128,6 +128,7 @@ class Assembly:
             part,
             width=sizes.width,
             count=len(self.placement.joins) * sizes.depth,
+            depth=sizes.depth,
             norm=self.norm("norm", place),
             activation=ACTIVATIONS[self.config.mlp.activation],
             vocab_size=self.vocab_size,
@@ -165,21 +166,20 @@ class Assembly:
                 adds[NORMED] = AfterNorm(sites["pre"], adds[NORMED])
             return Adding(x, adds) if adds else x
 
+        connect = partial(self.connection, kind, int(values["i"]))
         branch = scale("b", plan.coefficient("b"))
         a, enters = plan.coefficient("a"), dict(plan.enters or {"x": 1})
         skip = Rest(branch) if a == REST_OF_B else scale("a", a)
         x = scale("enter.x", enters.pop("x")) if "x" in enters else None
-        layer = SubLayer(
+        return SubLayer(
             f,
             **sites,
             enter=mixing(x, enters, "enter."),
             skip=mixing(None if a == 0 and plan.adds else skip, plan.adds),
             branch=branch,
             dropout=dropout_of(self.sizes.dropout),
+            connect=connect if kind in self.placement.joins else None,
         )
-        if kind in self.placement.joins:
-            layer.connection = self.connection(kind, int(values["i"]), layer)
-        return layer
 
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
         (sizes, inner), order = self.heads[int(values["i"])], self.architecture.qk_norm_order

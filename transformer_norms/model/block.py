@@ -4,6 +4,7 @@
 streams.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from jaxtyping import Float
@@ -21,7 +22,8 @@ class SubLayer(nn.Module):
     the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
     the stream as it entered the block, `x0` the embedded tokens. h is x, unless `enter` mixes it
     with them. `skip` may have a term of pre(h). Dropout acts before b. In a
-    block of several streams, `connection` reads and writes them.
+    block of several streams, `connect` makes the connection that reads and writes them around this
+    sub-layer.
     """
 
     def __init__(
@@ -34,11 +36,12 @@ class SubLayer(nn.Module):
         skip: Layer = nothing,
         branch: Layer = nothing,
         dropout: Layer = nothing,
+        connect: Callable[["SubLayer"], Any] | None = None,
     ) -> None:
         super().__init__()
         self.f, self.pre, self.out, self.post = f, pre, out, post
         self.enter, self.skip, self.branch, self.dropout = enter, skip, branch, dropout
-        self.connection: Any = None
+        self.connection: Any = connect and connect(self)
 
     def forward(self, x: Stream, start: Stream, x0: Stream, *context: Any) -> Stream:
         h = self.enter(x, start, x0)

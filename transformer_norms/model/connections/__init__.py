@@ -7,12 +7,12 @@ A connection is a class with `read` and `write`, registered under its name. Each
 of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
 block, and may read the tokens too. Its `leave` makes one stream of them, behind the last block, and
 ends with the final norm. `parts` names the streams that a probe reads. A connection is `bounded` if
-its streams cannot grow without a norm. The docstrings of the four are their formulas, which explain
-shows.
-Each of the three classes takes by name what it needs of these:
+its streams cannot grow without a norm. The docstrings of `enter`, `read`, `write` and `leave` are
+their formulas, which explain shows.
+The connection and the classes of its `enter` and `leave` take by name what they need of these:
 
     width, index, count     features, and the number of this sub-layer or block, from 0, of `count`
-    l                       the block's number, from 1
+    l, depth                the block's number, from 1, of `depth`
     norm                    norm(width) builds the run's norm
     sub_layer               the sub-layer itself, whose norm at post an equation may state
     activation              that of the mlp

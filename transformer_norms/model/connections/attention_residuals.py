@@ -55,16 +55,20 @@ class AttentionResidual(nn.Module):
     """X has the embedded tokens and what each sub-layer added      Attention Residuals, Kimi Team
     2026, arXiv:2603.15031
 
-    With `blocks`, it has one entry for each of so many groups of sub-layers, and u is added to the
-    entry of its group. With w = 0 a sub-layer reads the mean of the entries, which is the stream of
-    the residual block times a number.
+    With `blocks`, it has one entry for each of at most so many groups, and u is added to the entry
+    of its group. As in the paper's figure 2, groups are of whole blocks of the model. They are of
+    the same size, the least that makes no more groups than that, and the last may be smaller. With
+    w = 0 a sub-layer reads the mean of the entries, which is the stream of the residual block times
+    a number.
     """
 
     enter, leave = First, AttendAndNorm
 
-    def __init__(self, width: int, index: int, count: int, *, blocks: Nothing | Positive) -> None:
+    def __init__(
+        self, width: int, index: int, count: int, depth: int, *, blocks: Nothing | Positive
+    ) -> None:
         super().__init__()
-        size = 1 if blocks == "none" else -(-count // blocks)
+        size = 1 if blocks == "none" else count // depth * -(-depth // blocks)
         self.attend, self.begins = AttendingSum(width), index % size == 0
 
     def read(self, entries: Entries) -> Stream:

@@ -101,12 +101,12 @@ class DynamicHyperConnection(HyperConnection):
     with W = 0 at the start: one s for a and A, one for b; k is the sub-layer's number      Zhu et
     al. 2024, arXiv:2409.19606, dynamic
 
-    The norm is a LayerNorm of each stream, without gain and bias.
+    The norm is a LayerNorm of each stream, with gain and bias.
     """
 
     def __init__(self, width: int, index: int, *, streams: StreamCount, scale: Scale) -> None:
         super().__init__(width, index, streams=streams)
-        self.norm = LayerNorm(width, gain="none", bias=False)
+        self.norm = LayerNorm(width)
         self.read_change = ZeroLinear(width, 1, bias=False)
         self.mix_change = ZeroLinear(width, streams, bias=False)
         self.write_change = ZeroLinear(width, 1, bias=False)
@@ -160,8 +160,8 @@ class ManifoldHyperConnection(Mixing):
     scale * W rms(X) + bias, rms over all streams of a token      mHC, Xie et al. 2025,
     arXiv:2512.24880
 
-    The rows and columns of A sum to 1, so that the streams together neither grow nor shrink. As
-    DeepSeek-V4 has it, the streams leave as a sum with weights such as a.
+    The columns of A sum to 1, and its rows nearly, so that the streams together neither grow nor
+    shrink. As DeepSeek-V4 has it, the streams leave as a sum with weights such as a.
     """
 
     leave = GatedSum
