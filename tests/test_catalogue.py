@@ -174,7 +174,14 @@ STRANGE = [
     ),
     (["placement=keel"], ["placement=keel is not verified: "]),
     (["placement=geonorm"], ["placement=geonorm is not verified: "]),
-    (["placement=siamese", "norm=none"], ["no norm on the stream", "reaches the head without"]),
+    (
+        ["placement=siamese", "norm=none"],
+        [
+            "no norm on the stream",
+            "reaches the head without",
+            "placement=siamese is not verified: ",
+        ],
+    ),
     (["norm=gatednorm"], ["norm=gatednorm is not verified: how its two matrices start"]),
     (["norm=bhyt", "placement=post"], ["final_norm=none, where norm=bhyt goes with rmsnorm"]),
     (["init=zero_out", "placement=out"], ["init: output and down start", "init=zero_out, where"]),
