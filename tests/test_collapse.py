@@ -13,9 +13,12 @@ from untrained import CONTEXT, DEPTH, SUBJECT, model_and_text
 from transformer_norms.analysis.trained.collapse import (
     PRIMARY,
     QUANTITIES,
+    longer_rises,
     main,
     measure,
+    positions_csv,
     sizes_of,
+    window_rows,
 )
 from transformer_norms.analysis.trained.longer_text import losses_by_position
 from transformer_norms.analysis.trained.norm_noise import (
@@ -261,17 +264,33 @@ def test_longer_windows_are_the_models_own_losses_position_by_position(position)
     assert [text.multiple for text in found.longer] == [1, 2]
     assert found.longer[0].loss() == pytest.approx(found.loss, abs=1e-12)
     loaded.model.context = 12
+    by_hand = {}  # the loss of each token, by the length of windows
     with torch.no_grad():
-        sums = np.zeros(12)
-        for at in (0, 12):
-            own = tokens[at : at + 13]
-            logits = loaded.model(own[None, :-1])[0].log_softmax(-1)
-            sums[: len(own) - 1] -= logits.gather(-1, own[1:, None])[:, 0].numpy()
-    assert found.longer[1].sums == pytest.approx(sums)
-    assert found.longer[1].counts.tolist() == [2.0] * 7 + [1.0] * 5
-    assert found.longer[1].loss(6) == pytest.approx(sums[6:].sum() / 7)
-    bins = {(n, n): sums[n] / (1 + (n < 7)) for n in range(12)}
-    assert found.longer[1].by_bin == pytest.approx(bins)
+        for length in (6, 12):
+            nats = []
+            for at in range(0, 19, length):
+                own = tokens[at : at + length + 1]
+                logits = loaded.model(own[None, :-1])[0].log_softmax(-1)
+                nats += (-logits.gather(-1, own[1:, None])[:, 0]).tolist()
+            by_hand[length] = np.array(nats)
+    usual, longer = by_hand.values()
+    assert found.longer[1].nats == pytest.approx(longer)
+    assert np.flatnonzero(found.longer[1].tokens_at(6)).tolist() == [*range(6, 12), 18]
+    heading, of_usual, row = window_rows(found)
+    assert of_usual[3:] == ["", "", ""]
+    behind = [each[[*range(6, 12), 18]].mean() for each in (longer, usual)]
+    expected = [longer.mean(), *behind, behind[0] - behind[1]]
+    assert [float(cell) for cell in row[2:]] == pytest.approx(expected, abs=6e-5)
+    assert row[5].startswith(("+", "-"))
+    # A causal model reads the first half of a long window as it reads a usual one.
+    rises = [longer[at::12].mean() - usual[at::12].mean() for at in range(12)]
+    assert longer_rises(found) == pytest.approx(dict(enumerate(rises, start=1)), abs=1e-12)
+    assert rises[:6] == pytest.approx([0] * 6, abs=1e-12)
+    table = [*csv.DictReader(positions_csv([found]).decode().splitlines())]
+    cells = [(float(r["loss"]), float(r["loss_usual"])) for r in table if r["windows"] == "12"]
+    assert cells == [
+        pytest.approx((longer[at::12].mean(), usual[at::12].mean())) for at in range(12)
+    ]
     assert found.notes == ["no windows of 4 times the length: the text that is read has 19 tokens"]
 
 

@@ -123,8 +123,10 @@ LEGEND_OF_NORMS = (
     "the stream gives noise to the stream as well."
 )
 LEGEND_OF_WINDOWS = (
-    "Loss on the same text in windows of more tokens: of all tokens, of those at positions up to "
-    "the usual length, and of those behind it."
+    "Loss on the same text in windows of more tokens: of all tokens, and of those behind the usual "
+    "length. in usual: of the same tokens, read in windows of the usual length, with fewer tokens "
+    "before them; rise: behind less in usual. Tokens up to the usual length read there what they "
+    "read in long windows."
 )
 LIMITS = (
     "Noise that is random in all directions is not the interference that training left in a model, "
@@ -335,12 +337,15 @@ def norm_rows(found: Sequence[Collapse]) -> list[list[str]]:
 
 def window_rows(one: Collapse) -> list[list[str]]:
     """A heading, and a row for each length of windows."""
-    rows = [["windows", "tokens", "loss", "up to the usual", "behind it"]]
+    usual = one.longer[0]
+    rows = [["windows", "tokens", "loss", "behind", "in usual", "rise"]]
     for text in one.longer:
-        usual = text.context
-        behind = f"{text.loss(usual):.4f}" if text.counts[usual:].any() else ""
-        cells = [f"{text.loss():.4f}", f"{text.loss(0, usual):.4f}", behind]
-        rows.append([f"{text.multiple}x", str(text.multiple * usual), *cells])
+        behind, cells = text.tokens_at(usual.context), ["", "", ""]
+        if behind.any():
+            losses = text.loss(behind), usual.loss(behind)
+            cells = [*(f"{loss:.4f}" for loss in losses), f"{losses[0] - losses[1]:+.4f}"]
+        tokens = str(text.multiple * usual.context)
+        rows.append([f"{text.multiple}x", tokens, f"{text.loss():.4f}", *cells])
     return rows
 
 
@@ -436,14 +441,16 @@ def blocks_csv(found: Sequence[Collapse]) -> bytes:
 
 
 def positions_csv(found: Sequence[Collapse]) -> bytes:
-    """A row for each bin of positions of each length of windows, and of the foreign text."""
-    rows: list[list[Any]] = ["model seed text windows first last loss".split()]
+    """A row for each bin of positions of each length of windows, and of the foreign text.
+    `loss_usual` is the loss of the same tokens in windows of the usual length."""
+    rows: list[list[Any]] = ["model seed text windows first last loss loss_usual".split()]
     for one in found:
-        texts = [("own", text) for text in one.longer]
-        texts += [("foreign", one.foreign)] if one.foreign is not None else []
-        for name, text in texts:
+        texts = [("own", text, one.longer[0]) for text in one.longer]
+        texts += [("foreign", one.foreign, one.foreign)] if one.foreign is not None else []
+        for name, text, usual in texts:
             own = [one.subject.name, one.subject.seed, name, text.multiple * text.context]
-            rows += [[*own, *ends, loss] for ends, loss in text.by_bin.items()]
+            for ends, tokens in text.bins.items():
+                rows.append([*own, *ends, text.loss(tokens), usual.loss(tokens)])
     return csv_table(rows)
 
 
@@ -467,8 +474,9 @@ def page(subjects: Subjects, found: Sequence[Collapse]) -> str:
 
 def figure(found: Sequence[Collapse]) -> bytes:
     """Panels as SVG: the rise of the loss by the size of noise, the distance of attention by block
-    and the share of changed keys, and the loss by position on the longest windows. A thin line is a
-    seed, a thick one the mean of a variant."""
+    and the share of changed keys, and by position how far the loss on the longest windows lies
+    above that of the same tokens in usual ones. A thin line is a seed, a thick one the mean of a
+    variant."""
     drawing, panels = pyplot().subplots(1, 4, figsize=(13.0, 3.4), layout="constrained")
     vector, length = (Setting("attention", kind, TENTH) for kind in KINDS)
     for place, name in enumerate(dict.fromkeys(one.subject.name for one in found)):
@@ -478,8 +486,7 @@ def figure(found: Sequence[Collapse]) -> bytes:
         far = [dict(enumerate(one.moved[vector].distance, start=1)) for one in own]
         changed = [[100 * x for x in one.moved[length].changed] for one in own]
         shares = [dict(enumerate(each, start=1)) for each in changed]
-        texts = [{end + 1: loss for (_, end), loss in one.longer[-1].by_bin.items()} for one in own]
-        drawn: list[list[dict[Any, float]]] = [rises, far, shares, texts]
+        drawn: list[list[dict[Any, float]]] = [rises, far, shares, list(map(longer_rises, own))]
         for axes, lines in zip(panels, drawn, strict=True):
             draw_seeds(axes, lines, name, place)
     panels[0].set(xscale="log", xlabel="noise / rms, all norms", ylabel="rise of the loss, nats")
@@ -487,7 +494,9 @@ def figure(found: Sequence[Collapse]) -> bytes:
     panels[0].axhline(0, color=GREY, linewidth=0.8)
     panels[1].set(xlabel="block", ylabel="distance of attention, noise 0.1")
     panels[2].set(xlabel="block", ylabel="other key first, %, length noise 0.1")
-    panels[3].set(xlabel="position", ylabel="loss, nats per token", xscale="log")
+    panels[3].set(xlabel="position", ylabel="loss less that in usual windows, nats")
+    panels[3].set_xscale("log")
+    panels[3].axhline(0, color=GREY, linewidth=0.8)
     for context in {one.longer[0].context for one in found}:
         panels[3].axvline(context, color=GREY, linewidth=0.8, linestyle=":")
     for axes in panels[1:3]:
@@ -497,6 +506,16 @@ def figure(found: Sequence[Collapse]) -> bytes:
         style_axes(axes)
     panels[0].legend(fontsize=FONT, frameon=False)
     return svg_bytes(drawing)
+
+
+def longer_rises(one: Collapse) -> dict[int, float]:
+    """By position in the longest windows, the loss less that of the same tokens in usual windows.
+    Nothing where no windows are longer."""
+    usual, text = one.longer[0], one.longer[-1]
+    if text is usual:
+        return {}
+    each = text.bins.items()
+    return {last + 1: text.loss(tokens) - usual.loss(tokens) for (_, last), tokens in each}
 
 
 if __name__ == "__main__":

@@ -21,24 +21,33 @@ BINS = 8  # of positions, in a window of the usual length
 
 @dataclass(frozen=True)
 class Positions:
-    """The losses on windows of `multiple` times `context` tokens: their sum and their number at
-    each position, which is counted from 0."""
+    """The loss of each predicted token on windows of `multiple` times `context` tokens, in the order
+    of the text. Positions in a window are counted from 0.
+
+    Two positions of a window have other tokens, so their losses differ by the text. What compares
+    is a token in long windows and the same token in windows of the usual length.
+    """
 
     context: int
     multiple: int
-    sums: np.ndarray
-    counts: np.ndarray
+    nats: np.ndarray
 
-    def loss(self, first: int = 0, end: int | None = None) -> float:
-        """The mean loss at the positions from `first` until before `end`."""
-        return float(self.sums[first:end].sum() / self.counts[first:end].sum())
+    def tokens_at(self, first: int, end: int | None = None) -> np.ndarray:
+        """Which tokens stand at the positions from `first` until before `end`: a mask."""
+        at = np.arange(len(self.nats)) % (self.multiple * self.context)
+        return (at >= first) & (at < (len(self.nats) if end is None else end))
+
+    def loss(self, tokens: np.ndarray | None = None) -> float:
+        """The mean loss of the tokens of a mask, or of all."""
+        return float((self.nats if tokens is None else self.nats[tokens]).mean())
 
     @property
-    def by_bin(self) -> dict[tuple[int, int], float]:
-        """The mean loss by the first and the last position of a bin."""
-        length, end = max(1, self.context // BINS), int((self.counts > 0).sum())
+    def bins(self) -> dict[tuple[int, int], np.ndarray]:
+        """The tokens of each bin of positions, by the first and the last position."""
+        length = max(1, self.context // BINS)
+        end = min(len(self.nats), self.multiple * self.context)
         starts = range(0, end, length)
-        return {(at, min(at + length, end) - 1): self.loss(at, at + length) for at in starts}
+        return {(at, min(at + length, end) - 1): self.tokens_at(at, at + length) for at in starts}
 
 
 def multiples(loaded: Loaded) -> dict[int, str]:
@@ -63,15 +72,14 @@ def losses_by_position(
     tokens as usual, or one window."""
     length, limit = multiple * loaded.context, loaded.config.data.val_tokens
     rows = max(1, loaded.batch_size // multiple)
-    sums, counts = np.zeros(length), np.zeros(length)
-    predicted = min(limit, len(tokens) - 1)
+    nats, done = np.empty(min(limit, len(tokens) - 1)), 0
     with allow_context(loaded.model, length):
         for batch in windows(tokens, length, limit, rows):
-            tell(int(counts.sum()), predicted)
-            nats = token_losses(loaded, batch).double().cpu().numpy()
-            sums[: nats.shape[1]] += nats.sum(0)
-            counts[: nats.shape[1]] += len(nats)
-    return Positions(loaded.context, multiple, sums, counts)
+            tell(done, len(nats))
+            own = token_losses(loaded, batch).double().flatten().cpu().numpy()
+            nats[done : done + len(own)] = own
+            done += len(own)
+    return Positions(loaded.context, multiple, nats)
 
 
 @contextmanager
