@@ -62,7 +62,9 @@ COMMANDS = {
     "sample": Command("sample", "writes text with a trained run"),
     "runs": Command("commands.runs", "lists runs, and compares two"),
     "plan": Command("plan.__main__", "says what a run or a sweep will cost; starts nothing"),
-    "analysis": Command("", "measures models: init, invariances, removal of norms", ANALYSES),
+    "analysis": Command(
+        "", "mean drift, quantization, depth use, collapse, fold, swap, and more", ANALYSES
+    ),
     "tracking": Command("tracking.__main__", "sends runs to Weights & Biases"),
     "export": Command("hf.__main__", "writes a run as a folder that transformers loads"),
     "data": Command("data.__main__", "prepares the tokens of a run ahead of it"),

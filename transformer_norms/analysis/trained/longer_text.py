@@ -21,8 +21,8 @@ BINS = 8  # of positions, in a window of the usual length
 
 @dataclass(frozen=True)
 class Positions:
-    """The loss of each predicted token on windows of `multiple` times `context` tokens, in the order
-    of the text. Positions in a window are counted from 0.
+    """The loss of each predicted token, in the order of the text, on windows of `multiple` times
+    `context` tokens. Positions in a window are counted from 0.
 
     Two positions of a window have other tokens, so their losses differ by the text. What compares
     is a token in long windows and the same token in windows of the usual length.
