@@ -3,7 +3,7 @@
 jaxtyping's import hook writes `@jaxtyping.jaxtyped(typechecker=...)` above every function. That
 decorator calls beartype twice a call and costs as much as a small model. Here a function without
 shapes has beartype alone, and one with shapes is checked once, its arguments and its result
-together, in one scope of names.
+together, in one scope of names, and only while `shapes_are_checked`.
 """
 
 import inspect
@@ -23,6 +23,7 @@ from jaxtyping._storage import pop_shape_memo, push_shape_memo
 # An int is allowed where a float is annotated.
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _jaxtyped = jaxtyping.jaxtyped
+shapes_are_checked = True  # conftest says in which areas
 
 
 class Loader(_import_hook._JaxtypingLoader):
@@ -52,7 +53,7 @@ def decorate(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if not inspect.isfunction(thing):  # a property
         return _jaxtyped(thing, typechecker=typechecker)
     if any(map(_has_shape, thing.__annotations__.values())):
-        return _scope(_check_known(thing))
+        return _scope(_check_known(thing), thing)
     # beartype writes and compiles a checker for each function that another one makes anew.
     return thing if "<locals>" in thing.__qualname__ else _check_known(thing)
 
@@ -66,7 +67,7 @@ def _check_constructor(owner: Any, typechecker: Callable[..., Any]) -> Any:
     return owner
 
 
-def _scope(function: Callable[..., Any]) -> Callable[..., Any]:
+def _scope(function: Callable[..., Any], unchecked: Callable[..., Any]) -> Callable[..., Any]:
     """Gives each call a scope of names. jaxtyping's own binds the arguments to the signature in
     each call, which takes as long as a norm: for sizes that are computed from arguments, and for a
     note in the error. Only what has such sizes, or is a generator, goes the long way."""
@@ -77,6 +78,8 @@ def _scope(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def scoped(*arguments: Any, **named: Any) -> Any:
+        if not shapes_are_checked:
+            return unchecked(*arguments, **named)
         push_shape_memo({})
         try:
             return function(*arguments, **named)
