@@ -77,11 +77,11 @@ def test_a_block_alone_has_the_sizes_of_its_index():
     ("typed", "line"),
     [
         ("model.kv_heads=[2,3,4]", "model.kv_heads: 3 in block i=1 does not divide model.heads, 4"),
-        ("model.kv_heads=l+H", "model.kv_heads: l.H is not allowed; in block i=0 it is 5; it is"),
+        ("model.kv_heads=l+H", "model.kv_heads: .l.H. is not allowed; in block i=0 it is 5; it is"),
         ("model.kv_heads=[2,4]", "model.kv_heads: .* there are 2 sizes for 3 blocks"),
         ("model.head_dim=9+i position=rope", "model.head_dim: 9 in block i=0 is odd, and position"),
-        ("model.head_dim=dh", "model.head_dim: dh is not allowed; 'dh' names dh; known here are"),
-        ("model.head_dim=8*l architecture.embed_scale=dh", "embed_scale: 'dh' is not .* names dh"),
+        ("model.head_dim=dh", "model.head_dim: 'dh' names dh; known here are"),
+        ("model.head_dim=8*l architecture.embed_scale=dh", "embed_scale: 'dh' names dh; known"),
         (
             "model.head_dim=8*l architecture.value_residual=0.5",
             "value_residual: 0.5 is not allowed",

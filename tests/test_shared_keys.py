@@ -106,7 +106,7 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more):
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        (f"{KEY}=1", "kv_from_block: 1.0 is not allowed; in block i=0 it is 1; it is 0 where the"),
+        (f"{KEY}=1", "kv_from_block: 1 is not allowed; in block i=0 it is 1; it is 0 where the"),
         (f"{KEY}=[0,0,1,3]", "in block i=2 it is 1; it is 2 where the block has keys and values"),
         (f"{KEY}=i/2", "in block i=1 it is 0.5; it is 1 where"),
         (f"{KEY}=[0,1]", "there are 2 blocks for 4 blocks"),
@@ -123,7 +123,7 @@ def test_keys_that_do_not_fit_are_refused_in_a_line(typed, line):
 
 
 def test_a_block_alone_has_no_earlier_block():
-    with pytest.raises(ConfigError, match="kv_from_block: 0.0 is not allowed in a block alone"):
+    with pytest.raises(ConfigError, match="kv_from_block: 0 is not allowed in a block alone"):
         Block.from_equation("x + f(norm(x))", 64, 4, depth=2, index=1, settings=[f"{KEY}=0"])
     same, none = (model_of(typed).config.model for typed in (f"{KEY}=i", f"{KEY}=none"))
     assert same == none

@@ -151,6 +151,30 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
+def as_number(value: Any) -> Any:
+    """Returns a whole number without its point, as it is typed, also inside lists."""
+    if isinstance(value, (list, tuple)):
+        return [as_number(one) for one in value]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return int(value) if whole else value
+
+
+def short_text(value: Any) -> str:
+    """Returns a value as a message quotes it."""
+    text = repr(as_number(plain(value)))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def refusal_text(value: Any, error: ValueError, where: str = "") -> str:
+    """Returns that a value is not allowed, and why. An error that begins with the value says both
+    itself."""
+    text, line = short_text(value), str(error)
+    line = line if len(line) <= 300 else line[:297] + "..."
+    if line.startswith(f"{text} "):
+        return f"{text}{where}{line.removeprefix(text)}"
+    return f"{text}{where} is not allowed; {line}"
+
+
 def value_at(tree: Any, key: str) -> Any:
     """Returns the value of a dotted key. Raises KeyError or AttributeError if there is none."""
     for part in key.split("."):

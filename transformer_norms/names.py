@@ -115,17 +115,40 @@ def distinct_norms(folder: Path | None = None) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], how_many: int = 1, cutoff: float = 0.5) -> list[str]:
-    return difflib.get_close_matches(name.lower()[:200], list(known), how_many, cutoff)
+    """Returns the names that look like `name`, the likest first: `window` and `sliding_window` are
+    alike, since the one is a whole word of the other."""
+    name, known = name.lower()[:200], list(known)
+    close = difflib.get_close_matches(name, known, how_many, _WHOLE_WORD)
+    holding = [one for one in known if name in one.split("_") and one not in close]
+    if len(holding) > _FEW:  # a word of many names tells none of them apart
+        holding = []
+    loose = difflib.get_close_matches(name, known, how_many, cutoff)
+    return list(dict.fromkeys([*close, *sorted(holding, key=len), *loose]))[:how_many]
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """`did you mean 'rmsnorm'? there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm`"""
-    known = list(known)
-    return f"{suggestion(name, known, kind)}there is no {kind} {str(name)!r}; {_known_text(known)}"
+_WHOLE_WORD = 0.8  # the likeness above which letters say more than a common word
+_FEW = 3
 
 
-def _known_text(known: list[str]) -> str:
-    return f"there are {', '.join(known)}" if known else "there are none"
+def unknown(kind: str, name: object, known: Iterable[str], axis: str = "") -> str:
+    """`did you mean 'rmsnorm'? there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm`
+    The names are options of `axis`, or of the axis `kind`, or others."""
+    known, axis = list(known), axis or kind
+    where = f"configs/{axis} has all" if axis in AXES else ""
+    if axis in AXES_OF_A_RUN:
+        where = "transformer-norms explain --list shows all"
+    there = f"there are {name_list(known, where)}" if known else "there are none"
+    return f"{suggestion(name, known, kind)}there is no {kind} {str(name)!r}; {there}"
+
+
+def name_list(names: Sequence[str], where: str) -> str:
+    """Returns the names, or the first of many and `where` all of them stand."""
+    if not where or len(names) <= 2 * _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])}, and {len(names) - _SHOWN} more ({where})"
+
+
+_SHOWN = 8
 
 
 def suggestion(name: object, known: Iterable[str], kind: str = "") -> str:
@@ -157,6 +180,7 @@ def spelling(name: object) -> str:
 class OtherCodebases(NamedTuple):
     """configs/other_codebases.yaml, by their words."""
 
+    inner_keys: dict[str, list[str]]
     keys: dict[str, list[str]]
     values: dict[str, dict[str, list[str]]]
     remarks: dict[str, str]
@@ -168,6 +192,7 @@ def other_codebases() -> OtherCodebases:
     text = (folder_of_configs() / "other_codebases.yaml").read_text(encoding="utf-8")
     held = yaml.safe_load(text)
     return OtherCodebases(
+        _by_their_word(held["inner_keys"]),
         _by_their_word(held["keys"]),
         {key: _by_their_word(values) for key, values in held["values"].items()},
         {spelling(word): remark for word, remark in held["remarks"].items()},
@@ -176,8 +201,8 @@ def other_codebases() -> OtherCodebases:
 
 
 def _by_their_word(ours: Mapping[str, Sequence[object]]) -> dict[str, list[str]]:
-    words: dict[str, list[str]] = {}
+    words: dict[str, dict[str, None]] = {}  # two spellings of a word are one
     for our, their_words in ours.items():
         for word in their_words:
-            words.setdefault(spelling(word), []).append(our)
-    return words
+            words.setdefault(spelling(word), {})[our] = None
+    return {word: list(those) for word, those in words.items()}

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from transformer_norms.config.tree import Config
-from transformer_norms.config.validation import short_text
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
+from transformer_norms.kinds import refusal_text, short_text
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.mlp import sparse_shares
@@ -171,8 +171,6 @@ def name_key(key: str, spec: Any, where: str = "") -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        line = str(error)
-        line = line if len(line) <= 300 else line[:297] + "..."
-        raise ConfigError(f"{key}: {short_text(spec)}{where} is not allowed; {line}") from None
+        raise ConfigError(f"{key}: {refusal_text(spec, error, where)}") from None
     except (RecursionError, MemoryError):
         raise ConfigError(f"{key}: {short_text(spec)} is nested too deeply") from None

@@ -11,7 +11,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import plain
+from transformer_norms.kinds import as_number, plain
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
@@ -132,8 +132,8 @@ def _build(
     for key in GIVEN:
         if (value := getattr(config.architecture, key)) != "none":
             raise ConfigError(
-                f"architecture.{key}: {value} is not allowed in a block alone, which has neither "
-                "earlier blocks nor tokens"
+                f"architecture.{key}: {as_number(value)} is not allowed in a block alone, which "
+                "has neither earlier blocks nor tokens"
             )
     if read_placement(config.placement).connection.get("inputs"):
         raise ConfigError(

@@ -23,11 +23,13 @@ from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
     did_you_mean,
+    name_list,
     nearest,
     option_files,
     option_name,
     options,
     other_codebases,
+    spelling,
     theirs,
     unknown,
 )
@@ -321,9 +323,9 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
     node = OmegaConf.select(config, parent) if parent else None
     axis, _, own = pair.key.partition(".")
     if isinstance(node, DictConfig):
-        fixed = _FIXED if parent in AXES else ()
-        names = [str(key) for key in node if key not in fixed]
-        allowed = f"keys of {parent} are {', '.join(names)}" if names else f"{parent} has no keys"
+        shown = f"transformer-norms train --cfg job --package {parent} shows all"
+        names = name_list(_typable(node, parent), shown)
+        allowed = f"keys of {parent} are {names}" if names else f"{parent} has no keys"
     else:
         allowed = f"axes are {', '.join(AXES)}"
     if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
@@ -334,17 +336,31 @@ def _no_such_key(pair: Typed, config: DictConfig) -> str:
     return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
 
 
+def _typable(node: DictConfig, parent: str) -> list[str]:
+    """Returns the keys of a node that a user may type."""
+    fixed = _FIXED if parent in AXES else ()
+    return [key for key in to_dict(node) if key not in fixed]
+
+
 def _near_keys(key: str, config: DictConfig) -> list[str]:
-    """Returns the keys that a wrong key may mean: the same word elsewhere, a word of another
-    codebase, a key that looks alike in the same node, or anywhere."""
-    known = [*_keys_and_inner_keys(config), *AXES, "config"]
+    """Returns the keys that a wrong key may mean: a word of another codebase, the same word
+    elsewhere, a key that looks alike in the same node, or an option of its axis. Where there is no
+    such node, it is a key that looks alike anywhere."""
     parent, _, last = key.rpartition(".")
-    beside = [one for one in known if parent and one.startswith(f"{parent}.")]
-    deeper = OmegaConf.select(config, parent) if parent and not beside else None
-    if isinstance(deeper, DictConfig):
-        beside = [f"{parent}.{one}" for one in to_dict(deeper)]
-    same = [one for one in known if one.rpartition(".")[2] == last]
-    return theirs(last) or same[:1] or nearest(key, beside) or nearest(key, known)
+    known = [*_keys_and_inner_keys(config), *AXES, "config"]
+    node = OmegaConf.select(config, parent) if parent else None
+    if not isinstance(node, DictConfig):
+        same = [one for one in known if one.rpartition(".")[2] == last]
+        return theirs(last) or same[:1] or nearest(key, known)
+    beside = _typable(node, parent)
+    inner = [one for one in other_codebases().inner_keys.get(spelling(last), []) if one in node]
+    same = [one for one in known if one.rpartition(".")[2] == last and one != key]
+    if words := [f"{parent}.{one}" if one in beside else parent for one in inner]:
+        return words
+    if words := theirs(last) or same[:1] or [f"{parent}.{one}" for one in nearest(last, beside)]:
+        return words
+    named = nearest(last, options(parent), cutoff=0.7) if parent in AXES else []
+    return [f"{parent}={one}" for one in named]
 
 
 def _options_with(axis: str, key: str, dotted: str) -> list[str]:

@@ -21,7 +21,7 @@ from transformer_norms.config.validation import build, check
 from transformer_norms.data.settings import affordable_val_tokens
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
-from transformer_norms.kinds import Mark, Values, freeze, value_at
+from transformer_norms.kinds import Mark, Values, as_number, freeze, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -226,7 +226,7 @@ class _Resolving:
                 self.option("norm", word)
             except ConfigError:
                 names = dict.fromkeys([*known, *options("norm")])
-                raise ConfigError(f"{key}: {unknown(key, word, names)}") from None
+                raise ConfigError(f"{key}: {unknown(key, word, names, 'norm')}") from None
         own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if word == "none" or not {*own} & {*sites}:
             return str(word)
@@ -506,15 +506,15 @@ def _check_values(config: Config) -> None:
     how, width = config.architecture, config.model.width
     if how.value_scale != 1 and how.value_residual == "none":
         raise ConfigError(
-            f"architecture.value_scale: {how.value_scale} is not allowed without "
+            f"architecture.value_scale: {as_number(how.value_scale)} is not allowed without "
             "architecture.value_residual, beside which it stands"
         )
     heads = [(sizes.kv_heads, head_sizes(how, sizes).value_dim) for sizes in _blocks(config)]
     if how.value_residual != "none" and len({*heads}) > 1:
         raise ConfigError(
-            f"architecture.value_residual: {how.value_residual} is not allowed where the values of "
-            "blocks differ in size (model.kv_heads, model.head_dim): they are added to those of "
-            "the first block"
+            f"architecture.value_residual: {as_number(how.value_residual)} is not allowed where "
+            "the values of blocks differ in size (model.kv_heads, model.head_dim): they are "
+            "added to those of the first block"
         )
     if how.value_gate != "none" and how.value_embedding == "none":
         raise ConfigError(
@@ -540,13 +540,14 @@ def _check_values_from_keys(config: Config) -> None:
         made = sizes.head_dim - inner.rope_dim
         if mark and made != inner.value_dim:
             raise ConfigError(
-                f"architecture.values_from_keys: {spec} is not allowed where a head's values have "
-                f"{inner.value_dim} dimensions and W_k computes {made}; architecture.value_dim="
-                f"{made} makes them as many"
+                f"architecture.values_from_keys: {as_number(spec)} is not allowed where a head's "
+                f"values have {inner.value_dim} dimensions and W_k computes {made}; "
+                f"architecture.value_dim={made} makes them as many"
             )
     if all(marks) and not isinstance(how.bias, bool) and "value" in how.bias:
         raise ConfigError(
-            f"architecture.bias: value is not allowed where architecture.values_from_keys is {spec}"
+            f"architecture.bias: value is not allowed where architecture.values_from_keys is "
+            f"{as_number(spec)}"
         )
 
 
@@ -578,8 +579,9 @@ def _check_kv_from_block(config: Config) -> None:
         ):
             if differs:
                 raise ConfigError(
-                    f"architecture.kv_from_block: {how.kv_from_block} is not allowed; block i={i} "
-                    f"uses the keys and values of block {source}, and has {key} of its own"
+                    f"architecture.kv_from_block: {as_number(how.kv_from_block)} is not allowed; "
+                    f"block i={i} uses the keys and values of block {source}, "
+                    f"and has {key} of its own"
                 )
 
 
@@ -592,7 +594,9 @@ def _check_attention(config: Config) -> None:
         if key not in unset:
             raise ConfigError(f"attention={kind}: refuses: {unknown('key', key, unset)}")
         if (value := value_at(config, key)) != unset[key]:
-            raise ConfigError(f"{key}: {value} is not allowed with attention={kind}: {reason}")
+            raise ConfigError(
+                f"{key}: {as_number(value)} is not allowed with attention={kind}: {reason}"
+            )
 
 
 def _check_widths(config: Config) -> None:
@@ -634,7 +638,10 @@ def _check_offered(config: Config) -> None:
     biased = POSITIONS[config.position.type].bias is not NoPosition.bias
     chosen = {
         **{
-            key: (f"architecture.{key}: {spec}", any(sliding_windows(spec, sizes.depth, context)))
+            key: (
+                f"architecture.{key}: {as_number(spec)}",
+                any(sliding_windows(spec, sizes.depth, context)),
+            )
             for key, spec in (
                 ("sliding_window", how.sliding_window),
                 ("attention_chunk", how.attention_chunk),

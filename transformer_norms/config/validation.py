@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Auto, Mark, marks_of, plain
+from transformer_norms.kinds import Auto, Mark, marks_of, short_text
 from transformer_norms.names import suggestion, unknown
 
 Built = TypeVar("Built")
@@ -25,7 +25,7 @@ _WANTED = {
     "list_type": "it should be a list",
     "string_type": "it should be a word",
     "float_type": "it should be a number",
-    "int_type": "it should be a number, an integer",
+    "int_type": "it should be an integer",
 }
 
 
@@ -122,12 +122,6 @@ def _key(node: str, values: Any, error: Any) -> str:
 
 def _joined(*parts: object) -> str:
     return ".".join(str(part) for part in parts if part != "")
-
-
-def short_text(value: Any) -> str:
-    """Returns a value as a message quotes it."""
-    text = repr(plain(value))
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _wanted(error: Any) -> str:

@@ -19,6 +19,7 @@ from transformer_norms.kinds import (
     Text,
     Values,
     node,
+    refusal_text,
 )
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
@@ -250,7 +251,7 @@ def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]
             if not 1e-9 < number <= most:
                 raise ValueError(f"in block i={i} it is {number:g}; it is above 0, up to {most}")
     except ValueError as error:
-        raise ValueError(f"model.{key}: {spec} is not allowed; {error}") from None
+        raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
     if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
         dividing = [count for count in range(1, heads + 1) if heads % count == 0]
         each = [int(n) if n % 1 == 0 else next(d for d in dividing if d >= n) for n in numbers]
