@@ -23,7 +23,7 @@ from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
-from trained import ASKED, STUDY, primary_words, trained_text
+from trained import ASKED, STUDY, claim_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
@@ -96,7 +96,7 @@ def regenerate() -> None:
             text = "\n\n".join(_blocks(findings, contradictions(study, found)))
             _fill(HERE / study / "README.md", text)
         runs = Path(folder) / STUDY
-        words = {name: primary_words(HERE / name, runs) for name in ASKED}
+        words = {name: claim_words(HERE / name, runs) for name in ASKED}
         for name in ASKED:
             _fill(HERE / name / "README.md", trained_text(HERE / name, runs))
     words["norm_removal"] = _removal(HERE / "norm_removal")

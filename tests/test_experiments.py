@@ -111,6 +111,56 @@ def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, block
         assert f"{name} {fmean(pairs):+.{digits}f} (95 % interval" in text
 
 
+@pytest.mark.parametrize("analysis", trained.ASKED)
+def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_in(analysis):
+    """By scipy's test of the pairs, and by Holm's rule written out: the k-th smallest of m, times
+    m - k + 1, is no less than the one before."""
+    asked, home = trained.ASKED[analysis], HERE / analysis
+    one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid mixln", "pre")}[
+        asked.baseline.partition("=")[0]
+    ]
+    p, means = {}, {}
+    for blocks in (4, 16):
+        with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+            models = {(row["model"], row["seed"]): row for row in csv.DictReader(file)}
+        for name in {name for name, _ in models}:
+            if not (changed := set(name.split()) & set(one.split())):
+                continue
+            base = name.replace(changed.pop(), other)
+            for key in asked.quantities:
+                pairs = [float(models[name, s][key]) - float(models[base, s][key]) for s in "01234"]
+                p[blocks, name, key] = stats.ttest_1samp(pairs, 0).pvalue
+                means[blocks, name, key] = f"{name} - {base}", pairs
+
+    def adjusted(family):
+        ordered = sorted(family, key=p.get)
+        steps = [min(1, p[one] * (len(ordered) - k)) for k, one in enumerate(ordered)]
+        return dict(zip(ordered, itertools.accumulate(steps, max), strict=True))
+
+    declared = {place for place in p if place[2] == asked.primary}
+    families = [
+        p,
+        *(
+            {
+                at: x
+                for blocks in (4, 16)
+                for at, x in adjusted([place for place in p if place[0] == blocks]).items()
+            },
+            adjusted(declared),
+            adjusted(p),
+        ),
+    ]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line in (home / "README.md").read_text().splitlines()]  # fmt: skip
+    for place in declared:
+        name, pairs = means[place]
+        half = stats.t.ppf(1 - 0.025 / len(declared), 4) * stats.sem(pairs)
+        digits = asked.quantities[asked.primary].digits
+        wide = f"{fmean(pairs) - half:+.{digits}f} to {fmean(pairs) + half:+.{digits}f}"
+        own = [row for row in rows if row[:2] == [str(place[0]), name] and len(row) == 9]
+        assert [row[4:] for row in own] == [[wide, *(f"{one[place]:.2g}" for one in families)]]
+
+
 def test_n_grams_are_counted_on_no_other_text_than_that_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ngrams, "FILE", tmp_path / "ngrams.json")

@@ -15,6 +15,7 @@ from untrained import DEPTH, SUBJECT, model_and_text, sequences
 from transformer_norms.analysis.trained.quantization import (
     LEGEND,
     Inputs,
+    Products,
     Rounded,
     Setting,
     kinds_of,
@@ -91,6 +92,27 @@ def test_a_grid_is_that_of_hand_arithmetic():
             rounded = round_to_grid(y, bits, largest)
             assert torch.equal(rounded, grid(y, bits, by_row))
             assert len(set(rounded[0].tolist())) <= 2**bits - 1
+
+
+@pytest.mark.parametrize(
+    ("placement", "norm", "left_alone"),
+    [
+        ("pre", "gatednorm", {"pre", "final"}),
+        ("laurel", "rmsnorm", {"skip"}),
+        ("gemma3n_inputs", "rmsnorm", {"skip", "connection", "enter", "final"}),
+        ("mhc", "rmsnorm", {"connection", "final"}),
+    ],
+)
+def test_matrices_beside_attention_mlp_and_head_are_those_that_the_legend_names(
+    placement, norm, left_alone
+):
+    model = model_and_text(placement=placement, norm=norm).model
+    names = Products(model, lambda name, x, weight: (x, weight)).names
+    linear = {p: m for p, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    alone = [path.split(".") for path, m in linear.items() if not names[id(m.weight)]]
+    assert {part for path in alone for part in path} & {
+        "pre", "final", "skip", "connection", "enter", "f", "head"
+    } == left_alone  # fmt: skip
 
 
 @pytest.mark.parametrize("bits", [4, 8])

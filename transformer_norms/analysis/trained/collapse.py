@@ -134,7 +134,10 @@ LIMITS = (
     "A norm that stands on the stream, as in post-norm, hands its noise on to all that follows; "
     "before a sub-layer it ends in that sub-layer. Their rises say what noise does there, and not "
     "which placement makes less of it.",
-    "Attention of a block also moves since the blocks before it were perturbed.",
+    "Norms on queries, keys and values have three noises, behind the matrices, where a norm before "
+    "attention has one, in front of them: the distances of such placements are not of one noise.",
+    "Attention of a block also moves since the blocks before it were perturbed. A block whose "
+    "attention reads no norm counts in means all the same; the first one has zero.",
     "A most attended key that changes among equals means little: `sharp` says how many had one.",
 )
 

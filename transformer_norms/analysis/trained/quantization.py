@@ -60,13 +60,15 @@ FEWEST_BITS, MOST_BITS = 2, 16
 MARKS = "osD^v"
 SMALLEST = 1e-4  # nats; the figure is linear below, where a rise may be negative
 LEGEND = (
-    "Loss in nats per token, or its rise, with the weights of all matrices rounded, with their "
-    "inputs, and with both. per: there is one scale, the largest |value| / (2^(bits - 1) - 1), for "
-    "a tensor, or for each row, an output channel of a weight or a token of an input. That of a "
-    "whole input is read from all of the text before rounding. Rounded are query, key, value, "
-    "output, gates, up, gate, down and the head (also one that is tied), in float32. Not rounded: "
-    "the embedding as it is looked up, biases, norms, coefficients, the stream, the products "
-    "inside attention, softmax."
+    "Loss in nats per token, or its rise, with the weights of the matrices of attention, of mlps "
+    "and of the head rounded, with their inputs, and with both. per: there is one scale, the "
+    "largest |value| / (2^(bits - 1) - 1), for a tensor, or for each row, an output channel of a "
+    "weight or a token of an input. That of a whole input is read from all of the text before "
+    "rounding. Rounded are query, key, value, output, gates, up, gate, down and the head (also "
+    "one that is tied), in float32. Not rounded: tables as they are looked up, biases, norms, "
+    "also those with matrices (gatednorm), coefficients, also of low rank (LAuReL), the matrices "
+    "of connections (AltUp's router, gates of hyper-connections, inputs per layer), the stream, "
+    "the products inside attention, softmax."
 )
 LEGEND_OF_OUTLIERS = (
     "Inputs of matrices before rounding. largest / rms: the largest |value| over the root mean "
