@@ -7,7 +7,7 @@ import torch
 from combinations import FEWER, PARTS, combined, composed, norms_in_turn
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose, options, recompose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
@@ -200,6 +200,62 @@ def test_what_is_strange_is_said_naming_its_key_and_nothing_else_is(typed, said)
         sorted(found), sorted(said, key=lambda s: _of(s, found)), strict=True
     ):
         assert fragment in line
+
+
+# A setting | what makes it act. Alone it changes nothing, and that is said.
+IDLE = [
+    ("architecture.rope_base=500", "position=rope"),
+    ("architecture.rope_fraction=0.5", "position=rope"),
+    ("architecture.rope_interleaved=true", "position=rope"),
+    (
+        "architecture.rope_proportional=true",
+        "position=rope architecture.rope_fraction=0.5 architecture.rope_base=50",
+    ),
+    ("architecture.temperature_scale=0.3", "architecture.temperature_floor=2"),
+    ("architecture.embed_scale_order=after", "position=learned architecture.embed_scale=3"),
+    (
+        "architecture.qk_norm_order=after",
+        "position=rope qk_norm=head norm=rmsnorm_bias norm.bias=true",
+    ),
+    ("init.std.gate=0.5", "mlp=swiglu"),
+    ("init.std.head=0.5", "architecture.tied=false"),
+    ("init.std.position=0.5", "position=learned"),
+]
+
+
+def _logits_of(*typed):
+    """The logits of a model in which no norm's bias or gain is at its start."""
+    config = compose(["model=nano", "init=gpt2", "trainer.precision=fp64", *typed])
+    model = build_model(config, 13)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name and parameter.ndim == 1:
+                parameter += torch.linspace(-0.5, 0.5, parameter.numel(), dtype=torch.float64)
+        logits = model(torch.arange(12)[None])
+    return logits, [line for line in config.warnings if "changes nothing" in line]
+
+
+@pytest.mark.parametrize(("setting", "beside"), IDLE, ids=lambda words: words[:40])
+def test_a_typed_setting_is_said_to_change_nothing_exactly_where_it_changes_no_logit(
+    setting, beside
+):
+    for typed, acts in (["position=alibi"], False), (beside.split(), True):
+        without, said = _logits_of(*typed)
+        assert said == []
+        logits, said = _logits_of(*typed, setting)
+        assert torch.equal(logits, without) == (not acts)
+        key = setting.partition("=")[0]
+        assert [line.split()[0] for line in said] == ([] if acts else [key])
+
+
+def test_a_preset_and_a_saved_run_are_not_said_to_change_nothing():
+    llama = compose(["preset=llama3", "model=nano", "position=alibi"])
+    assert not any("changes nothing" in line for line in llama.warnings)
+    typed = compose(["model=nano", "position=alibi", "architecture.rope_base=500"])
+    assert sum("changes nothing" in line for line in typed.warnings) == 1
+    again = recompose(typed)
+    assert again.architecture.rope_base == 500
+    assert not any("changes nothing" in line for line in again.warnings)
 
 
 def _of(fragment, found):

@@ -690,3 +690,14 @@ def test_what_no_section_above_shows_is_among_the_other_choices(capsys):
     assert "architecture.rope_base" in said
     _, said, _ = run(capsys, "mlp=geglu", "--against", "mlp=geglu", "architecture.bias=true")
     assert "architecture.bias\n    A  value false\n    B  value true" in said
+
+
+def test_what_is_not_verified_is_short_at_the_start_of_a_run_and_whole_once_in_explain():
+    config = compose(["model=nano", "placement=geonorm"])
+    (line,) = (line for line in config.warnings if "is not verified" in line)
+    assert line.startswith("placement=geonorm is not verified: the angle (its limit pi/4")
+    assert line.endswith(" ... (explain has the whole)")
+    assert len(line) < 200
+    text = " ".join(explanation_text(explain(config, VOCABULARY, set())).split())
+    assert text.count("the angle (its limit pi/4") == 1
+    assert " ".join(config.placement.unverified.split()) in text

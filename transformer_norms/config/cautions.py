@@ -1,17 +1,25 @@
 """Warnings about strange choices, one sentence each. The program trains whatever the user types,
 and the record, `explain` and the report repeat the warnings."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from textwrap import shorten
 from typing import Any
 
 from transformer_norms.config.formulas import is_of_weights
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
+from transformer_norms.config.validation import parameters
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites, latent_sites, read_placement
-from transformer_norms.model.settings import block_sizes, block_values, formula_values
+from transformer_norms.model.position import (
+    POSITIONS,
+    NoPosition,
+    rotary_fractions,
+    temperature_floors,
+)
+from transformer_norms.model.settings import MADE_BY, block_sizes, block_values, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
@@ -23,8 +31,10 @@ def cautions(config: Config, typed: Collection[str]) -> list[str]:
     return [
         *_stream(config, placement),
         *_ignored(config, placement),
+        *_typed_in_vain(config, placement, typed),
         *_heads(config, placement),
         *_unlike_the_paper(config, placement, typed),
+        *(unverified_line(*each) for each in unverified(config, placement).items()),
         *_rates(config),
         *_unlike_the_file(config, typed),
         *_unchecked(config),
@@ -88,6 +98,59 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
 
 
+def _typed_in_vain(config: Config, placement: Placement, typed: Collection[str]) -> Iterator[str]:
+    """Yields the typed settings that nothing reads beside what was chosen."""
+    reasons = _reasons_not_to_act(config, placement)
+    for key in sorted(reasons.keys() & set(typed)):
+        if value_at(config, key) not in _UNSET:
+            yield f"{key} is typed and changes nothing: {reasons[key]}"
+
+
+_UNSET = ("none", False, "before")  # the values that ask for nothing
+
+
+def _reasons_not_to_act(config: Config, placement: Placement) -> dict[str, str]:
+    """Returns {key: reason} for the settings that change nothing in this config."""
+    how, position, depth = config.architecture, POSITIONS[config.position.type], config.model.depth
+    reasons: dict[str, str] = {}
+
+    def add(keys: Iterable[str], reason: str, is_idle: bool) -> None:
+        reasons.update(dict.fromkeys(keys, reason) if is_idle else {})
+
+    named = {name for base in position.__mro__ for name in parameters(base)}
+    chosen = f"position={config.choices.position}"
+    turned = {"bases": "base", "fractions": "fraction", "interleaved": "interleaved"}
+    turned["proportional"] = "proportional"
+    whole = min(rotary_fractions(how.rope_fraction, depth)) == 1
+    add(["architecture.rope_proportional"], "architecture.rope_fraction is 1", whole)
+    for argument, key in turned.items():
+        idle = argument not in named
+        add([f"architecture.rope_{key}"], f"{chosen} does not turn queries and keys", idle)
+    floors = temperature_floors(how.temperature_floor, depth, config.model.context)
+    add(
+        ["architecture.temperature_scale"],
+        "architecture.temperature_floor is none",
+        not any(floors),
+    )
+    adds = position.forward is not NoPosition.forward
+    add(["architecture.embed_scale_order"], "no embed_scale stands here", how.embed_scale == "none")
+    add(["architecture.embed_scale_order"], f"{chosen} adds nothing to the tokens", not adds)
+    sites = {*dict(placement.sites()), *head_sites(config.qk_norm, config.v_norm)}
+    idle = not sites & {"q", "k"}
+    add(["architecture.qk_norm_order"], "there is no norm on queries and keys", idle)
+    if "bases" not in named:
+        add(["architecture.qk_norm_order"], f"{chosen} does not turn queries and keys", True)
+    add(["data.val_fraction"], "data.val_paths is val", bool(config.data.get("val_paths", ())))
+    add(["init.stream_by"], "init.stream is none", config.init.get("stream", "none") == "none")
+    absent = {role: getattr(how, key) == "none" for role, key in MADE_BY.items()}
+    absent |= {"position": config.position.type != "learned", "head": how.tied}
+    absent |= {"gate": not MLPS[config.mlp.type].gated}
+    absent |= {key: getattr(how, key) == "none" for key in ("value_embedding", "value_gate")}
+    for role, is_absent in absent.items():
+        add([f"init.std.{role}"], f"the model has no {role} of its own to draw", is_absent)
+    return reasons
+
+
 def _heads(config: Config, placement: Placement) -> Iterator[str]:
     sizes = config.model
     few = any(block_sizes(sizes, i).kv_heads != sizes.heads for i in range(sizes.depth))
@@ -139,19 +202,30 @@ def _unlike_the_paper(
             f"mlp={choices['mlp']} has a gate, on which the paper of init={choices['init']} is "
             "silent; it starts as the rest of the mlp does"
         )
-    if config.about.unverified != "none":
-        yield f"preset={choices['preset']} is not verified: {config.about.unverified}"
-    if config.about.recipe_unverified != "none":
-        yield f"recipe={choices['recipe']} is not verified: {config.about.recipe_unverified}"
-    if unverified := config.init.get("unverified"):
-        yield f"init={choices['init']} is not verified: {unverified}"
-    if unverified := config.attention.get("unverified"):
-        yield f"attention={choices['attention']} is not verified: {unverified}"
+
+
+def unverified(config: Config, placement: Placement) -> dict[str, str]:
+    """Returns {AXIS=NAME: what could not be verified of it}."""
+    choices, about = config.choices, config.about
+    texts = {
+        f"preset={choices['preset']}": about.unverified,
+        f"recipe={choices['recipe']}": about.recipe_unverified,
+        f"init={choices['init']}": config.init.get("unverified"),
+        f"attention={choices['attention']}": config.attention.get("unverified"),
+    }
     for name, norm in {choices["norm"]: config.norm, **config.norms}.items():
-        if unverified := norm.get("unverified"):
-            yield f"norm={name} is not verified: {unverified}"
-    if placement.unverified:
-        yield f"placement={choices['placement']} is not verified: {placement.unverified}"
+        texts[f"norm={name}"] = norm.get("unverified")
+    texts[f"placement={choices['placement']}"] = placement.unverified
+    return {choice: text for choice, text in texts.items() if text not in (None, "", "none")}
+
+
+def unverified_line(choice: str, text: str) -> str:
+    """Returns the warning about a choice, whose first words name what is not verified."""
+    short = shorten(text, _SHORT, placeholder=" ... (explain has the whole)")
+    return f"{choice} is not verified: {short}"
+
+
+_SHORT = 140  # letters
 
 
 def _is_no_scale(config: Config, made: Any, wanted: Any) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from transformer_norms.config.building import build_model, undrawn
+from transformer_norms.config.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
@@ -84,7 +85,7 @@ def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
             choices(anatomy, typed),
             other_choices(config),
             sources(anatomy),
-            Section("Warnings", ("", "", ""), [Fact("", (text,)) for text in config.warnings]),
+            warnings(anatomy),
         ],
     )
 
@@ -478,24 +479,32 @@ def other_choices(config: Config) -> Section:
 
 
 def sources(anatomy: Anatomy) -> Section:
+    """Where each choice is published, and what of it could not be verified."""
     config, placement = anatomy.config, anatomy.placement
     about, named = config.about, config.choices
-    texts = [
-        (f"recipe={named.recipe}", about.recipe_source),
-        ("not verified", about.recipe_unverified),
-        (f"preset={named.preset}", about.source),
-        ("not verified", about.unverified),
-        (f"placement={named.placement}", placement.source),
-        ("not verified", placement.unverified),
-        (f"attention={named.attention}", config.attention.get("source", "")),
-        ("not verified", config.attention.get("unverified", "")),
-    ]
+    texts = {
+        f"recipe={named.recipe}": about.recipe_source,
+        f"preset={named.preset}": about.source,
+        f"placement={named.placement}": placement.source,
+        f"init={named.init}": config.init.get("source", ""),
+        f"attention={named.attention}": config.attention.get("source", ""),
+    }
     for name in anatomy.norm_names():
-        file = anatomy.norm_file(name)
-        texts.append((f"norm={anatomy.known_name(name)}", file.get("source", "")))
-        texts.append(("not verified", file.get("unverified", "")))
-    return Section("Sources", ("", "", ""), [Fact(name, (text,)) for name, text in texts
-                                       if text not in ("", "none")])  # fmt: skip
+        texts[f"norm={anatomy.known_name(name)}"] = anatomy.norm_file(name).get("source", "")
+    doubts = unverified(config, placement)
+    facts = []
+    for choice in dict.fromkeys([*texts, *doubts]):
+        for name, text in ((choice, texts.get(choice)), ("not verified", doubts.get(choice))):
+            facts += [Fact(name, (text,))] if text not in (None, "", "none") else []
+    return Section("Sources", ("", "", ""), facts)
+
+
+def warnings(anatomy: Anatomy) -> Section:
+    """The warnings, without those that stand among the sources at their full length."""
+    doubts = unverified(anatomy.config, anatomy.placement).items()
+    whole = {unverified_line(choice, text) for choice, text in doubts}
+    lines = [line for line in anatomy.config.warnings if line not in whole]
+    return Section("Warnings", ("", "", ""), [Fact("", (line,)) for line in lines])
 
 
 def _text(value: Any) -> str:
