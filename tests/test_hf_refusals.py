@@ -10,6 +10,7 @@ import torch
 
 from transformer_norms import build_model, compose
 from transformer_norms.hf import from_hf, to_hf
+from transformer_norms.hf.conversion import their_config
 from transformer_norms.hf.facts import facts_of
 from transformer_norms.hf.families import FAMILIES
 from transformer_norms.model.settings import ModelConfig
@@ -216,6 +217,24 @@ def test_what_theirs_cannot_be_names_the_key_and_what_is_there(case):
     line = line_of(to_hf, model)
     assert line.startswith("transformers has no such model: ")
     assert fragment in line, line
+
+
+def test_all_differences_are_named_up_to_a_few_and_the_rest_counted():
+    unlike = [
+        "placement=hyper_connections",
+        "attention=sinks",
+        "architecture.attention_gate=per_head",
+    ]
+    more = ["architecture.logit_cap=9", "embed=norm", "final_norm=none", "v_norm=head"]
+    four = compose(["model=nano", "position=alibi", *unlike])
+    line = line_of(their_config, four, 37)
+    typed = [text.removeprefix("architecture.") for text in unlike]
+    assert [text for text in (*typed, "position=alibi") if text not in line] == []
+    assert line.count(", where ") == 4
+    assert "more" not in line
+    line = line_of(their_config, compose(["model=nano", *unlike, *more]), 37)
+    assert line.count(", where ") == 5
+    assert re.search("; and [2-9] more; no other family differs in fewer$", line)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from os.path import expanduser
 from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
-from transformer_norms.config.finding import find_run
+from transformer_norms.config.finding import CONFIG, find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
 
@@ -45,17 +45,20 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise ConfigError(f"{out}: is there already; name a new folder")
     run = find_run(folder)  # before torch is imported
+    from transformer_norms.config.compose import compose
     from transformer_norms.data.tokenizer import RankTokenizer
-    from transformer_norms.hf.conversion import to_hf
+    from transformer_norms.hf.conversion import their_config, to_hf
     from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
     from transformer_norms.run.loading import load, tokenizer
 
     words = tokenizer(run)
-    model = load(run, plugins)
+    config = compose([f"config={run / CONFIG}", "trainer.device=cpu", f"plugins={plugins}"])
     try:
-        exported = to_hf(model)
+        their_config(config, words.vocab_size)  # before the weights are read
     except (ValueError, ImportError) as error:
         raise ConfigError(f"{folder}: {error}") from None
+    model = load(run, plugins)
+    exported = to_hf(model)
     spelled = fast_tokenizer(words, model.context)
     for settings in (exported.config, exported.generation_config):
         settings.eos_token_id, settings.pad_token_id = spelled.eos_token_id, spelled.pad_token_id

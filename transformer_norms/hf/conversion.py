@@ -9,6 +9,7 @@ from torch import Tensor
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose
+from transformer_norms.config.tree import Config
 from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact, overrides_of
 from transformer_norms.hf.families import FAMILIES, Family
 from transformer_norms.hf.weights import our_tensors, tensors_of, their_tensors
@@ -80,20 +81,14 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     first that can be the same function. Dropout is written where the family has it everywhere.
 
     A scale of the logits that no family has goes into the weights of a head of their own.
-    ValueError names the key that no family of transformers can say, and what is there.
+    ValueError names the keys that no family of transformers can say, and what is there.
     """
     transformers = _import_transformers()
     if not model.config:
         raise ValueError("the model carries no config: only what build_model built can be exported")
-    facts = facts_of(model.config, model.vocab_size)
-    families = FAMILIES if model_type is None else [family_of(model_type)]
+    family, config, scale = their_config(model.config, model.vocab_size, model_type)
     ours: dict[str, Tensor] = dict(model.named_parameters())
-    try:
-        family, config = _choose_family(families, facts)
-    except ValueError:
-        if not isinstance(scale := facts["architecture.logit_scale"], float) or scale == 1:
-            raise
-        family, config = _choose_family(families, {**facts, **_FOLDED})
+    if scale != 1:
         ours |= _fold(scale, ours)
     for key in family.dropouts:
         setattr(config, key, model.config.model.dropout)
@@ -107,6 +102,21 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
             parameter.copy_(tensor)
     assert not there, sorted(there)
     return theirs.eval()
+
+
+def their_config(
+    config: Config, vocab_size: int, model_type: str | None = None
+) -> tuple[Family, Any, float]:
+    """Returns the family of `to_hf`, its config, and the scale of the logits that the weights of
+    the head are to hold. Needs no weights. ValueError as `to_hf`."""
+    facts = facts_of(config, vocab_size)
+    families = FAMILIES if model_type is None else [family_of(model_type)]
+    try:
+        return *_choose_family(families, facts), 1.0
+    except ValueError:
+        if not isinstance(scale := facts["architecture.logit_scale"], float) or scale == 1:
+            raise
+        return *_choose_family(families, {**facts, **_FOLDED}), scale
 
 
 # The facts of the same function where a head of its own holds the scale of the logits.
@@ -127,13 +137,19 @@ def _choose_family(families: Sequence[Family], facts: Facts) -> tuple[Family, An
         config, wrong[family.model_type] = _write_config(family, facts)
         if not wrong[family.model_type]:
             return family, config
-    nearest = min(wrong, key=lambda model_type: len(wrong[model_type]))
-    hint = f", nearest is {nearest}" if len(wrong) > 1 else ""
-    raise ValueError(f"transformers has no such model: {wrong[nearest][0]}{hint}")
+    fewest = min(wrong, key=lambda model_type: len(wrong[model_type]))
+    lines = [line for line in dict.fromkeys(wrong[fewest]) if line]
+    more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    least = "; no other family differs in fewer" if len(wrong) > 1 else ""
+    raise ValueError(f"transformers has no such model: {'; '.join(lines[:_NAMED])}{more}{least}")
+
+
+_NAMED = 5  # differences in one line
 
 
 def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
-    """The family's config for the facts, and a line for each fact that it cannot say."""
+    """The family's config for the facts, and a line for each fact that it cannot say. The
+    line is empty where ours has no such fact: that follows from another one."""
     from huggingface_hub.errors import StrictDataclassError
 
     transformers = _import_transformers()
@@ -149,7 +165,8 @@ def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
     lines = []
     for key in differences(facts, back):
         ours, theirs = format_fact(facts.get(key)), format_fact(back.get(key))
-        lines.append(f"{key}={ours}, where {family.model_type} has {theirs}")
+        line = f"{key}={ours}, where {family.model_type} has {theirs}"
+        lines.append(line if facts.get(key) is not None else "")
     return config, lines
 
 
