@@ -183,8 +183,23 @@ def test_the_command_shows_one_run_block_by_block(capsys, tmp_path):
     assert main([str(run), "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "What each block is worth: layernorm pre s1"
-    assert [line.split()[0] for line in lines[2:6]] == ["block", "1", "2", "3"]
+    assert [line.split()[0] for line in lines[3:7]] == ["block", "1", "2", "3"]
     assert (tmp_path / "depth_use.svg").stat().st_size > 1000
+
+
+def test_a_variant_of_several_streams_is_left_out_by_name(capsys, tmp_path):
+    several = small.run_of("study=streams", "placement=mhc", "model.depth=2")
+    one = small.run_of("study=streams", "placement=pre", "model.depth=2")
+    assert main([str(several.parent), "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("LEFT OUT: mhc (seed 0): its blocks hand on several streams at")
+    assert "pre: of two blocks, the deeper half is block 2 alone" in lines
+    page = (tmp_path / "depth_use.md").read_text()
+    assert page.splitlines()[2].startswith("- LEFT OUT: mhc")
+    assert one.name in page
+    assert several.name not in page
+    assert main([str(several)]) == 2
+    assert "several streams at once, and depth is measured of one" in capsys.readouterr().err
 
 
 def test_a_model_of_one_block_is_one_line(capsys, tmp_path):

@@ -1,6 +1,7 @@
 """Norms folded into the weights: the same function, the norms that are left, and what stays."""
 
 import json
+import shutil
 from functools import cache
 
 import pytest
@@ -336,12 +337,19 @@ def test_a_wrong_fold_is_refused_and_nothing_is_written(tmp_path, capsys, monkey
         (["nowhere"], "nowhere: there is no such file or folder"),
         (["RUN", "--save", "HERE"], "is there already; name a new folder"),
         (["EMPTY"], "EMPTY: "),
+        (["NOTHING"], "NOTHING: there is no model in it, config.yaml of a run or config.json of"),
+        (["FILE"], "FILE: is a file; name a run, or a folder that transformers wrote"),
+        (["BARE", "--save", "NEW"], "BARE: has no tokenizer.json; save the model's tokenizer into"),
     ],
 )
 def test_what_cannot_be_is_one_line(typed, said, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
     meant = {"RUN": str(run()), "HERE": str(tmp_path), "EMPTY": str(tmp_path / "empty")}
+    meant |= {name: str(tmp_path / name) for name in ("NOTHING", "FILE", "BARE", "NEW")}
+    (tmp_path / "NOTHING").mkdir()
+    (tmp_path / "FILE").touch()
+    shutil.copytree(tmp_path / "empty", tmp_path / "BARE")
     assert main([meant.get(word, word) for word in typed]) == 2
     error = capsys.readouterr().err
     assert meant.get(said.removesuffix(": "), said) in error.splitlines()[-1]

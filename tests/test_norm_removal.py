@@ -122,6 +122,7 @@ def test_norms_go_before_mlps_first_then_before_attention_and_before_the_head_la
         ("embed=rmsnorm", "embed (RMSNorm)"),
         ("embed=fixnorm", "rows (L2Norm)"),
         ("norm=dyt", "mlp.pre (DyT)"),
+        ("placement=geonorm", "here: final (RMSNorm, inside the last step of its connection);"),
         ("norm=none", "there is no norm in it"),
         ("placement=subln", "attention.ctx (RMSNorm), mlp.mid (RMSNorm)"),
     ],
@@ -333,7 +334,8 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, remo
     }
     text = (folder / "o/norm_removal.md").read_text()
     assert Path(run).name in text
-    assert "first token" in text.splitlines()[5]
+    assert text.splitlines()[2].startswith("- tuned on ")
+    assert "first token" in text.splitlines()[6]
     model = load(saved)
     assert not any(isinstance(module, KINDS) for module in model.modules())
     assert OmegaConf.load(f"{saved}/config.yaml").norm.type == "none"
@@ -356,20 +358,22 @@ def test_the_command_writes_the_same_bytes_twice(run, removed, tmp_path):
     [
         (["nowhere"], "nowhere: there is no such file or folder"),
         (["RUN", "trainer.steps=9"], "trainer.steps=9: the last norm of"),
-        (["RUN", "trainer.stepz=9"], "did you mean 'trainer.steps'"),
-        (["RUN", "norm=rmsnorm"], "norm=rmsnorm: of a tuning there is no key 'norm'; there are"),
-        (["RUN", "trainer.probe_every=1"], "there is no key 'trainer.probe_every'"),
+        (["RUN", "trainer.stepz=9"], "trainer.stepz=9: did you mean 'trainer.steps'"),
+        (["EMPTY"], "EMPTY: there is no model in it, config.yaml of a run or config.json of"),
+        (["RUN", "norm=rmsnorm"], "norm=rmsnorm: there is no key of a tuning 'norm'; there are"),
+        (["RUN", "trainer.probe_every=1"], "there is no key of a tuning 'trainer.probe_every'"),
         (["RUN", "RUN"], "another RUN differs from it in nothing"),
         (["RUN", "--save", "SAVED"], "-folded is there already; name another folder"),
         (["RUN", "--gap", "0"], "--gap 0: at least 1"),
-        (["trainer.steps=30"], "name at least one RUN"),
+        (["trainer.steps=30"], "name at least one MODEL"),
         (["RUN", "--gaps", "3"], "--gaps"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(run, typed, said, capsys, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "saved" / f"{Path(run).name}-folded").mkdir(parents=True)
-    meant = {"RUN": run, "SAVED": str(tmp_path / "saved")}
+    (tmp_path / "EMPTY").mkdir()
+    meant = {"RUN": run, "SAVED": str(tmp_path / "saved"), "EMPTY": str(tmp_path / "EMPTY")}
     assert main([*(meant.get(word, word) for word in typed), "--out", str(out)]) == 2
     err = capsys.readouterr().err
     assert said in err

@@ -259,7 +259,7 @@ def test_the_command_shows_one_run_at_other_widths(capsys, tmp_path):
     assert main([str(run), "--bits", "6", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Weights and inputs of matrices, rounded: layernorm pre s1"
-    assert lines[2].split() == ["rounded", "per", "int6", "loss", "rise"]
+    assert lines[3].split() == ["rounded", "per", "int6", "loss", "rise"]
     assert max(map(len, lines[:-1])) <= 80
     assert LEGEND in (tmp_path / "quantization.md").read_text()
 

@@ -17,7 +17,7 @@ from transformer_norms.analysis.trained.over_seeds import (
     mean_rows,
     numbers_csv,
 )
-from transformer_norms.analysis.trained.subjects import read_subjects
+from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.progress import tell_nobody
 from transformer_norms.storage.files import write_json
@@ -97,7 +97,7 @@ def test_typed_keys_change_how_much_is_read_and_how_precisely():
     [
         (["nowhere"], "nowhere: there is no such file or folder"),
         (["data=text"], "name at least one run, study or folder of transformers"),
-        (["RUN", "norm=rmsnorm"], "norm: of an analysis there is no key 'norm'; there are data"),
+        (["RUN", "norm=rmsnorm"], "norm: there is no key of an analysis 'norm'; there are data"),
         (["RUN", "model.context=99"], "model.context=99: RUN reads 8 at most"),
         (["RUN", "model.context=x"], "model.context=x: a whole number of tokens is wanted"),
         (["RUN", "--text", "no.txt"], "--text no.txt: there is no such file"),
@@ -105,6 +105,10 @@ def test_typed_keys_change_how_much_is_read_and_how_precisely():
         (["CHECKPOINT"], "CHECKPOINT: has no text of its own; type --text FILE, or a corpus"),
         (["CHECKPOINT", "COPY", "data=stories"], "exported: two folders have this name"),
         (["EMPTY", "--text", "TEXT"], "EMPTY: "),
+        (["NOTHING"], "there is no model in it, config.yaml of a run or config.json of"),
+        (["TEXT"], "text.txt: is a file; name a run, a study of several runs, or a folder that"),
+        (["RUN", "--text", "BLANK"], "blank.txt: is empty"),
+        (["BARE", "--text", "TEXT"], "has no tokenizer.json; save the model's tokenizer into it"),
         (["RUN", "--baseline", "norm=dyt"], "--baseline dyt: no variant is that"),
     ],
 )
@@ -115,18 +119,65 @@ def test_what_cannot_be_is_one_line(words, said, tmp_path):
         "COPY": tmp_path / "exported",
         "EMPTY": tmp_path / "empty",
         "TEXT": small.home() / "text.txt",
+        "NOTHING": tmp_path / "nothing",
+        "BARE": tmp_path / "bare",
+        "BLANK": tmp_path / "blank.txt",
         "data.paths=TEXT": f"data.paths={tmp_path / 'other.txt'}",
     }
     (tmp_path / "other.txt").write_text("the dog jumps back\n" * 60)
     shutil.copytree(small.checkpoint(), meant["COPY"])
-    meant["EMPTY"].mkdir()
+    for name in ("EMPTY", "NOTHING", "BARE"):
+        meant[name].mkdir()
+    meant["BLANK"].touch()
+    shutil.copy(meant["COPY"] / "config.json", meant["BARE"])
+    shutil.copy(meant["COPY"] / "tokenizer.json", meant["EMPTY"])
     write_json(tmp_path / "empty" / "config.json", {})
+    # Some are answered before a model is loaded.
+    read = subjects_of if words[0] == "BARE" or "BLANK" in words else loaded
     with pytest.raises((ConfigError, InputError)) as raised:
-        loaded(*(meant.get(word, word) for word in words))
+        read(*(meant.get(word, word) for word in words))
     for name, path in meant.items():
         said = said.replace(name, str(path)) if name in ("RUN", "CHECKPOINT", "EMPTY") else said
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_measured():
+    found = subjects_of(small.study())
+
+    def measure(subject, one):
+        if subject.name in ("layernorm", *refused):
+            raise Unmeasured(subject, "it has no scale")
+        return one.tokens_read
+
+    refused = []
+    measured, numbers = found.measure(tell_nobody, measure)
+    assert (measured.names, numbers) == (["rmsnorm"], [60] * 3)
+    assert measured.notices == [
+        "LEFT OUT: layernorm (seeds 0, 1, 2): it has no scale",
+        "60 tokens of text were read, in windows of 8",
+    ]
+    assert (measured.baselines, measured.missing["layernorm"][1]) == ({}, "it has no scale")
+    refused.append("rmsnorm")
+    with pytest.raises(Unmeasured, match="rmsnorm-pre-.*-s0-.*: it has no scale"):
+        found.measure(tell_nobody, measure)
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "said"),
+    [
+        ("fox", [], "2 tokens of text were read, in windows of 8. LITTLE TEXT: the text has less "
+         "than one window of 8 tokens"),
+        ("the quick brown fox", ["data.val_tokens=99"], "18 tokens of text were read, in windows "
+         "of 8. LITTLE TEXT: the text has less than the 99 tokens of data.val_tokens"),
+        ("the quick brown fox", [], "18 tokens of text were read, in windows of 8"),
+    ],
+)  # fmt: skip
+def test_how_much_text_was_read_is_said_and_that_it_is_little(text, typed, said, tmp_path):
+    (tmp_path / "text.txt").write_text(text)
+    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    found = subjects_of(folder, *typed, "--text", tmp_path / "text.txt")
+    assert found.measure(tell_nobody, lambda subject, one: one)[0].notices == [said]
 
 
 def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):

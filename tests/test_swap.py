@@ -242,7 +242,7 @@ def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, t
     [
         (["RUN", *STEPS], "type the norm that comes in, such as norm=dyt"),
         (["RUN", "norm=dytt"], "did you mean 'dyt'"),
-        (["RUN", "norm=dyt", "model.width=9"], "there is no key 'model.width'"),
+        (["RUN", "norm=dyt", "model.width=9"], "there is no key of an analysis 'model.width'"),
         (["RUN", "norm=dyt", "--text", "TEXT"], "is a run, which is tuned on its own text"),
         (["FOREIGN", "norm=dyt"], "has no text of its own; type --text FILE"),
         pytest.param(
@@ -261,6 +261,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(words, said, capsys, 
     (tmp_path / "saved" / f"{run.name}-swapped").mkdir(parents=True)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text("{}")
+    (tmp_path / "foreign" / "tokenizer.json").write_text("{}")
     meant = {
         "RUN": run,
         "GPT2": small.gpt2() if "GPT2" in words else "",

@@ -26,10 +26,11 @@ Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C.
 """
 
 OF_SUBJECTS = """
-WHERE is a run, a study of several runs, or a folder that transformers loads.
+MODEL is a run, a study of several runs, or a folder that transformers loads.
 A run or a study is named by its path or by a part of its name below ./runs.
 A run is measured on its own validation text, a folder of transformers on the
-text in --text FILE or on the corpus of typed data keys.
+text in --text FILE or on the corpus of typed data keys, with the tokenizer.json
+that the folder needs.
 KEY=VALUE is as for train: data and data.KEY (data.val_tokens is how much is
 read), trainer.device, trainer.precision, trainer.batch_size, plugins, and
 model.context for shorter windows of text.
@@ -72,9 +73,7 @@ def run_analysis(
 
 def add_subjects(parser: Parser) -> None:
     """Adds the arguments that name models and their text."""
-    parser.add_argument(
-        "where", nargs="+", metavar="WHERE", help="models, and KEY=VALUE; see below"
-    )
+    parser.add_argument("where", nargs="+", metavar="MODEL | KEY=VALUE", help="see below")
     parser.add_argument("--text", type=typed_path, metavar="FILE", help="a text to measure on")
     parser.add_argument(
         "--baseline", action="append", metavar="KEY=VALUE",

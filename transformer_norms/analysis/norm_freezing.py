@@ -37,14 +37,14 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     """
     norms = dict(norms_in(model))
     staying = [
-        f"{_site(path)} ({type(norm).__name__})"
+        f"{_site(path)} ({type(norm).__name__}{_inside(path)})"
         for path, norm in norms.items()
         if _stage(path) is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
     if staying:
         raise ValueError(
-            f"these norms are not folded here: {', '.join(dict.fromkeys(staying))}; a LayerNorm or "
-            "RMSNorm before a sub-layer or before the head is"
+            f"these norms are not folded here: {', '.join(dict.fromkeys(staying))}; folded are "
+            "LayerNorms and RMSNorms that only a sub-layer or the head reads, as they are"
         )
     if not norms:
         raise ValueError("there is no norm in it")
@@ -58,6 +58,11 @@ def _stage(path: str) -> str | None:
     that both sub-layers of a parallel block read goes with attention."""
     place = re.fullmatch(r"(final)|blocks\.\d+\.(?:(attention|mlp)\.)?pre(?:\.norm)?", path)
     return (place[1] or place[2] or "attention") if place else None
+
+
+def _inside(path: str) -> str:
+    """Words for a norm before the head that is a part of a connection's last step."""
+    return ", inside the last step of its connection" if path.startswith("final.") else ""
 
 
 def norm_sites(model: nn.Module) -> list[str]:

@@ -9,7 +9,6 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from transformer_norms.analysis.command import (
 from transformer_norms.analysis.freezing_order import AT_ONCE, FIRST, ORDER, Removable
 from transformer_norms.analysis.norm_freezing import STAGES
 from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Cost
-from transformer_norms.analysis.trained.subjects import is_checkpoint
+from transformer_norms.analysis.trained.subjects import find_model, is_checkpoint
 from transformer_norms.analysis.trained.tunable import (
     OF_TUNINGS,
     Tunable,
@@ -39,7 +38,6 @@ from transformer_norms.analysis.tuning_curves import by_name, curves_csv, draw_d
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import label
-from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, line_style, pyplot, style_axes
@@ -49,7 +47,7 @@ from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
 EPILOG = f"""
-RUN is a finished run, by its folder or a part of its name below ./runs, or a
+MODEL is a finished run, by its folder or a part of its name below ./runs, or a
 folder that transformers loads. Its norms are LayerNorms or RMSNorms that stand
 before sub-layers and before the head (placement=pre, parallel, lns, ...).
 {OF_TUNINGS}From step --start on, every --gap steps, one norm after the other divides by its
@@ -68,9 +66,9 @@ LEGEND = (
 def make_parser() -> Parser:
     out = "where table and figure go, in the place of others"
     parser = analysis_parser(
-        "norm_removal", __doc__, out, "RUN --out DIR trainer.steps=300", EPILOG
+        "norm_removal", __doc__, out, "rmsnorm_eps5 --out DIR trainer.steps=300", EPILOG
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN | KEY=VALUE", help="see below")
+    parser.add_argument("runs", nargs="+", metavar="MODEL | KEY=VALUE", help="see below")
     parser.add_argument(
         "--start", type=int, default=20, metavar="STEP", help="of the first norm (%(default)s)"
     )
@@ -90,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     keys = [text for text in typed.runs if "=" in text and not Path(text).exists()]
-    folders = [_folder(text) for text in typed.runs if text not in keys]
+    folders = [find_model(text) for text in typed.runs if text not in keys]
     _check(typed, folders)
     tunables = [read_tunable(folder, keys, typed.text) for folder in folders]
     removables = [Removable(tunable, typed.start, typed.gap) for tunable in tunables]
@@ -110,7 +108,7 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
                 f"{typed.gap} from step {typed.start} on{', ' * bool(keys)}{' '.join(keys)}."
             )
             paths = write_files(typed.out, files(costs, tunables, setting))
-    remarks = map(paragraph, (LEGEND, *sentences(costs)))
+    remarks = map(paragraph, (LEGEND, *text_lines(tunables), *sentences(costs)))
     return "\n".join([text_table(rows(costs)), "", *remarks]), {"files": [*paths, *models]}
 
 
@@ -119,14 +117,8 @@ def _check(typed: Namespace, folders: Sequence[Path]) -> None:
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
     if not folders:
-        raise ConfigError("name at least one RUN, such as runs/main/FOLDER")
+        raise ConfigError("name at least one MODEL, such as runs/main/FOLDER")
     check_saved(typed.save, folders, "folded")
-
-
-def _folder(word: str) -> Path:
-    """The folder of a run, or a folder that transformers wrote."""
-    folder = Path(os.path.expanduser(word))
-    return folder if is_checkpoint(folder) else find_run(word)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -163,6 +155,10 @@ def rows(
     return table
 
 
+def text_lines(tunables: Sequence[Tunable]) -> list[str]:
+    return list(dict.fromkeys(tunable.text_line for tunable in tunables))
+
+
 def sentences(costs: Sequence[Cost]) -> list[str]:
     """The gap of each variant over its seeds, and how exact the folding is.
 
@@ -193,10 +189,11 @@ WITHOUT = "without norms"
 
 def files(costs: Sequence[Cost], tunables: Sequence[Tunable], setting: str) -> dict[str, bytes]:
     """The contents of the two CSV files, of norm_removal.md and of norm_removal.svg."""
-    runs = [tunable.origin for tunable in tunables[: len(costs)]]
+    runs_of = tunables[: len(costs)]
+    runs = [tunable.origin for tunable in runs_of]
     sections = [
         "# Norms removed",
-        markdown_list(sentences(costs)),
+        markdown_list([*text_lines(runs_of), *sentences(costs)]),
         markdown_table(rows(costs, ORDER)),
         f"{setting} {LEGEND}",
         "## Runs",

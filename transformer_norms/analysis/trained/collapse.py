@@ -62,7 +62,14 @@ from transformer_norms.analysis.trained.over_seeds import (
     numbers_csv,
     terminal_text,
 )
-from transformer_norms.analysis.trained.subjects import Loaded, Subject, Subjects, read_subjects
+from transformer_norms.analysis.trained.subjects import (
+    Loaded,
+    Subject,
+    Subjects,
+    Unmeasured,
+    check_file,
+    read_subjects,
+)
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
@@ -203,11 +210,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     sizes = sizes_of(typed.noise)
-    subjects = read_subjects(typed, tell)
-    found = []
-    for subject, loaded in subjects.each(tell):
+    if typed.foreign is not None:
+        check_file("--foreign", typed.foreign)
+
+    def measure_one(subject: Subject, loaded: Loaded) -> Collapse:
         foreign = None if typed.foreign is None else loaded.encode("--foreign", typed.foreign)
-        found.append(measure(subject, loaded, sizes, typed.seed, foreign, tell))
+        return measure(subject, loaded, sizes, typed.seed, foreign, tell)
+
+    subjects, found = read_subjects(typed, tell).measure(tell, measure_one)
     paths = write_files(typed.out, files(subjects, found)) if typed.out else []
     facts = {"numbers": [{"model": one.subject.title, **one.numbers} for one in found]}
     return terminal(subjects, found), {**facts, "files": paths}
@@ -241,7 +251,7 @@ def measure(
     loaded = loaded if loaded.precision == "fp64" else replace(loaded, precision="fp32")
     blocks: Any = loaded.model.blocks
     if not all(hasattr(block.attention.f.attend, "logits") for block in blocks):
-        raise ConfigError(f"{subject.folder}: its attention has no logits that could be read")
+        raise Unmeasured(subject, "its attention has no logits that could be read")
     read = norms_read(loaded.model, next(loaded.windows())[:1, :-1].to(loaded.device))
     noises = [Noise(Setting(*each), seed) for each in product(READERS, KINDS, sizes)]
     loss, losses, moved = evaluate(subject, loaded, read, noises, tell)
@@ -287,7 +297,7 @@ def evaluate(
         done, windows = done + batch[:, 1:].numel(), windows + len(batch)
     loss, *losses = (nats / done).tolist()
     if not isfinite(loss):
-        raise ConfigError(f"{subject.folder}: its loss is not finite")
+        raise Unmeasured(subject, "its loss is not finite")
     settings = [noise.setting for noise in noises]
     moved = {s: shift.means for s, shift in zip(settings, shifts, strict=True)}
     return loss, dict(zip(settings, losses, strict=True)), moved
@@ -401,7 +411,7 @@ def terminal(subjects: Subjects, found: Sequence[Collapse]) -> str:
     """The tables and their legends within 80 columns."""
     remarks = [*sentences(found), *subjects.notes]
     titles = [one.subject.title for one in found]
-    return terminal_text(TITLE, titles, tables(subjects, found), remarks)
+    return terminal_text(TITLE, titles, subjects.notices, tables(subjects, found), remarks)
 
 
 # ------------------------------------------------------------------------------------- the files
@@ -459,8 +469,7 @@ def positions_csv(found: Sequence[Collapse]) -> bytes:
 
 def page(subjects: Subjects, found: Sequence[Collapse]) -> str:
     sections = [f"# {TITLE}"]
-    remarks = [*sentences(found), *subjects.notes]
-    sections += [markdown_list(remarks)] if remarks else []
+    sections += [markdown_list([*subjects.notices, *sentences(found), *subjects.notes])]
     for rows, legend in tables(subjects, found):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](collapse.svg)"]

@@ -39,9 +39,14 @@ from transformer_norms.analysis.trained.over_seeds import (
     seed_tables,
     terminal_text,
 )
-from transformer_norms.analysis.trained.subjects import Loaded, Subject, Subjects, read_subjects
+from transformer_norms.analysis.trained.subjects import (
+    Loaded,
+    Subject,
+    Subjects,
+    Unmeasured,
+    read_subjects,
+)
 from transformer_norms.commands.terminal import Parser
-from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import read_placement
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, pyplot, style_axes
@@ -157,8 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
-    subjects = read_subjects(typed, tell)
-    depths = [measure(subject, loaded, tell) for subject, loaded in subjects.each(tell)]
+    subjects, depths = read_subjects(typed, tell).measure(tell, partial(measure, tell=tell))
     paths = write_files(typed.out, files(subjects, depths)) if typed.out else []
     facts = {"numbers": [{"model": d.subject.title, **d.numbers} for d in depths]}
     return terminal(subjects, depths), {**facts, "files": paths}
@@ -173,11 +177,10 @@ def measure(subject: Subject, loaded: Loaded, tell: Tell) -> Depth:
     without it."""
     model, depth = loaded.model, len(loaded.model.blocks)
     if depth < 2:
-        raise ConfigError(f"{subject.folder}: has one block; depth is measured from two blocks on")
+        raise Unmeasured(subject, "has one block; depth is measured from two blocks on")
     connection = read_placement(loaded.config.placement).connection
     if connection.get("inputs"):
-        why = "its blocks take their inputs in turn, and none can be left out"
-        raise ConfigError(f"{subject.folder}: {why}")
+        raise Unmeasured(subject, "its blocks take their inputs in turn, and none can be left out")
 
     def evaluate(words: str) -> float:
         what = f"{subject.title}, {words}: token {{:.0f}}/{{:.0f}}"
@@ -235,7 +238,7 @@ def _nothing_of(update: Any, *given: Any) -> Tensor:
 
 class Boundaries:
     """Adds the streams at the boundaries `places` to sums: 0 enters the first block, and n leaves
-    block n. ConfigError where blocks hand on several streams at once."""
+    block n. Unmeasured where blocks hand on several streams at once."""
 
     def __init__(self, subject: Subject, places: range) -> None:
         self.subject, self.places = subject, places
@@ -246,7 +249,7 @@ class Boundaries:
             return
         if x.dim() > 3:
             why = "its blocks hand on several streams at once, and depth is measured of one"
-            raise ConfigError(f"{self.subject.folder}: {why}")
+            raise Unmeasured(self.subject, why)
         self.streams.append(x.detach())
         if len(self.streams) == len(self.places):
             for rows in zip(*self.streams, strict=True):
@@ -330,6 +333,8 @@ def tables(subjects: Subjects, depths: Sequence[Depth]) -> Tables:
 
 def sentences(depths: Sequence[Depth]) -> list[str]:
     notes = list(dict.fromkeys(depth.note for depth in depths if depth.note))
+    if two := list(dict.fromkeys(d.subject.name for d in depths if len(d.rms) == 2)):
+        notes.append(f"{', '.join(two)}: of two blocks, the deeper half is block 2 alone")
     if len(depths) > 1:
         return notes
     one, numbers = depths[0], depths[0].numbers
@@ -345,7 +350,7 @@ def terminal(subjects: Subjects, depths: Sequence[Depth]) -> str:
     """The tables and their legends within 80 columns."""
     remarks = [*sentences(depths), *subjects.notes]
     titles = [depth.subject.title for depth in depths]
-    return terminal_text(TITLE, titles, tables(subjects, depths), remarks)
+    return terminal_text(TITLE, titles, subjects.notices, tables(subjects, depths), remarks)
 
 
 # ------------------------------------------------------------------------------------- the files
@@ -393,8 +398,7 @@ def angles_csv(depths: Sequence[Depth]) -> bytes:
 
 def page(subjects: Subjects, depths: Sequence[Depth]) -> str:
     sections = [f"# {TITLE}"]
-    remarks = sentences(depths)
-    sections += [markdown_list(remarks)] if remarks else []
+    sections += [markdown_list([*subjects.notices, *sentences(depths)])]
     for rows, legend in tables(subjects, depths):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](depth_use.svg)"]

@@ -32,10 +32,14 @@ from transformer_norms.analysis.folded_model import (
     stored_dtype,
 )
 from transformer_norms.analysis.norm_folding import NormFold
-from transformer_norms.analysis.trained.subjects import is_checkpoint, load_checkpoint
+from transformer_norms.analysis.trained.subjects import (
+    check_tokenizer,
+    find_model,
+    is_checkpoint,
+    load_checkpoint,
+)
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.config.compose import compose, recompose
-from transformer_norms.config.finding import find_run
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import TOKENIZERS, Tokenizer
 from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
@@ -72,7 +76,7 @@ LIMITS = (
 def make_parser() -> Parser:
     out = "also write fold.csv and fold.md"
     parser = analysis_parser("fold", __doc__, out, "rmsnorm_eps5 --save folded", EPILOG)
-    parser.add_argument("model", metavar="RUN", help="the model; see below")
+    parser.add_argument("model", metavar="MODEL", help="the model; see below")
     parser.add_argument(
         "--save", type=typed_path, metavar="FOLDER", help="a new folder for the folded model"
     )
@@ -144,10 +148,9 @@ def _tokenizer_beside(folder: Path) -> list[str]:
 
 
 def read_subject(word: str, plugins: str, saves: bool) -> Subject:
-    folder = Path(word).expanduser()
+    folder = find_model(word)
     if is_checkpoint(folder):
         return _of_transformers(folder, saves)
-    folder = find_run(word)
     model, summary = load(folder, plugins), read_summary(folder)
     words = tokenizer(folder) if saves else None
     if summary is None:
@@ -158,6 +161,7 @@ def read_subject(word: str, plugins: str, saves: bool) -> Subject:
 def _of_transformers(folder: Path, saves: bool) -> Subject:
     words: Tokenizer | None = None
     if saves:
+        check_tokenizer(folder)
         config = compose(["tracking=none", *_tokenizer_beside(folder)])
         words = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
     model = load_checkpoint(folder)

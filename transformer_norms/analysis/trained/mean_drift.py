@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,10 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
-    subjects = read_subjects(typed, tell)
-    drifts = []
-    for subject, loaded in subjects.each(tell):
-        drifts.append(measure(subject, loaded, tell))
+    subjects, drifts = read_subjects(typed, tell).measure(tell, partial(measure, tell=tell))
     paths = write_files(typed.out, files(subjects, drifts)) if typed.out else []
     facts = {"numbers": [{"model": d.subject.title, **d.numbers} for d in drifts]}
     return terminal(subjects, drifts), {**facts, "files": paths}
@@ -260,9 +258,8 @@ def tables(subjects: Subjects, drifts: Sequence[Drift]) -> Tables:
 def terminal(subjects: Subjects, drifts: Sequence[Drift]) -> str:
     """The tables and their legends within 80 columns."""
     remarks = [*sentences(drifts), *subjects.notes]
-    return terminal_text(
-        TITLE, [d.subject.title for d in drifts], tables(subjects, drifts), remarks
-    )
+    titles = [drift.subject.title for drift in drifts]
+    return terminal_text(TITLE, titles, subjects.notices, tables(subjects, drifts), remarks)
 
 
 # ------------------------------------------------------------------------------------- the files
@@ -299,7 +296,7 @@ def places_csv(drifts: Sequence[Drift]) -> bytes:
 
 
 def page(subjects: Subjects, drifts: Sequence[Drift]) -> str:
-    sections = [f"# {TITLE}", markdown_list(sentences(drifts))]
+    sections = [f"# {TITLE}", markdown_list([*subjects.notices, *sentences(drifts)])]
     for rows, legend in tables(subjects, drifts):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](mean_drift.svg)"]

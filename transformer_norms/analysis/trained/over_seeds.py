@@ -147,9 +147,16 @@ def seed_tables(
     return [*means, (differences, DIFFERENCES)] if differences else means
 
 
-def terminal_text(title: str, names: Sequence[str], tables: Tables, remarks: Sequence[str]) -> str:
-    """A title, tables with their legends, and remarks, within 80 columns."""
-    lines = [paragraph(f"{title}: {names[0] if len(names) == 1 else f'{len(names)} models'}"), ""]
+def terminal_text(
+    title: str,
+    names: Sequence[str],
+    notices: Sequence[str],
+    tables: Tables,
+    remarks: Sequence[str],
+) -> str:
+    """A title, notices, tables with their legends, and remarks, within 80 columns."""
+    lines = [paragraph(f"{title}: {names[0] if len(names) == 1 else f'{len(names)} models'}")]
+    lines += [*map(paragraph, notices), ""]
     for rows, legend in tables:
         table = text_table(rows)
         fits = max(map(len, table.splitlines())) <= COLUMNS

@@ -44,7 +44,13 @@ from transformer_norms.analysis.trained.over_seeds import (
     numbers_csv,
     terminal_text,
 )
-from transformer_norms.analysis.trained.subjects import Loaded, Subject, Subjects, read_subjects
+from transformer_norms.analysis.trained.subjects import (
+    Loaded,
+    Subject,
+    Subjects,
+    Unmeasured,
+    read_subjects,
+)
 from transformer_norms.commands.terminal import Parser
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.initialization import Linear
@@ -182,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     widths = read_bits(typed.bits)
     subjects = read_subjects(typed, tell)
-    found = [measure(subject, loaded, widths, tell) for subject, loaded in subjects.each(tell)]
+    subjects, found = subjects.measure(tell, partial(measure, widths=widths, tell=tell))
     paths = write_files(typed.out, files(subjects, found)) if typed.out else []
     facts = {"numbers": [{"model": one.subject.title, **one.numbers} for one in found]}
     return terminal(subjects, found), {**facts, "files": paths}
@@ -318,7 +324,7 @@ def measure(subject: Subject, loaded: Loaded, widths: Sequence[int], tell: Tell)
     reading = Reading()
     loss, inputs = evaluate(reading, "not rounded", 1), reading.inputs()
     if not all(map(isfinite, (loss, *(one.largest for one in inputs.values())))):
-        raise ConfigError(f"{subject.folder}: has values that are not finite; no grid holds them")
+        raise Unmeasured(subject, "has values that are not finite; no grid holds them")
     losses = {
         setting: evaluate(Rounding(setting, reading.largest), setting.title, place)
         for place, setting in enumerate(settings, start=2)
@@ -418,7 +424,7 @@ def terminal(subjects: Subjects, found: Sequence[Rounded]) -> str:
     """The tables and their legends within 80 columns."""
     remarks = [*sentences(found), *subjects.notes]
     titles = [one.subject.title for one in found]
-    return terminal_text(TITLE, titles, tables(subjects, found), remarks)
+    return terminal_text(TITLE, titles, subjects.notices, tables(subjects, found), remarks)
 
 
 # ------------------------------------------------------------------------------------- the files
@@ -458,8 +464,7 @@ def inputs_csv(found: Sequence[Rounded]) -> bytes:
 
 
 def page(subjects: Subjects, found: Sequence[Rounded]) -> str:
-    sections = [f"# {TITLE}"]
-    sections += [markdown_list(sentences(found))] if len(found) == 1 else []
+    sections = [f"# {TITLE}", markdown_list([*subjects.notices, *sentences(found)])]
     for rows, legend in tables(subjects, found):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](quantization.svg)"]

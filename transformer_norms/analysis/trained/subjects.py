@@ -7,10 +7,10 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
-from transformer_norms.config.finding import find_study
+from transformer_norms.config.finding import CONFIG, find_run, find_study, is_run
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.tree import Config
 from transformer_norms.data import TOKENIZERS, Tokenizer
@@ -42,6 +42,8 @@ TYPED = (
 LONGEST_TEXT = 1 << 30  # bytes
 CONTEXT = 1024  # tokens of a window, where a folder of transformers allows more
 WINDOWS = 8  # in a batch, for a folder of transformers
+TOKENIZER = "tokenizer.json"
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Loaded:
     batch_size: int
     precision: str
     words: Callable[[], Tokenizer]
+    asked: int = 0  # typed tokens of text; 0 where none are typed
 
     def encode(self, option: str, file: Path) -> np.ndarray:
         """The tokens of a text that `option` names, in the model's own tokenizer."""
@@ -70,6 +73,15 @@ class Loaded:
     def tokens_read(self) -> int:
         """How many tokens are predicted, each once."""
         return min(self.config.data.val_tokens, len(self.tokens) - 1)
+
+    @property
+    def shortage(self) -> str:
+        """Why there is little text, or nothing where there is enough."""
+        if self.tokens_read < self.context:
+            return f"the text has less than one window of {self.context} tokens"
+        if self.tokens_read < self.asked:
+            return f"the text has less than the {self.asked} tokens of data.val_tokens"
+        return ""
 
     def windows(self) -> Iterator[Int64[Tensor, "batch time"]]:
         """The text window by window, one token more than the model reads, on the CPU."""
@@ -109,15 +121,25 @@ class Subject:
         return self.name if self.seed is None else f"{self.name} s{self.seed}"
 
 
+class Unmeasured(ConfigError):
+    """A model that an analysis cannot measure. `why` is what would be said behind its name."""
+
+    def __init__(self, subject: Subject, why: str) -> None:
+        super().__init__(f"{subject.folder}: {why}")
+        self.subject, self.why = subject, why
+
+
 @dataclass(frozen=True)
 class Subjects:
     """All models of a command, variant by variant. `missing` has the reason for each seed of a
-    variant that has no trained model. `study` is None where no word named a run."""
+    variant that has no trained model. `study` is None where no word named a run. `notices` says
+    which models an analysis could not measure, and how much text it read."""
 
     members: Sequence[Subject]
     study: Study | None = None
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     waiting: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    notices: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -143,12 +165,61 @@ class Subjects:
         unasked = [self.study.unasked] if self.study.unasked and len(self.names) > 1 else []
         return [*self.study.damaged, *left, *unasked, *self.study.left_out]
 
-    def each(self, tell: Tell) -> Iterator[tuple[Subject, Loaded]]:
-        """Loads one model after the other, and forgets it before the next."""
+    def measure(
+        self, tell: Tell, measure: Callable[[Subject, Loaded], Measured]
+    ) -> tuple["Subjects", list[Measured]]:
+        """Loads one model after the other, and measures it. Returns the models that were measured,
+        with notices, and what was found.
+
+        A model for which `measure` raises Unmeasured is left out. If none is left, it is raised.
+        """
+        found: list[Measured] = []
+        texts: dict[str, list[str]] = {}
+        members, errors = [], list[Unmeasured]()
         for place, subject in enumerate(self.members, start=1):
             of_all = f" ({place}/{len(self.members)})" if len(self.members) > 1 else ""
             tell(f"loading {subject.title}{of_all}", 0, 0)
-            yield subject, subject.load()
+            loaded = subject.load()
+            try:
+                found.append(measure(subject, loaded))
+            except Unmeasured as error:
+                errors.append(error)
+                continue
+            members.append(subject)
+            texts.setdefault(_text_line(loaded), []).append(subject.title)
+        if not found:
+            raise errors[0]
+        lines = [line if len(texts) == 1 else f"{', '.join(names)}: {line}"
+                 for line, names in texts.items()]  # fmt: skip
+        return replace(self.without(errors), notices=[*left_out(errors), *lines]), found
+
+    def without(self, errors: Sequence[Unmeasured]) -> "Subjects":
+        """The models less those that cannot be measured, which are missing then."""
+        missing = {name: dict(seeds) for name, seeds in self.missing.items()}
+        for error in errors:
+            if error.subject.seed is not None:
+                missing.setdefault(error.subject.name, {})[error.subject.seed] = error.why
+        gone = [error.subject for error in errors]
+        members = [subject for subject in self.members if subject not in gone]
+        return replace(self, members=members, missing=missing)
+
+
+def left_out(errors: Sequence[Unmeasured]) -> list[str]:
+    """A line for each variant and reason."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for error in errors:
+        own = seeds.setdefault((error.subject.name, error.why), [])
+        own += [] if error.subject.seed is None else [error.subject.seed]
+    lines = []
+    for (name, why), own in seeds.items():
+        numbers = f" (seed{'s' * (len(own) > 1)} {', '.join(map(str, own))})" if own else ""
+        lines.append(f"LEFT OUT: {name}{numbers}: {why}")
+    return lines
+
+
+def _text_line(loaded: Loaded) -> str:
+    line = f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
+    return f"{line}. LITTLE TEXT: {loaded.shortage}" if loaded.shortage else line
 
 
 # ------------------------------------------------------------------------------------ what is typed
@@ -162,9 +233,11 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
     pairs = {key: value for key, _, value in (text.partition("=") for text in keys)}
     for key in pairs:
         if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{key}: of an analysis {unknown('key', key, known)}")
+            raise ConfigError(f"{key}: {unknown('key of an analysis', key, known)}")
     if not words:
         raise ConfigError("name at least one run, study or folder of transformers")
+    if typed.text is not None:
+        check_file("--text", typed.text)
     alone, places = [], []
     for word in words:
         folder = Path(os.path.expanduser(word))
@@ -173,6 +246,7 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
         elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
             alone.append(_saved(folder, keys, typed.text))
         else:
+            check_model(word, "a study of several runs, ")
             places.append(find_study(word))
     study = read_study(places, _baseline(typed.baseline), tell=tell) if places else None
     if study is None:
@@ -247,7 +321,6 @@ def _load_run(
 ) -> Loaded:
     plugins = next((key[8:] for key in keys if key.startswith("plugins=")), "none")
     kept, context = split_context(keys)
-    model = load(folder, plugins)
     file = as_typed("config", str(folder / "config.yaml"))
     config = compose([file, "trainer.device=auto", *kept])
     words = partial(tokenizer, folder)
@@ -262,7 +335,14 @@ def _load_run(
             )
         tokens = prepared.val
     rows = config.trainer.batch_size // config.trainer.accumulation
-    return _loaded(model, config, tokens, context, rows, words, folder)
+    model = load(folder, plugins)
+    return _loaded(model, config, tokens, context, rows, words, folder, asked_tokens(config, keys))
+
+
+def asked_tokens(config: Config, keys: Sequence[str]) -> int:
+    """The typed number of tokens of text, 0 where none is typed."""
+    typed = any(key.startswith("data.val_tokens=") for key in keys)
+    return int(config.data.val_tokens) if typed else 0
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -270,12 +350,52 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").is_file() and not (folder / "config.yaml").is_file()
 
 
+def find_model(word: str) -> Path:
+    """The folder of a run that `word` names, or a folder that transformers wrote."""
+    folder = Path(os.path.expanduser(word))
+    if is_checkpoint(folder):
+        return folder
+    check_model(word)
+    return find_run(word)
+
+
+def check_model(word: str, more: str = "") -> None:
+    """Raises ConfigError if `word` names a file or folder in which there is no model. `more` names
+    what would do besides."""
+    path = Path(os.path.expanduser(word))
+    wanted = f"name a run, {more}or a folder that transformers wrote"
+    if os.path.isfile(path) and path.suffix != ".json" and not is_run(path.parent):
+        raise ConfigError(f"{word}: is a file; {wanted}")
+    if os.path.isdir(path) and not any(map(is_run, (path, *path.glob("*/"), *path.glob("*/*/")))):
+        why = f"{CONFIG} of a run or config.json of transformers is missing"
+        raise ConfigError(f"{word}: there is no model in it, {why}; {wanted}")
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raises ConfigError if a folder of transformers has no tokenizer."""
+    if not (folder / TOKENIZER).is_file():
+        raise ConfigError(
+            f"{folder}: has no {TOKENIZER}; save the model's tokenizer into it "
+            "(tokenizer.save_pretrained)"
+        )
+
+
+def check_file(option: str, file: Path) -> None:
+    """Raises ConfigError if the text that `option` names is not there, or empty."""
+    if not file.is_file():
+        raise ConfigError(f"{option} {file}: there is no such file")
+    if not file.stat().st_size:
+        raise ConfigError(f"{option} {file}: is empty")
+
+
 def check_text(folder: Path, keys: Sequence[str], text: Path | None) -> None:
-    """Raises ConfigError unless a text is typed for a folder of transformers."""
+    """Raises ConfigError unless a text is typed for a folder of transformers, and has a tokenizer
+    that reads it."""
     if text is None and not any(key.startswith("data") for key in keys):
         raise ConfigError(
             f"{folder}: has no text of its own; type --text FILE, or a corpus such as data=pydocs"
         )
+    check_tokenizer(folder)
 
 
 def load_checkpoint(folder: Path) -> Transformer:
@@ -315,12 +435,12 @@ def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Lo
     own = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
     config = compose([*own, *kept])
     words = partial(TOKENIZERS.maker(config.tokenizer)().fit, (), False, say)
-    model = load_checkpoint(folder)
     tokens = prepare_tokens(config).val if text is None else _encode("--text", text, words())
+    model = load_checkpoint(folder)
     typed_rows = any(key.startswith("trainer.batch_size=") for key in kept)
     rows = config.trainer.batch_size if typed_rows else WINDOWS
     context = context or min(model.context, CONTEXT)
-    return _loaded(model, config, tokens, context, rows, words, folder)
+    return _loaded(model, config, tokens, context, rows, words, folder, asked_tokens(config, keys))
 
 
 def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
@@ -336,8 +456,7 @@ def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
 
 def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
     """The tokens of a text that the user named by `option`."""
-    if not file.is_file():
-        raise ConfigError(f"{option} {file}: there is no such file")
+    check_file(option, file)
     tokens = words.encode(read_text(file.resolve(), LONGEST_TEXT))
     if len(tokens) < 2:
         raise ConfigError(f"{option} {file}: has fewer than two tokens")
@@ -352,6 +471,7 @@ def _loaded(
     rows: int,
     words: Callable[[], Tokenizer],
     named: Path,
+    asked: int,
 ) -> Loaded:
     context = checked_context(context, model, named) or model.context
     check_vocabulary(named, int(tokens.max()), model)
@@ -360,4 +480,4 @@ def _loaded(
         precision = "fp64"
     model = model.double() if precision == "fp64" else model
     model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context, max(1, rows), precision, words)
+    return Loaded(model, config, tokens, context, max(1, rows), precision, words, asked)

@@ -22,6 +22,7 @@ from transformer_norms.analysis.command import (
 )
 from transformer_norms.analysis.norm_swapping import (
     Swap,
+    check_places,
     compose_swapped,
     is_swap,
     swap_norms,
@@ -35,7 +36,13 @@ from transformer_norms.analysis.trained.over_seeds import (
     seed_tables,
     terminal_text,
 )
-from transformer_norms.analysis.trained.subjects import Subject, Subjects, read_subjects
+from transformer_norms.analysis.trained.subjects import (
+    Subject,
+    Subjects,
+    Unmeasured,
+    left_out,
+    read_subjects,
+)
 from transformer_norms.analysis.trained.tunable import (
     OF_TUNINGS,
     TYPED_OF_CHECKPOINTS,
@@ -80,7 +87,7 @@ LIMITS = (
     "is not swapped.",
 )
 EPILOG = f"""
-WHERE is a finished run, a study of several runs, or a folder that transformers
+MODEL is a finished run, a study of several runs, or a folder that transformers
 loads. A run or a study is named by its path or by a part of its name below ./runs.
 norm=NEW stands at each site that has the run's norm; norm.KEY=VALUE are its own
 keys. One site is typed as in a config: final_norm=NEW, qk_norm=NEW, or
@@ -142,12 +149,12 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     check_saved(typed.save, [subject.folder for subject in subjects.members], SWAPPED)
     keys = [word for word in rest.where if "=" in word]
     tunables = [read_tunable(s.folder, keys, typed.text) for s in subjects.members]
-    configs = [compose_swapped(tunable.config, swap) for tunable in tunables]
-    setting = f"{' '.join(swap)}, tuned on for {configs[0].trainer.steps} steps."
+    subjects, ready = check_swaps(subjects, tunables, swap)
+    setting = f"{' '.join(swap)}, tuned on for {ready[0][1].trainer.steps} steps."
     swapped: list[Swapped] = []
     paths: list[str] = []
     models: list[str] = []
-    for subject, tunable, config in zip(subjects.members, tunables, configs, strict=True):
+    for subject, (tunable, config) in zip(subjects.members, ready, strict=True):
         one, model = measure(subject, tunable, config, tell)
         swapped.append(one)
         if typed.save and TUNED in one.cost.changed.validation:
@@ -159,6 +166,27 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     facts = {"numbers": [{"model": s.subject.title, **s.numbers} for s in swapped]}
     text = terminal(those_ended(subjects, swapped), swapped)
     return text, {**facts, "files": [*paths, *models]}
+
+
+def check_swaps(
+    subjects: Subjects, tunables: Sequence[Tunable], swap: Sequence[str]
+) -> tuple[Subjects, list[tuple[Tunable, Config]]]:
+    """Returns the models in which the norms can be swapped, with notices, and the config of each
+    tuning. Raises ConfigError where there is none."""
+    errors: list[Unmeasured] = []
+    ready: list[tuple[Tunable, Config]] = []
+    for subject, tunable in zip(subjects.members, tunables, strict=True):
+        try:
+            config = compose_swapped(tunable.config, swap)
+            check_places(tunable.model, config)
+        except ConfigError as error:
+            errors.append(Unmeasured(subject, str(error)))
+            if len(errors) == len(tunables):
+                raise
+        else:
+            ready.append((tunable, config))
+    read = list(dict.fromkeys(tunable.text_line for tunable, _ in ready))
+    return replace(subjects.without(errors), notices=[*left_out(errors), *read]), ready
 
 
 # ------------------------------------------------------------------------------------- measuring
@@ -239,7 +267,8 @@ def sentences(swapped: Sequence[Swapped]) -> list[str]:
 def terminal(ended: Subjects, swapped: Sequence[Swapped]) -> str:
     """The tables and their legends within 80 columns."""
     remarks = [*sentences(swapped), *ended.notes]
-    return terminal_text(TITLE, [s.subject.title for s in swapped], tables(ended, swapped), remarks)
+    titles = [one.subject.title for one in swapped]
+    return terminal_text(TITLE, titles, ended.notices, tables(ended, swapped), remarks)
 
 
 # ------------------------------------------------------------------------------------- the files
@@ -265,7 +294,8 @@ def files(ended: Subjects, swapped: Sequence[Swapped], setting: str) -> dict[str
 
 def page(ended: Subjects, swapped: Sequence[Swapped], setting: str) -> str:
     sections = [f"# {TITLE}", setting]
-    sections += [markdown_list(lines)] if (lines := sentences(swapped)) else []
+    lines = [*ended.notices, *sentences(swapped)]
+    sections += [markdown_list(lines)] if lines else []
     for rows, legend in tables(ended, swapped):
         sections += [markdown_table(rows), legend]
     sections += [f"![{TITLE.lower()}](swap.svg)"]

@@ -16,6 +16,8 @@ from transformer_norms.analysis.norm_tuning import CONTROL, Timetable, Tuning, t
 from transformer_norms.analysis.trained.subjects import (
     CONTEXT,
     WINDOWS,
+    asked_tokens,
+    check_file,
     check_text,
     check_vocabulary,
     checked_context,
@@ -83,6 +85,7 @@ class Tunable:
     step: int = 0
     sequences: int = 0
     threads: int = 0
+    typed: Sequence[str] = ()
 
     def tune(
         self,
@@ -120,6 +123,15 @@ class Tunable:
         size = self.config.trainer.batch_size // self.config.trainer.accumulation
         return windows(self.tokens.val, self.context, self.config.data.val_tokens, size)
 
+    @property
+    def text_line(self) -> str:
+        """How much text the tuning and the validation read."""
+        tuned = self.config.trainer.steps * self.config.trainer.batch_size * self.context
+        read = min(self.config.data.val_tokens, len(self.tokens.val) - 1)
+        asked = asked_tokens(self.config, self.typed)
+        few = f"; LITTLE TEXT: data.val_tokens asks for {asked}" if read < asked else ""
+        return f"tuned on {tuned} tokens of text, validated on {read}{few}"
+
     def save(self, model: Transformer, config: Config, folder: Path, by: str) -> None:
         """Writes the model of a config into a new folder that `load`, sampling and analyses read.
         Its record says which folder it was made of, and `by` what."""
@@ -141,7 +153,7 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     known = [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())]
     for key, word in keys.items():
         if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{word}: of a tuning {unknown('key', key, known)}")
+            raise ConfigError(f"{word}: {unknown('key of a tuning', key, known)}")
     if of_checkpoint:
         return _of_checkpoint(folder, typed, text)
     if text is not None:
@@ -186,6 +198,7 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
         summary.step,
         summary.step * own.trainer.batch_size,
         summary.threads or 1,
+        typed,
     )
 
 
@@ -211,13 +224,15 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
         words_of = FileTokenizer(words_of.text, words_of.end, model.vocab_size)
     corpus = identity_of(CORPORA.maker(config.data)())
     origin = f"{folder.resolve().name}: a folder of transformers"
-    return Tunable(folder, model, own, config, tokens, words_of, context, None, corpus, origin)
+    found = folder, model, own, config, tokens, words_of, context, None, corpus, origin
+    return Tunable(*found, typed=typed)
 
 
 def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:
     """The data keys of a text that is named as a file."""
     if text is None:
         return []
+    check_file("--text", text)
     keys = [word.partition("=")[0] for word in typed]
     if key := next((key for key in keys if key in ("data", "data.paths")), None):
         raise ConfigError(f"--text {text}: {key} names a text, too; type one")
