@@ -15,7 +15,7 @@ from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
 from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning
 from transformer_norms.analysis.trained.subjects import Subject, Subjects
-from transformer_norms.analysis.trained.swap import Swapped, files, main, those_ended
+from transformer_norms.analysis.trained.swap import Swapped, check_swaps, files, main, those_ended
 from transformer_norms.analysis.trained.tunable import read_tunable
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
@@ -190,6 +190,21 @@ def test_a_tuning_that_diverged_is_named_and_takes_the_difference_of_its_variant
     alone = files(those_ended(Subjects(members[2:]), runs[2:]), runs[2:], "")["swap.md"].decode()
     assert "mine s2: diverged (swapped: the loss is nan at step 5)" in alone
     assert len(made["swap_curves.csv"].splitlines()) == 1 + 3 * 9
+
+
+def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name():
+    pre = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    post = small.run_of("study=ends", "placement=post")  # without a norm before the head
+    members = [Subject(f.name, 0, f, "", lambda: None) for f in (pre, post)]
+    tunables = [read_tunable(subject.folder, STEPS) for subject in members]
+    subjects, ready = check_swaps(Subjects(members), tunables, ["final_norm=layernorm"])
+    assert (subjects.names, len(ready)) == ([pre.name], 1)
+    assert subjects.notices == [
+        f"LEFT OUT: {post.name} (seed 0): final: there is no norm that another one could replace",
+        f"tuned on {4 * 16 * small.CONTEXT} tokens of text, validated on 60",
+    ]
+    with pytest.raises(ConfigError, match="final: there is no norm"):
+        check_swaps(Subjects(members[1:]), tunables[1:], ["final_norm=layernorm"])
 
 
 @pytest.mark.nightly
