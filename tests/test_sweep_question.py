@@ -210,7 +210,7 @@ REFUSED = [
     (BASE + "tune: {optimizer.lr: 1e-3, seed: [9]}\n", "tune.optimizer.lr", "list"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: few}\n", "tune.trials", "number"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: few}\n", "tune.trials", "an integer"),
     (
         BASE + "tune: {optimizer.lr: [1, 2, 3], norm: [a, b], seed: [9], trials: 3}\n",
         "tune.trials: 3 is too few",
