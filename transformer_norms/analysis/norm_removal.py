@@ -66,7 +66,7 @@ LEGEND = (
 def make_parser() -> Parser:
     out = "where table and figure go, in the place of others"
     parser = analysis_parser(
-        "norm_removal", __doc__, out, "rmsnorm_eps5 --out DIR trainer.steps=99", EPILOG
+        "norm_removal", __doc__, out, "rmsnorm --out DIR trainer.steps=300", EPILOG
     )
     parser.add_argument("runs", nargs="+", metavar="MODEL | KEY=VALUE", help="see below")
     parser.add_argument(
