@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 from collections import defaultdict
 from contextlib import suppress
@@ -61,6 +62,7 @@ BUDGETS = {
     "imports and collection": (36, ""),
 }
 SHAPELESS = ("sweep", "report", "tracking")  # their models are checked in the other areas
+SHARED_MEMORY, ROOM = "/dev/shm", 4 << 30  # bytes that must be free in it
 TRUST = "trust"  # all tests that show a goal, which trust.py chooses
 _FORKED = "forked"
 _DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
@@ -88,8 +90,16 @@ def pytest_configure(config):
     for number, default in _DEFAULT_HANDLERS.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
+    if not wanted and has_room(SHARED_MEMORY):  # where the disk is not waited for at each sync
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", SHARED_MEMORY)
     gc.disable()  # until all modules are imported, of which nothing becomes garbage
     config.addinivalue_line("markers", "draws: its runs draw their curve.svg, which takes long")
+
+
+def has_room(folder) -> bool:
+    with suppress(OSError):
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM
+    return False
 
 
 def pytest_collection_modifyitems(config, items):
