@@ -190,7 +190,7 @@ def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
     [
         ("x + f(nrm(x))", {}, "there is no norm 'nrm'.*norm"),
         ("x + f(norm(x)", {}, "it cannot be read"),
-        ("sandwhich", {}, "there is no placement 'sandwhich'.*sandwich"),
+        ("sandwhich", {}, "did you mean 'sandwich'. there is no placement 'sandwhich'"),
         ("x + b * f(x)", {}, "there is no name 'b'"),
         ("x + f(x)", {"heads": 3}, "model.heads: 3 heads do not divide model.width, 16"),
         ("x + f(x)", {"norm": "layrnorm"}, "there is no norm 'layrnorm'.*layernorm"),

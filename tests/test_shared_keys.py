@@ -1,6 +1,7 @@
 """Blocks that use the keys and values of an earlier block, and have neither W_k nor W_v."""
 
 import pytest
+import shape_checker
 import torch
 
 from transformer_norms import Block, ConfigError, build_model, compose
@@ -67,9 +68,11 @@ def gradients(model, more=()):
 @pytest.mark.parametrize(
     "more", [["recomputed"], pytest.param(["compiled", "recomputed"], marks=pytest.mark.nightly)]
 )
-def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more):
+def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch):
     """W_k and W_v of an independent model of four blocks, set equal, have the sum of gradients:
     where no block changes the stream, each computes the same keys."""
+    if "compiled" in more:  # or the checks are compiled as well, and differ in what they see
+        monkeypatch.setattr(shape_checker, "shapes_are_checked", False)
     typed = ["placement.equation=x + 0*f(norm(x))", "architecture.tied=false"]
     for found, wanted in zip(
         *(gradients(model_of(SHARED), one).items() for one in (more, ())), strict=True
