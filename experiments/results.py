@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+import agreement
+import streams
 import widths
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
@@ -93,8 +95,8 @@ def regenerate() -> None:
         for archive in archives:
             found[archive.parent.name] = _write_study(archive.parent, Path(folder))
         for study, findings in found.items():  # their runs are still there
-            text = "\n\n".join(_blocks(findings, contradictions(study, found)))
-            _fill(HERE / study / "README.md", text)
+            parts = [*_asked(study, findings), *_blocks(findings, contradictions(study, found))]
+            _fill(HERE / study / "README.md", "\n\n".join(parts))
         runs = Path(folder) / STUDY
         words = {name: claim_words(HERE / name, runs) for name in ASKED}
         for name in ASKED:
@@ -158,6 +160,16 @@ def _blocks(findings: Findings, contradicted: Sequence[str] = ()) -> Iterator[st
         yield markdown_table(
             [["variant", "embedding", "attention adds", "mlp adds"], *_inside(findings)]
         )
+
+
+def _asked(study: str, findings: Findings) -> Iterator[str]:
+    """What a study asks beyond its report, in words and tables, with a figure of it."""
+    if study in streams.STUDIES:
+        (HERE / study / "differences.svg").write_bytes(streams.draw(findings))
+        yield streams.study_text(findings)
+    if study in agreement.SCALES:
+        (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
+        yield agreement.study_text(study, findings)
 
 
 def _inside(findings: Findings) -> Iterator[list[str]]:

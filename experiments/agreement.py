@@ -1,0 +1,208 @@
+"""Does the order of placements at one scale, a number of steps or a width, hold at another?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from primary import primary_contrasts, primary_rows
+
+from transformer_norms.analysis.command import svg_bytes
+from transformer_norms.comparison.sentences import difference_and_interval
+from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.report.figures import FONT, LINE, line_style, pyplot, style_axes
+from transformer_norms.report.findings import Findings
+from transformer_norms.text_tables import markdown_table
+
+SCALES = {  # by study: the key that grows, and a word for its values
+    "horizon": ("trainer.steps", "steps"),
+    "horizon_pydocs": ("trainer.steps", "steps"),
+    "size": ("model.width", "width"),
+}
+DRAWS = 2000
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The five placements at one value of the key. `variants` are their names in the report, by
+    placement, and `losses` has a row for each placement and a column for each seed; None where a
+    run failed or is missing."""
+
+    value: int
+    variants: Mapping[str, str]
+    losses: Array | None
+
+    @property
+    def means(self) -> Array:
+        assert self.losses is not None
+        return self.losses.mean(axis=1)
+
+    @property
+    def error(self) -> tuple[float, int]:
+        """The standard error of a mean once the mean of its seed is taken away, and its degrees of
+        freedom: the residual of placements x seeds."""
+        assert self.losses is not None
+        rows, columns = self.losses.shape
+        rest = self.losses - self.losses.mean(0) - self.means[:, None] + self.losses.mean()
+        freedom = (rows - 1) * (columns - 1)
+        return float(np.sqrt((rest**2).sum() / freedom / columns)), freedom
+
+
+def scales_of(name: str, found: Findings) -> list[Scale]:
+    key, _ = SCALES[name]
+    by_value: dict[int, dict[str, str]] = {}
+    for variant in found.study.variants:
+        by_value.setdefault(variant.values[key], {})[variant.values["placement"]] = variant.name
+    scales = []
+    for value, names in sorted(by_value.items()):
+        outcomes = [found.outcomes[name] for name in names.values()]
+        whole = not any(one.failed or one.missing or not one.losses for one in outcomes)
+        losses = [[one.losses[seed] for seed in sorted(one.losses)] for one in outcomes]
+        scales.append(Scale(value, names, np.array(losses) if whole else None))
+    return scales
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Kendall's tau of the order of two scales' means, and its 95 % interval."""
+
+    tau: float
+    low: float
+    high: float
+
+
+def agree(one: Scale, other: Scale) -> Agreement | None:
+    """The interval is that of DRAWS draws of the means, each with its error, a t of the residual's
+    degrees of freedom. None where a run of either failed."""
+    if one.losses is None or other.losses is None:
+        return None
+    random = np.random.default_rng(0)
+    drawn = []
+    for scale in (one, other):
+        error, freedom = scale.error
+        drawn.append(scale.means + error * random.standard_t(freedom, (DRAWS, len(scale.means))))
+    low, high = np.quantile(kendall_tau(*drawn), [0.025, 0.975])
+    return Agreement(float(kendall_tau(one.means, other.means)), float(low), float(high))
+
+
+def kendall_tau(one: Array, other: Array) -> Array:
+    """The pairs of the last axis that stand in one order in both, less those that do not, over all
+    pairs (no two values are equal)."""
+    i, j = np.triu_indices(one.shape[-1], 1)
+    signs = np.sign(one[..., i] - one[..., j]) * np.sign(other[..., i] - other[..., j])
+    return np.asarray(signs.mean(axis=-1))
+
+
+def answer(name: str, found: Findings) -> str:
+    """The words that were decided before the runs."""
+    scales, word = scales_of(name, found), SCALES[name][1]
+    first, last = scales[0], scales[-1]
+    least, most = f"{word} {first.value:,}", f"{word} {last.value:,}"
+    if reversed_ := _reversed(name, scales, found):
+        return f"{least} does not predict {most}: {'; '.join(reversed_)}."
+    apart = [one for one in primary_contrasts(found) if one.is_apart]
+    failed = [one for one in primary_contrasts(found) if one.p is None]
+    agreement = agree(first, last)
+    if not apart and not failed and agreement and agreement.low > 0:
+        return f"{least} predicts {most}, by the words that were decided before."
+    reasons = [f"{one.contrast.text} is told apart from zero" for one in apart]
+    reasons += [f"{one.contrast.text} has no value, as runs failed" for one in failed]
+    if agreement is not None and agreement.low <= 0:
+        reasons.append("the interval of tau reaches zero")
+    return f"Neither word is said of {least} and {most}: {'; '.join(reasons)}."
+
+
+def _reversed(name: str, scales: Sequence[Scale], found: Findings) -> list[str]:
+    """The placements that are better than pre-norm at one scale and worse at another, both told
+    apart."""
+    lines, word = [], SCALES[name][1]
+    for placement in scales[0].variants:
+        signs: dict[str, list[str]] = {"better": [], "worse": []}
+        for scale in scales:
+            c = found.comparisons.get(scale.variants[placement])
+            if c is None or c.difference is None or c.p_holm is None or c.p_holm >= LEVEL:
+                continue
+            signs["better" if c.difference < 0 else "worse"].append(f"{word} {scale.value:,}")
+        if all(signs.values()):
+            places = [f"{sign} at {' and '.join(where)}" for sign, where in signs.items()]
+            lines.append(f"{placement} is {', '.join(places)}")
+    return lines
+
+
+def study_text(name: str, found: Findings) -> str:
+    scales = scales_of(name, found)
+    parts = [
+        answer(name, found),
+        markdown_table(primary_rows(primary_contrasts(found))),
+        "The difference from pre-norm in nats, with its 95 % interval; the n-gram that pre passes:",
+        markdown_table(_differences(name, scales, found)),
+        f"Kendall's tau of the orders of the means, with the 95 % interval of {DRAWS:,} draws:",
+        markdown_table(_taus(scales)),
+    ]
+    return "\n\n".join(parts)
+
+
+def _differences(name: str, scales: Sequence[Scale], found: Findings) -> list[list[str]]:
+    rows = [[SCALES[name][1], *(f"{p} - pre" for p in scales[0].variants if p != "pre"), "passed"]]
+    for scale in scales:
+        cells = []
+        for placement, variant in scale.variants.items():
+            if placement == "pre":
+                continue
+            c = found.comparisons.get(variant)
+            text = "a run failed"
+            if c is not None and c.difference is not None:
+                difference, interval = difference_and_interval(c)
+                text = f"{difference} ({interval.removeprefix('95 % interval ')})"
+            cells.append(text)
+        passed = found.passed(scale.variants["pre"]) or ""
+        rows.append([f"{scale.value:,}", *cells, passed])
+    return rows
+
+
+def _taus(scales: Sequence[Scale]) -> list[list[str]]:
+    rows = [["from", "to", "tau", "95 % interval"]]
+    for one, other in combinations(scales, 2):
+        found = agree(one, other)
+        cells = ["a run failed", ""]
+        if found is not None:
+            cells = [f"{found.tau:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}"]
+        rows.append([f"{one.value:,}", f"{other.value:,}", *cells])
+    return rows
+
+
+def draw(name: str, found: Findings) -> bytes:
+    """X - pre over the scale, with its interval, a line for each placement."""
+    scales = scales_of(name, found)
+    drawing, axes = pyplot().subplots(figsize=(5.5, 3.3), layout="constrained")
+    axes.set_xscale("log")
+    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
+    for place, placement in enumerate(p for p in scales[0].variants if p != "pre"):
+        _draw_line(axes, place, placement, scales, found)
+    values = [scale.value for scale in scales]
+    axes.set_xticks(values, [f"{value:,}" for value in values])
+    axes.minorticks_off()
+    axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte, 95 % interval")
+    axes.legend(fontsize=FONT, frameon=False)
+    style_axes(axes)
+    return svg_bytes(drawing)
+
+
+def _draw_line(
+    axes: Any, place: int, placement: str, scales: Sequence[Scale], found: Findings
+) -> None:
+    colour, dashes = line_style(place)
+    x, y = [], []
+    for scale in scales:
+        c = found.comparisons.get(scale.variants[placement])
+        if c is None or c.difference is None:
+            continue
+        x.append(scale.value * 1.03 ** (place - 1.5))
+        y.append(c.difference)
+        if c.low is not None and c.high is not None:
+            axes.plot([x[-1], x[-1]], [c.low, c.high], color=colour, linewidth=0.8)
+    style = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "markersize": 3}
+    axes.plot(x, y, "o", label=placement, **style)

@@ -1,0 +1,319 @@
+"""What decides the order of placements: what enters the first block, or the weights? And does the
+ratio of branch to stream predict it?"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from primary import Primary, primary_contrasts, primary_rows
+
+from transformer_norms.analysis.command import svg_bytes
+from transformer_norms.report.figures import FONT, GREY, LINE, line_style, pyplot, style_axes
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.study import Variant
+from transformer_norms.text_tables import markdown_table
+
+STUDIES = ("stream_or_table", "stream_or_table_256")
+DRAWS = 2000
+ENOUGH = 4  # contrasts of one kind that have to be told apart from zero
+STREAM, WEIGHTS = "what enters", "the weights"
+SAID = {STREAM: "It is the stream", WEIGHTS: "It is the weights"}
+UNDECIDED = "By the words that were decided before, it is both, or not told apart"
+RATIO = "probe/branch_over_stream/"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A start: the deviation of the matrices, that of the table, and the rms that enters the first
+    block. The head is the table where they are `tied`."""
+
+    weights: float
+    table: float
+    enters: float
+    tied: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the table has the deviation of the weights, and is the head."""
+        return self.tied and self.table == self.weights
+
+
+@dataclass(frozen=True)
+class Point:
+    """The difference of a placement from pre-norm in a cell, in nats, with its interval (None where
+    there is no bound), and the log of its ratio of branch to stream over that of pre-norm."""
+
+    placement: str
+    cell: Cell
+    difference: float
+    low: float | None
+    high: float | None
+    log_ratio: float
+
+
+def cell_of(variant: Variant) -> Cell:
+    values = variant.values
+    weights = float(values["init.std.default"])
+    table = float(values.get("init.std.embedding", weights))
+    enters = float(f"{table * float(values['architecture.embed_scale']):.2g}")
+    return Cell(weights, table, enters, bool(values.get("architecture.tied", True)))
+
+
+def points_of(found: Findings) -> list[Point]:
+    """A point for each variant that was compared with pre-norm and of which no run failed."""
+    points = []
+    for variant in found.compared:
+        c = found.comparisons[variant.name]
+        if c.difference is None or c.verdict == "failed":
+            continue
+        base = found.study.baseline_of(variant)
+        ratio = log_ratio(variant) - log_ratio(base)
+        placement = variant.values["placement"]
+        points.append(Point(placement, cell_of(variant), c.difference, c.low, c.high, ratio))
+    return points
+
+
+def log_ratio(variant: Variant) -> float:
+    """The mean of the log of what a sub-layer adds over the stream that it is added to, over all
+    blocks, both sub-layers and all seeds, at the first step."""
+    logs = []
+    for run in variant.ended:
+        first = next(row for row in run.metrics() if row["step"] == 1)
+        logs += [math.log(ratio) for key, ratio in first.items() if key.startswith(RATIO)]
+    return fmean(logs)
+
+
+# -------------------------------------------------------------------------------- stream or weights
+
+
+def kind_of(one: Primary, found: Findings) -> str:
+    """What changes in a contrast while the other stays."""
+    cells = {cell_of(found.study.variant(name)) for name in one.contrast.coefficients}
+    return STREAM if len({cell.weights for cell in cells}) == 1 else WEIGHTS
+
+
+def placement_of(one: Primary, found: Findings) -> str:
+    """The placement that a contrast compares with pre-norm."""
+    names = {found.study.variant(name).values["placement"] for name in one.contrast.coefficients}
+    return str((names - {"pre"}).pop())
+
+
+def answer(found: Findings) -> str:
+    """The words that were decided before the runs, and what they rest on."""
+    primaries = primary_contrasts(found)
+    kinds = {
+        kind: [one for one in primaries if kind_of(one, found) == kind]
+        for kind in (STREAM, WEIGHTS)
+    }
+    held = [
+        kind
+        for kind, other in ((STREAM, WEIGHTS), (WEIGHTS, STREAM))
+        if _decides(kinds[kind], kinds[other], found)
+    ]
+    counts = [
+        f"{sum(one.is_apart for one in own)} of {len(own)} contrasts of {kind} are told apart from "
+        f"zero, with a median magnitude of {_magnitude(own):.3f} nats"
+        for kind, own in kinds.items()
+    ]
+    return f"{SAID[held[0]] if held else UNDECIDED}. {'; '.join(counts)}."
+
+
+def _decides(own: Sequence[Primary], other: Sequence[Primary], found: Findings) -> bool:
+    """Whether the contrasts of one kind have one sign per placement, are told apart from zero often
+    enough, and are larger in the median than those of the other kind."""
+    values = [[one.value for one in group] for group in _by_placement(own, found).values()]
+    one_sign = all(
+        None not in group and len({value > 0 for value in group if value is not None}) == 1
+        for group in values
+    )
+    apart = sum(one.is_apart for one in own)
+    return one_sign and apart >= ENOUGH and _magnitude(own) > _magnitude(other)
+
+
+def _magnitude(primaries: Sequence[Primary]) -> float:
+    return median([abs(one.value) for one in primaries if one.value is not None] or [math.nan])
+
+
+def _by_placement(primaries: Sequence[Primary], found: Findings) -> dict[str, list[Primary]]:
+    groups: dict[str, list[Primary]] = {}
+    for one in primaries:
+        groups.setdefault(placement_of(one, found), []).append(one)
+    return groups
+
+
+# ---------------------------------------------------------------------------------- the regression
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The line that is fitted to all placements but one, and its errors on that one, root mean
+    squares in nats: of the line, and of the others' mean difference."""
+
+    placement: str
+    points: int
+    slope: float
+    line: float
+    mean: float
+
+
+def leave_placements_out(points: Sequence[Point]) -> list[LeftOut]:
+    """Each placement left out in turn."""
+    results = []
+    for placement in dict.fromkeys(point.placement for point in points):
+        own = [point for point in points if point.placement == placement]
+        rest = [point for point in points if point.placement != placement]
+        slope, intercept = fit_line(rest)
+        mean = fmean(point.difference for point in rest)
+        by_line = [p.difference - slope * p.log_ratio - intercept for p in own]
+        by_mean = [p.difference - mean for p in own]
+        results.append(LeftOut(placement, len(own), slope, _rms(by_line), _rms(by_mean)))
+    return results
+
+
+def fit_line(points: Sequence[Point]) -> tuple[float, float]:
+    """Slope and intercept of the least-squares line of the difference over the log of the ratio."""
+    slope, intercept = np.polyfit(
+        [point.log_ratio for point in points], [point.difference for point in points], 1
+    )
+    return float(slope), float(intercept)
+
+
+def slope_interval(points: Sequence[Point]) -> tuple[float, float]:
+    """The 95 % interval of the slope, over draws of cells with replacement."""
+    cells = [[p for p in points if p.cell == cell] for cell in {p.cell: 0 for p in points}]
+    chosen = np.random.default_rng(0).integers(len(cells), size=(DRAWS, len(cells)))
+    slopes = [fit_line([p for cell in draw for p in cells[cell]])[0] for draw in chosen]
+    low, high = np.quantile(slopes, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(fmean(value**2 for value in values))
+
+
+def regression_text(points: Sequence[Point]) -> str:
+    slope, intercept = fit_line(points)
+    rest = [p.difference - slope * p.log_ratio - intercept for p in points]
+    centred = [p.difference - fmean(q.difference for q in points) for p in points]
+    explained = 1 - (_rms(rest) / _rms(centred)) ** 2
+    left_out = leave_placements_out(points)
+    predicts = all(one.line < one.mean for one in left_out)
+    rows = [["placement left out", "points", "slope of the others' line", "error of the line",
+             "error of the others' mean"]]  # fmt: skip
+    rows += [
+        [o.placement, str(o.points), f"{o.slope:+.4f}", f"{o.line:.4f}", f"{o.mean:.4f}"]
+        for o in left_out
+    ]
+    word = "predicts" if predicts else "does not predict"
+    low, high = slope_interval(points)
+    return (
+        f"The ratio of branch to stream {word} the difference from pre-norm, by the rule that was "
+        f"decided before. Over all {len(points)} points the line has a slope of {slope:+.4f} nats "
+        f"per factor of e in the ratio (95 % interval {low:+.4f} to {high:+.4f}, of {DRAWS:,} "
+        "draws of the cells: the points of a cell share its pre-norm) and explains "
+        f"{100 * explained:.0f} % of the variance. Errors are root mean squares in nats:\n\n"
+        f"{markdown_table(rows)}"
+    )
+
+
+# -------------------------------------------------------------------------------- tables and figure
+
+
+def cells_table(points: Sequence[Point]) -> str:
+    """X - pre by cell."""
+    cells = list(dict.fromkeys(point.cell for point in points))
+    placements = list(dict.fromkeys(point.placement for point in points))
+    at = {(point.placement, point.cell): point for point in points}
+    rows = [["weights", "table", "head", "rms that enters", *(f"{x} - pre" for x in placements)]]
+    for cell in cells:
+        found = [at.get((placement, cell)) for placement in placements]
+        texts = ["a run failed" if p is None else f"{p.difference:+.3f}" for p in found]
+        head = "the table" if cell.tied else "its own"
+        rows.append([f"{cell.weights:g}", f"{cell.table:g}", head, f"{cell.enters:g}", *texts])
+    return markdown_table(rows)
+
+
+def study_text(found: Findings) -> str:
+    points = points_of(found)
+    parts = [
+        answer(found),
+        markdown_table(primary_rows(primary_contrasts(found))),
+        "The difference from pre-norm in each cell, in nats:",
+        cells_table(points),
+        regression_text(points),
+    ]
+    return "\n\n".join(parts)
+
+
+def draw(found: Findings) -> bytes:
+    """A panel for each placement: X - pre over what enters, a line for each deviation of the
+    weights; and one of all differences over the ratio of branch to stream."""
+    points = points_of(found)
+    placements = list(dict.fromkeys(point.placement for point in points))
+    drawing, panels = pyplot().subplots(
+        1, len(placements) + 1, figsize=(10.0, 3.1), sharey=True, layout="constrained"
+    )
+    for axes, placement in zip(panels, placements, strict=False):
+        _draw_placement(axes, [point for point in points if point.placement == placement])
+        axes.set_title(f"{placement} - pre", fontsize=FONT)
+        axes.set(xlabel="rms that enters the first block")
+    panels[0].set(ylabel="difference in nats per byte, 95 % interval")
+    _draw_ratio(panels[-1], points, placements)
+    drawing.legend(*_handles(panels), loc="outside lower center", ncols=5, fontsize=FONT,
+                   frameon=False)  # fmt: skip
+    return svg_bytes(drawing)
+
+
+def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
+    axes.set_xscale("log")
+    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
+    for place, (name, own) in enumerate(_lines(points)):
+        colour, dashes = line_style(place)
+        own = sorted(own, key=lambda point: point.cell.enters)
+        x = [point.cell.enters * 1.04**place for point in own]
+        for at, point in zip(x, own, strict=True):
+            if point.low is not None and point.high is not None:
+                axes.plot([at, at], [point.low, point.high], color=colour, linewidth=0.8)
+        style = {"linestyle": dashes if own[0].cell.is_plain else "none", "color": colour}
+        axes.plot(x, [point.difference for point in own], "o", markersize=3, linewidth=1.2,
+                  label=name, **style)  # fmt: skip
+    style_axes(axes)
+
+
+def _lines(points: Sequence[Point]) -> Iterator[tuple[str, list[Point]]]:
+    """The points of one deviation of weights, table and head."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        cell = point.cell
+        name = f"weights {cell.weights:g}"
+        if cell.table != cell.weights:
+            name += f", table {cell.table:g}"
+        groups.setdefault(name + ("" if cell.tied else ", a head of its own"), []).append(point)
+    yield from groups.items()
+
+
+def _draw_ratio(axes: Any, points: Sequence[Point], placements: Sequence[str]) -> None:
+    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
+    for placement, marker in zip(placements, "^sDvP", strict=False):
+        own = [point for point in points if point.placement == placement]
+        axes.plot(
+            [p.log_ratio for p in own], [p.difference for p in own], marker, color=GREY,
+            markersize=3.5, linestyle="none", label=placement,
+        )  # fmt: skip
+    slope, intercept = fit_line(points)
+    ends = np.array([min(p.log_ratio for p in points), max(p.log_ratio for p in points)])
+    axes.plot(ends, slope * ends + intercept, color=GREY, linewidth=0.8)
+    axes.set(xlabel="log of branch/stream over pre's")
+    axes.set_title("all, over the ratio at step 1", fontsize=FONT)
+    style_axes(axes)
+
+
+def _handles(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    named = {}
+    for axes in panels:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(name, handle)
+    return list(named.values()), list(named)

@@ -1,0 +1,289 @@
+"""What experiments/ says of a study beyond its report: on studies whose truth is planted."""
+
+import json
+from pathlib import Path
+
+import agreement
+import numpy as np
+import primary
+import pytest
+import streams
+import yaml
+from run_folders import config_of, make_record, make_run, planned
+from scipy import stats
+
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+
+WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
+OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
+SEEDS = range(10, 13)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def contrast(placement, one, other):
+    """(X - pre) at one corner less that at another, in the words of configs/sweep."""
+    corners = [f"default={w} embed_scale={rms / w:.4g}" for w, rms in (one, other)]
+    return " - ".join(f"({placement} - pre) under {corner}" for corner in corners)
+
+
+def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=()):
+    """A study of the four corners in which X - pre is its own value and an `effect`, with a little
+    noise. The runs of the variants in `lost` diverged."""
+    random, runs = np.random.default_rng(0), []
+    for weights in WEIGHTS:
+        for enters in ENTERS:
+            for placement in OWN:
+                variant = {
+                    "placement": placement,
+                    "init.std.default": weights,
+                    "architecture.embed_scale": yaml.safe_load(f"{enters / weights:.4g}"),
+                }
+                typed = ["init=scaled", *(f"{key}={value}" for key, value in variant.items())]
+                for seed in SEEDS:
+                    config = config_of(typed, seed)
+                    loss = 2 + OWN[placement] + effect(placement, weights, enters)
+                    diverged = (placement, weights, enters) in lost
+                    run = make_run(
+                        "study", config, None if diverged else loss + random.normal(0, 1e-3),
+                        status="diverged" if diverged else "finished",
+                    )  # fmt: skip
+                    add_ratio(run, ratio(placement, weights, enters))
+                    runs.append(planned(config, variant))
+    contrasts = [
+        contrast(x, (w, 0.5), (w, 0.02)) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS
+    ] + [
+        contrast(x, (0.056, rms), (0.02, rms))
+        for x in ("post", "sandwich", "hybrid")
+        for rms in ENTERS
+    ]
+    make_record(
+        "study", runs, seeds=[*SEEDS], contrasts=contrasts,
+        axes=["placement", "init.std.default", "architecture.embed_scale"],
+    )  # fmt: skip
+    return findings(read_study([Path("study")]))
+
+
+def add_ratio(run, ratio):
+    """Two sub-layers of two blocks, whose geometric mean is `ratio`."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    factors = {"attention/0": 4.0, "mlp/0": 0.25, "attention/1": 2.0, "mlp/1": 0.5}
+    probes = {f"probe/branch_over_stream/{at}": ratio * f for at, f in factors.items()}
+    first = json.dumps(json.loads(lines[0]) | probes)
+    (run / "metrics.jsonl").write_text("\n".join([first, *lines[1:]]) + "\n")
+
+
+def of_the_stream(placement, weights, enters):
+    return {"pre": 0.0, "post": -0.1, "sandwich": -0.2, "hybrid": 0.1}[placement] * (enters > 0.1)
+
+
+def of_the_weights(placement, weights, enters):
+    return {"pre": 0.0, "post": -0.1, "sandwich": -0.2, "hybrid": 0.1}[placement] * (weights > 0.03)
+
+
+def of_both(placement, weights, enters):
+    """The stream changes each placement as much as the weights do, and more than they in one."""
+    sign = -1 if weights > 0.03 else 1  # the sign of what the stream does follows from the weights
+    return 0.2 * sign * (enters > 0.1) * (placement == "post")
+
+
+@pytest.mark.parametrize(
+    ("effect", "said"),
+    [
+        (of_the_stream, "It is the stream. 6 of 6"),
+        (of_the_weights, "It is the weights. 0 of 6"),
+        (of_both, streams.UNDECIDED),
+        (lambda *at: 0.0, streams.UNDECIDED),
+    ],
+    ids=["stream", "weights", "both", "neither"],
+)
+def test_the_words_of_stream_or_table_are_those_of_the_planted_truth(effect, said):
+    assert streams.answer(plant(effect)).startswith(said)
+
+
+def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
+    found = plant(of_the_stream, lambda p, w, e: len(p) + e, lost=[("post", 0.02, 0.02)])
+    assert streams.answer(found).startswith(streams.UNDECIDED)
+    assert [one.value is None for one in primary.primary_contrasts(found)].count(True) == 2
+    text = streams.study_text(found)
+    assert text.count("| a run failed |") == 3  # two contrasts and a cell
+    assert "Over all 11 points" in text
+
+
+def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone():
+    found = plant(
+        lambda placement, weights, enters: 1.5e-3 * (placement == "post") * (enters > 0.1)
+    )
+    primaries = primary.primary_contrasts(found)
+    raw = [found.contrasts[one.contrast.text].p for one in primaries]
+    ordered, least = sorted(range(12), key=raw.__getitem__), 0.0
+    for rank, place in enumerate(ordered):
+        least = max(least, min(1.0, raw[place] * (12 - rank)))
+        assert primaries[place].p == pytest.approx(least)
+        assert primaries[place].p <= found.contrasts[primaries[place].contrast.text].p_holm
+    assert 0 < min(raw) < 0.05
+
+
+def point(placement, weights, enters, difference, log_ratio):
+    cell = streams.Cell(weights, weights, enters)
+    return streams.Point(placement, cell, difference, None, None, log_ratio)
+
+
+CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
+
+
+def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
+    found = plant(of_the_stream, lambda p, w, e: 3.0 if p == "pre" else len(p) * w / e)
+    points = streams.points_of(found)
+    assert [(p.placement, p.cell.weights, p.cell.enters) for p in points] != []
+    for p in points:
+        expected = np.log(len(p.placement) * p.cell.weights / p.cell.enters / 3)
+        assert p.log_ratio == pytest.approx(expected)
+        assert p.cell.is_plain
+        planted = OWN[p.placement] + of_the_stream(p.placement, p.cell.weights, p.cell.enters)
+        assert p.difference == pytest.approx(planted, abs=3e-3)
+    drawn = streams.draw(found).decode()
+    for words in ("post - pre", "hybrid - pre", "weights 0.02", "weights 0.056", "at step 1"):
+        assert words in drawn, words
+
+
+def test_a_ratio_that_makes_the_difference_predicts_it():
+    random = np.random.default_rng(0)
+    ratios = {corner: random.normal() + ("post", "hybrid").count(corner[0]) for corner in CORNERS}
+    points = [
+        point(*c, 0.05 * ratios[c] + 0.01 + random.normal(0, 1e-3), ratios[c]) for c in CORNERS
+    ]
+    slope, intercept = streams.fit_line(points)
+    assert slope == pytest.approx(0.05, abs=1e-3)
+    assert intercept == pytest.approx(0.01, abs=2e-3)
+    for left in streams.leave_placements_out(points):
+        assert left.points == 4
+        assert left.line < 2e-3 < left.mean
+    low, high = streams.slope_interval(points)
+    assert low < slope < high
+    assert "predicts the difference" in streams.regression_text(points)
+
+
+def random_points():
+    random = np.random.default_rng(1)
+    return [point(*corner, *random.normal(size=2)) for corner in CORNERS]
+
+
+def test_a_ratio_that_is_not_the_reason_does_not_predict():
+    assert "does not predict the difference" in streams.regression_text(random_points())
+
+
+@pytest.mark.parametrize("left", ["post", "sandwich", "hybrid"])
+def test_a_line_is_fitted_without_the_placement_that_it_has_to_predict(left):
+    """By least squares on the rows of the two others."""
+    points = random_points()
+    rest = [p for p in points if p.placement != left]
+    design = np.array([[p.log_ratio, 1.0] for p in rest])
+    line, *_ = np.linalg.lstsq(design, np.array([p.difference for p in rest]), rcond=None)
+    own = [p for p in points if p.placement == left]
+    errors = [p.difference - line[0] * p.log_ratio - line[1] for p in own]
+    by_mean = [p.difference - np.mean([q.difference for q in rest]) for p in own]
+    (found,) = [o for o in streams.leave_placements_out(points) if o.placement == left]
+    assert found.slope == pytest.approx(line[0])
+    assert found.line == pytest.approx(np.sqrt(np.mean(np.square(errors))))
+    assert found.mean == pytest.approx(np.sqrt(np.mean(np.square(by_mean))))
+
+
+# --------------------------------------------------------------------------------------- agreement
+
+PLACEMENTS = ("pre", "post", "peri", "hybrid", "normformer")
+
+
+def plant_scales(means, noise=1e-3, lost=()):
+    """A study of horizons: `means` has the loss of each placement at each number of steps."""
+    random, runs = np.random.default_rng(0), []
+    for steps, losses in means.items():
+        for placement, loss in zip(PLACEMENTS, losses, strict=True):
+            variant = {"trainer.steps": steps, "placement": placement}
+            for seed in (10, 11, 12):
+                config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
+                diverged = (steps, placement) in lost
+                make_run(
+                    "study", config, None if diverged else loss + random.normal(0, noise),
+                    status="diverged" if diverged else "finished",
+                )  # fmt: skip
+                runs.append(planned(config, variant))
+    first, last = min(means), max(means)
+    contrasts = [f"({x} - pre) under steps={last} - ({x} - pre) under steps={first}"
+                 for x in PLACEMENTS[1:]]  # fmt: skip
+    axes = ["trainer.steps", "placement"]
+    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes)
+    return findings(read_study([Path("study")]))
+
+
+def test_an_order_that_stays_is_said_to_predict():
+    start = (2.0, 2.1, 2.2, 1.9, 2.3)
+    found = plant_scales({30: start, 120: start, 480: [loss - 0.5 for loss in start]})
+    assert agreement.answer("horizon", found).startswith("steps 30 predicts steps 480")
+    text = agreement.study_text("horizon", found)
+    assert text.count("| +1.00 | +1.00 to +1.00 |") == 3
+
+
+def test_a_sign_that_turns_is_named_and_the_order_does_not_predict():
+    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 0.9, 1.2, 0.8, 1.3)})
+    said = agreement.answer("horizon", found)
+    assert said == (
+        "steps 30 does not predict steps 480: post is better at steps 480, worse at steps 30."
+    )
+
+
+def test_a_difference_that_grows_without_turning_is_neither():
+    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.3, 1.4, 0.8, 1.5)})
+    said = agreement.answer("horizon", found)
+    assert said.startswith("Neither word is said of steps 30 and steps 480: (post - pre) under")
+
+
+def test_a_run_that_failed_leaves_no_agreement():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    found = plant_scales(means, lost=[(30, "post")])
+    assert "Neither word is said" in agreement.answer("horizon", found)
+    text = agreement.study_text("horizon", found)
+    assert "| 30 | 480 | a run failed |  |" in text
+    assert "has no value, as runs failed" in text
+
+
+def test_tau_counts_the_pairs_and_small_noise_leaves_it():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.02, 1.01, 1.2, 0.9, 1.3)}
+    one, other = agreement.scales_of("horizon", plant_scales(means))
+    found = agreement.agree(one, other)
+    assert found.tau == pytest.approx(0.8)  # one of ten pairs is turned
+    assert found.low == found.high == found.tau
+
+
+def test_tau_is_scipys():
+    random = np.random.default_rng(0)
+    one, other = random.normal(size=(2, 20, 5))
+    expected = [stats.kendalltau(a, b).statistic for a, b in zip(one, other, strict=True)]
+    assert agreement.kendall_tau(one, other) == pytest.approx(expected)
+
+
+def test_the_error_of_a_mean_is_that_of_the_two_way_layout():
+    """By the least squares of losses on dummies of placements and seeds."""
+    scale, _ = agreement.scales_of(
+        "horizon", plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: [1.0] * 5}, noise=0.05)
+    )
+    rows = [(i, j) for i in range(5) for j in range(3)]
+    design = np.array([[*np.eye(5)[i], *np.eye(3)[j][1:]] for i, j in rows])
+    losses = np.array([scale.losses[i, j] for i, j in rows])
+    fitted, *_ = np.linalg.lstsq(design, losses, rcond=None)
+    squares = ((losses - design @ fitted) ** 2).sum()
+    error, freedom = scale.error
+    assert freedom == 15 - 7
+    assert error == pytest.approx(np.sqrt(squares / freedom / 3))
+
+
+def test_close_means_have_a_wide_interval_of_tau():
+    found = plant_scales({30: (2.0, 2.01, 2.02, 1.99, 2.03), 480: [1.0] * 5}, noise=0.05)
+    one, other = agreement.scales_of("horizon", found)
+    interval = agreement.agree(one, other)
+    assert interval.low < -0.3 < 0.3 < interval.high
+    assert "the interval of tau reaches zero" in agreement.answer("horizon", found)
