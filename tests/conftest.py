@@ -48,7 +48,8 @@ BUDGETS = {
     "report": (
         50,
         "answer browser contrasts deciding error_rates experiments failure moderation noise "
-        "null_study page power report runs sequence statistics tuning_error verdict watching",
+        "null_study page power report runs sequence small_questions statistics tuning_error "
+        "verdict watching",
     ),
     "tracking": (15, "tracking"),
     "explain": (10, "explain"),
