@@ -67,7 +67,7 @@ NAMES = [
     ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),
     ("tracking=wandbb", "tracking=wandbb", "none", "did you mean 'wandb'"),
     ("launcher=nowhere", "launcher=nowhere", "basic"),
-    ("sweep=nothing_such", "sweep=nothing_such", "none"),
+    ("sweep=nothing_such", "sweep=nothing_such", "depth", "configs/sweep has all"),
     ("embed=rmsnrom", "embed=rmsnrom", "auto, ", "did you mean 'rmsnorm'"),
     ("final_norm=lyernorm", "final_norm=lyernorm", "auto, always, ", "did you mean 'layernorm'"),
     ("final_norm=[a]", "final_norm", "['a']", "a word"),
