@@ -1,10 +1,16 @@
 """python experiments/results.py                 every table, figure and number here, written anew
 python experiments/results.py pack runs/NAME   a study's runs, without weights: NAME/runs.tar.xz
+python experiments/results.py pack --unfinished runs/NAME
+                                               those that have ended: NAME/unfinished.tar.xz
+python experiments/results.py unpack NAME      packed runs into runs/NAME
 python experiments/results.py ngrams TEXT      the n-grams of runs that have none: ngrams.json
 
 What is committed of a study is what its runs recorded; the rest follows from that. Each study's
 report is the one that `python -m transformer_norms.report` writes: its page, report.html, is not
 committed, and lies beside the rest once this has run.
+
+A study that takes longer than a machine is at hand is committed unfinished. No table is written of
+such a study. It is unpacked on the next machine, where its command trains the runs that are left.
 """
 
 import csv
@@ -46,7 +52,7 @@ from transformer_norms.training.measures import WORDS
 from transformer_norms.training.probes import measure_start
 
 HERE = Path(__file__).parent
-RUNS = "runs.tar.xz"
+RUNS, UNFINISHED = "runs.tar.xz", "unfinished.tar.xz"
 RECORDED = ("config.yaml", "metrics.jsonl", "summary.json")  # of a run; and sweep-*.json
 # Of a report what is committed. In a README there is no room for all columns of its table.
 FILES = ("table.md", "results.csv", "curves.svg", "rates.svg")
@@ -66,16 +72,19 @@ XIONG = [
 ]  # fmt: skip
 
 
-def pack(study: Path) -> None:
-    """The same runs are the same bytes. ValueError where a run has not ended, or none is there."""
+def pack(study: Path, *, unfinished: bool = False) -> None:
+    """The same runs are the same bytes. A run that has not ended is left out of an unfinished
+    study. ValueError where one has not ended otherwise, or where none is there."""
     records = sorted(study.glob("sweep-*.json"))
-    runs = sorted(file.parent for file in study.glob("*/summary.json"))
-    for run in runs:
-        if (status := read_json(run / "summary.json")["status"]) not in ("finished", "diverged"):
-            raise ValueError(f"{run}: is {status}; run the sweep again")
+    runs = []
+    for file in sorted(study.glob("*/summary.json")):
+        if (status := read_json(file)["status"]) in ("finished", "diverged"):
+            runs.append(file.parent)
+        elif not unfinished:
+            raise ValueError(f"{file.parent}: is {status}; run the sweep again")
     if not (runs and records):
         raise ValueError(f"{study}: is no study; there is no run, or no sweep's record")
-    target = HERE / study.name / RUNS
+    target = HERE / study.name / (UNFINISHED if unfinished else RUNS)
     target.parent.mkdir(exist_ok=True)
     with tarfile.open(target, "w:xz", preset=9) as archive:
         for file in [*records, *(run / name for run in runs for name in RECORDED)]:
@@ -83,7 +92,21 @@ def pack(study: Path) -> None:
             member.size = file.stat().st_size
             with open(file, "rb") as data:
                 archive.addfile(member, data)
+    if not unfinished:
+        (target.parent / UNFINISHED).unlink(missing_ok=True)
     print(f"{target}: {len(runs)} runs, {target.stat().st_size:,} bytes", file=sys.stderr)
+
+
+def unpack(name: str) -> None:
+    """ValueError where the study has no packed runs, or where runs/NAME is there already."""
+    archives = [HERE / name / RUNS, HERE / name / UNFINISHED]
+    archive = next((archive for archive in archives if archive.exists()), None)
+    if archive is None:
+        raise ValueError(f"{name}: there are no packed runs in {HERE / name}")
+    if (folder := Path("runs") / name).exists():
+        raise ValueError(f"{folder}: is there already; move it away first")
+    _extract(archive, folder.parent)
+    print(f"{folder}: the sweep's command goes on from here", file=sys.stderr)
 
 
 def regenerate() -> None:
@@ -301,9 +324,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if not command:
             regenerate()
-        elif command == ["pack"] and paths:
-            for study in paths:
-                pack(study)
+        elif command == ["pack"] and (studies := set(arguments[1:]) - {"--unfinished"}):
+            for study in sorted(studies):
+                pack(Path(study), unfinished="--unfinished" in arguments)
+        elif command == ["unpack"] and paths:
+            for name in arguments[1:]:
+                unpack(name)
         elif command == ["ngrams"] and len(paths) == 1:
             count_ngrams(*paths)
         else:

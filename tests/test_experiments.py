@@ -504,3 +504,36 @@ def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
     first = (tmp_path / "study" / results.RUNS).read_bytes()
     assert results.main(["pack", str(tmp_path / "study")]) == 0
     assert (tmp_path / "study" / results.RUNS).read_bytes() == first
+
+
+def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on(
+    tmp_path, monkeypatch, capsys
+):
+    home = tmp_path / "experiments"
+    monkeypatch.setattr(results, "HERE", home)
+    monkeypatch.chdir(tmp_path)
+    home.mkdir()
+    study = tmp_path / "runs" / "study"
+    for name, status in {"first": "finished", "second": "running"}.items():
+        (study / name).mkdir(parents=True)
+        for file, text in {
+            "summary.json": f'{{"status": "{status}"}}',
+            "config.yaml": "a: 1",
+        }.items():
+            (study / name / file).write_text(text)
+        (study / name / "metrics.jsonl").write_text("")
+    (study / "sweep-study.json").write_text("{}")
+    assert results.main(["unpack", "study"]) == 2
+    assert "there are no packed runs" in capsys.readouterr().err
+    assert results.main(["pack", "--unfinished", "runs/study"]) == 0
+    assert not (home / "study" / results.RUNS).exists()
+    assert results.main(["unpack", "study"]) == 2
+    assert "runs/study: is there already" in capsys.readouterr().err
+    study.rename(tmp_path / "away")
+    assert results.main(["unpack", "study"]) == 0
+    left = {str(file.relative_to(study)) for file in study.rglob("*") if file.is_file()}
+    run = {f"first/{name}" for name in results.RECORDED}
+    assert left == {"sweep-study.json", *run}
+    assert (study / "first" / "config.yaml").read_text() == "a: 1"
+    assert results.main(["pack", "runs/study"]) == 0
+    assert not (home / "study" / results.UNFINISHED).exists()
