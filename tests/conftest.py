@@ -29,7 +29,7 @@ BUDGETS = {
         125,
         "block_equations capped catalogue connections equation fingerprints formula head_sizes "
         "initialization latents layer_inputs library mlp norms parity patterns placement planted "
-        "position presets shape_checker shared_keys sinks starts theory typed",
+        "position presets shape_checker shared_keys sinks smear starts theory typed",
     ),
     "training": (
         38,

@@ -289,7 +289,7 @@ def nanochat(p, x):
 
 
 def whole_nanochat(p, tokens, eps):
-    """nanochat/gpt.py at 92d63d4, without smear and backout, from tokens to logits.
+    """nanochat/gpt.py at 92d63d4, from tokens to logits.
 
     It turns by the negative angle. That is the textbook's turn where q and k hold the two of a pair
     in each other's place, which is how it is written here.
@@ -312,7 +312,9 @@ def whole_nanochat(p, tokens, eps):
 
     short = -(-CONTEXT_OF_WINDOWS // 4 // 128) * 128
     before = torch.arange(time)[:, None] - torch.arange(time)
-    x = x0 = norm(p["embedding.weight"][tokens])
+    x = norm(p["embedding.weight"][tokens])
+    gate = p["smear.scale"] * torch.sigmoid(x[:, 1:, :24] @ p["smear.smear_gate.weight"].T)
+    x = x0 = torch.cat([x[:, :1], x[:, 1:] + gate * x[:, :-1]], 1)
     for i in range(DEPTH):
         here = f"blocks.{i}.attention"
         x = p[f"{here}.enter.skip.gain"] * x + p[f"{here}.enter.x0.gain"] * x0
@@ -329,6 +331,9 @@ def whole_nanochat(p, tokens, eps):
         x = x + y @ p[f"{here}.f.output.weight"].T
         mlp = f"blocks.{i}.mlp.f"
         x = x + (norm(x) @ p[f"{mlp}.up.weight"].T).relu() ** 2 @ p[f"{mlp}.down.weight"].T
+        if i == DEPTH // 2:
+            middle = x
+    x = x - p[f"blocks.{DEPTH // 2}.connection.scale"] * middle
     return 15 * torch.tanh(norm(x) @ p["head.weight"].T / 15)
 
 

@@ -47,8 +47,10 @@ STREAMS = [
     "altup",
     "gemma3n",
     "geonorm",
+    "nanochat_backout",
 ]
-AS_PRE = [name for name in STREAMS if name not in ("siamese", "gemma3n", "geonorm")]
+OTHERWISE = ("siamese", "gemma3n", "geonorm", "nanochat_backout")
+AS_PRE = [name for name in STREAMS if name not in OTHERWISE]
 
 
 def model_of(placement, *typed, init="gpt2", **keys):
@@ -339,6 +341,26 @@ def test_a_whole_model_is_the_papers(placement, chosen, whole):
     same_with_gradients([(found, expected)], parameters)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_backout_takes_the_stream_of_the_block_in_the_middle_away(depth):
+    """The branches are nothing and the numbers of the skip 1, but in the block in the middle."""
+    keys = {"model__depth": depth, "norm__eps": 1e-30}
+    model = model_of("nanochat_backout", "architecture.tied=true", "embed=none", **keys)
+    randomize(model)
+    for i, block in enumerate(model.blocks):
+        mixing = block.attention.enter
+        mixing.x0.gain.data.fill_(0)
+        mixing.skip.gain.data.fill_(3 if i == depth // 2 else 1)
+        for name in ("attention.f.output", "mlp.f.down"):
+            block.get_submodule(name).weight.data.zero_()
+        assert (block.connection.scale is None) == (i != depth // 2)
+    middle = model.blocks[depth // 2].connection.scale
+    middle.data.fill_(1.5)  # 3 x - 1.5 * 3 x is the stream the other way round
+    x = model.embedding.weight[some_tokens()]
+    expected = -model.final.norm(x) @ model.embedding.weight.T
+    torch.testing.assert_close(model(some_tokens()), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_groups_of_attention_residuals_are_of_whole_blocks_and_no_more_than_was_said():
     for depth, most in itertools.product(range(1, 31), range(1, 13)):
         fits = (size for size in range(1, depth + 1) if len(range(0, depth, size)) <= most)
@@ -421,6 +443,7 @@ LEARNED = {  # numbers besides those of pre
     "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
     "siamese": R * 2 * d + 2 * d,
     "geonorm": R * (2 - d),
+    "nanochat_backout": 2 * DEPTH + 1 + d,  # and the gains of the norm on the embedded tokens
     "attention_residuals": (R + 1) * 2 * d,
     "attention_residuals_block": (R + 1) * 2 * d,
     "altup": DEPTH * (K * K + K),
@@ -434,6 +457,7 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "mhc": R * (MIX + 2 * n * d * (n * n + 2 * n)) + 2 * n * d * (n + 1),
     "siamese": 0,
     "geonorm": 0,
+    "nanochat_backout": 0,
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
     "attention_residuals_block": 2 * d * sum(1 + math.ceil(k / 2) for k in range(R + 1)),
     "altup": DEPTH * 2 * K * K * d,

@@ -97,6 +97,7 @@ def test_a_folded_model_has_the_same_logits_at_every_placement_with_every_norm(p
 
 
 EVERYTHING = (
+    ("architecture.smear=4",),
     ("final_norm=rmsnorm", "v_norm=head", "architecture.kv_from_block=0"),
     ("architecture.attention_gate=elementwise", "qk_norm=full"),
     ("position=learned", "mlp=swiglu", "model.kv_heads=H**(1-i)", "model.head_dim=6+4*i",
@@ -108,13 +109,13 @@ EVERYTHING = (
     ("architecture.value_embedding=1", "architecture.value_gate=12"),
     ("architecture.value_residual=0.5", "v_norm=head"),
     ("attention=sinks", "architecture.tied=false", "v_norm=per_head"),
-    ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after"),
+    ("embed=norm", "qk_norm=head", "architecture.qk_norm_order=after", "architecture.smear=4"),
     ("embed=fixnorm",),
     ("model.dropout=0.1", "architecture.bias=[up]"),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("typed", EVERYTHING[:3], ids=" ".join)
+@pytest.mark.parametrize("typed", EVERYTHING[:4], ids=" ".join)
 def test_what_stands_beside_the_norms_is_respected(typed):
     check(*typed, norm="layernorm", placement="pre")
 

@@ -96,6 +96,11 @@ CASES = {
         {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "mlp_bias": True},
         {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},
     ],
+    "nanochat": [
+        {**GROUPED, **rope(), "rms_norm_eps": 3e-3, "attention_bias": True},
+        {**ODD, "final_logit_softcapping": None, "tie_word_embeddings": True, "head_dim": 4},
+        {**MODERN, "final_logit_softcapping": 2.5, "hidden_act": "gelu"},
+    ],
     "mistral": [
         {**GROUPED, **rope(), "head_dim": 10, "sliding_window": 5},
         {**GROUPED, **rope(), "head_dim": 10, "sliding_window": CONTEXT},

@@ -162,6 +162,7 @@ OURS = [
     (f"{LLAMA} attention=sinks", "attention=sinks, where llama has softmax"),
     (f"{LLAMA} architecture.value_residual=0.5", "value_residual=0.5, where llama has none"),
     (f"{LLAMA} architecture.value_embedding=3", "value_embedding=3, where llama has none"),
+    (f"{LLAMA} architecture.smear=4", "smear=4, where llama has none"),
     (f"{LLAMA} architecture.attention_gate=per_head", "attention_gate=per_head, where"),
     (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
     (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),

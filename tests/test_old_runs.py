@@ -144,6 +144,7 @@ def test_a_run_without_a_test_share_is_the_run_of_before_there_was_one():
         ("architecture.attention_gate", "per_head"),
         ("architecture.value_residual", "0.5"),
         ("architecture.value_embedding", "3"),
+        ("architecture.smear", "4"),
     ],
 )
 def test_a_run_without_a_younger_key_is_the_run_of_its_default(key, chosen):

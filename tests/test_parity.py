@@ -351,7 +351,7 @@ def test_a_placement_is_its_papers_equation_over_the_whole_model(placement):
     compare(ours_of(f"placement={placement} {fixed}"), reference)
 
 
-def test_preset_nanochat_is_its_code_over_the_whole_model_but_smear_and_backout():
+def test_preset_nanochat_is_its_code_over_the_whole_model():
     """The sequence is longer than the short window."""
     eps = torch.finfo(torch.float64).eps  # F.rms_norm's, unless it is given
     time = papers.CONTEXT_OF_WINDOWS

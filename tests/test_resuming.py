@@ -116,7 +116,7 @@ norm=layernorm norm.eps=1e-3 norm.gain=none norm.bias=true placement=sandwich
 placement.equation=norm(x+f(x)) init=gpt2 init.std.up=0.1 init.truncate=2 position=learned
 mlp=swiglu mlp.activation=gelu embed=norm final_norm=none qk_norm=head v_norm=head
 architecture.bias=true architecture.attention_gate=per_head architecture.value_residual=0.5
-architecture.value_embedding=3
+architecture.value_embedding=3 architecture.smear=4
 architecture.tied=false architecture.embed_scale=2 architecture.attention_scale=1
 architecture.logit_scale=1 architecture.qk_norm_order=after architecture.attention_cap=5
 architecture.logit_cap=5 architecture.rope_base=500 architecture.rope_interleaved=true

@@ -23,7 +23,7 @@ VARIANTS += [f"norm={name}" for name in distinct_norms() if name not in ("none",
 VARIANTS += [f"attention={name}" for name in options("attention")]
 VARIANTS += ["architecture.attention_gate=elementwise", "architecture.value_residual=0.5"]
 VARIANTS += ["architecture.value_embedding=3", "architecture.kv_rank=7"]
-VARIANTS += ["architecture.kv_from_block=0", "model.head_dim=2+2*i"]
+VARIANTS += ["architecture.kv_from_block=0", "model.head_dim=2+2*i", "architecture.smear=4"]
 KINDS = [
     ["architecture.tied=true", "trainer.activation_checkpointing=true"],
     ["architecture.tied=false"],

@@ -22,6 +22,7 @@ SHAPES = {
     "down": (WIDTH, INNER),
     **dict.fromkeys(("embedding", "head", "value_embedding"), (VOCABULARY, WIDTH)),
     "value_gate": (4, 12),
+    "smear_gate": (1, 24),
     "position": (CONTEXT, WIDTH),
 }
 Draw = Callable[[torch.Tensor], object]
@@ -119,6 +120,7 @@ def nanochat(depth: int) -> dict[str, Draw]:
         "down": nn.init.zeros_,
         "value_embedding": lambda weight: nn.init.uniform_(weight, -bound, bound),
         "value_gate": lambda weight: nn.init.uniform_(weight, 0.0, 0.02),
+        "smear_gate": lambda weight: nn.init.uniform_(weight, 0.0, 0.02),
         "embedding": normal(0.8),
         "head": normal(0.001),
     }

@@ -235,6 +235,9 @@ def connection(layer, spec, index, count, norm):
         )
     if kind == "geodesic":
         return geodesic(held, spec, index // 2 + 1)
+    if kind == "backout":  # index counts blocks
+        middle = index == count // 2
+        return lambda z: z[0], lambda z, u: (u, held.scale * u) if middle else (u, *z[1:])
     assert kind == "siamese"
     divisor = math.sqrt(2 * (index // 2 + 1))
     return (
@@ -266,4 +269,6 @@ def leave(model, spec, z, norm):
         return final.norm(depth_attention(final.attend, z))
     if kind == "geodesic":
         return final.norm(z)
+    if kind == "backout":
+        return final.norm(z[0] - sum(z[1:]))
     return final.norm(z[0] + norm(z[1]) if kind == "siamese" else z.sum(-2))

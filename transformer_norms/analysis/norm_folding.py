@@ -23,6 +23,7 @@ from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import AfterNorm, Learned, Scaled
 from transformer_norms.model.connections.altup import MeanOfProjections
 from transformer_norms.model.connections.attention_residuals import AttendAndNorm
+from transformer_norms.model.connections.backout import LessKept
 from transformer_norms.model.connections.geodesic import Final
 from transformer_norms.model.connections.hyper_connections import GatedSum, Sum
 from transformer_norms.model.connections.layer_inputs import StreamAlone
@@ -54,6 +55,7 @@ ENDS = (
     GatedSum,
     AttendAndNorm,
     JoinNormed,
+    LessKept,
     MeanOfProjections,
     StreamAlone,
     Final,
@@ -285,6 +287,8 @@ def stream_writers(model: Transformer) -> list[str]:
     """All that writes to the stream. Raises Stays where the stream's mean cannot be taken out: a
     writer that is neither matrix nor table and keeps a mean, or a reader that the mean reaches."""
     if model.embed is nothing:
+        if model.smear is not nothing:
+            raise Stays("a gate reads the embedded tokens (architecture.smear)")
         names, raw = _token_writers(model), True
     else:
         names, raw = [], False

@@ -15,7 +15,7 @@ from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
 from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
-from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Transformer
+from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Smear, Transformer
 from transformer_norms.norms import nothing
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
@@ -62,6 +62,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
         scale=scale_of(architecture.embed_scale, width, values),
         enter_positions=SCALE_ORDERS[architecture.embed_scale_order],
         embed=norm_of(config, "none" if fixnorm else config.embed, "embed")(width),
+        smear=nothing if architecture.smear == "none" else Smear(architecture.smear),
         final=final,
         dropout=dropout_of(sizes.dropout),
         logit_scale=scale_of(architecture.logit_scale, vocab_size, values),

@@ -144,7 +144,7 @@ def _reasons_not_to_act(config: Config, placement: Placement) -> dict[str, str]:
     add(["init.stream_by"], "init.stream is none", config.init.get("stream", "none") == "none")
     absent = {role: getattr(how, key) == "none" for role, key in MADE_BY.items()}
     absent |= {"position": config.position.type != "learned", "head": how.tied}
-    absent |= {"gate": not MLPS[config.mlp.type].gated}
+    absent |= {"gate": not MLPS[config.mlp.type].gated, "smear_gate": how.smear == "none"}
     absent |= {key: getattr(how, key) == "none" for key in ("value_embedding", "value_gate")}
     for role, is_absent in absent.items():
         add([f"init.std.{role}"], f"the model has no {role} of its own to draw", is_absent)

@@ -59,6 +59,7 @@ def translate(saved: Mapping[str, Any]) -> dict[str, Any]:
 YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("", (), "v_norm", "none"),
     ("architecture", (), "embed_scale_order", "before"),
+    ("architecture", (), "smear", "none"),
     ("architecture", (), "attention_gate", "none"),
     *(("architecture", (), key, "none") for key in ("q_rank", "kv_rank", "rope_dim", "value_dim")),
     ("architecture", (), "value_scale", 1),

@@ -502,7 +502,8 @@ def _check_latents(config: Config) -> None:
 
 
 def _check_values(config: Config) -> None:
-    """Raises ConfigError if an option of the values has nothing to act on."""
+    """Raises ConfigError if an option of the values has nothing to act on, or a gate has too few
+    channels to read."""
     how, width = config.architecture, config.model.width
     if how.value_scale != 1 and how.value_residual == "none":
         raise ConfigError(
@@ -521,11 +522,11 @@ def _check_values(config: Config) -> None:
             f"architecture.value_gate: {how.value_gate} is not allowed without "
             "architecture.value_embedding, whose rows it multiplies"
         )
-    if how.value_gate != "none" and how.value_gate > width:
-        raise ConfigError(
-            f"architecture.value_gate: {how.value_gate} is not allowed; x has model.width={width} "
-            "channels"
-        )
+    for key in ("value_gate", "smear"):
+        if (channels := getattr(how, key)) != "none" and channels > width:
+            raise ConfigError(
+                f"architecture.{key}: {channels} is not allowed; x has model.width={width} channels"
+            )
 
 
 def _check_values_from_keys(config: Config) -> None:

@@ -145,8 +145,13 @@ class Anatomy:
             last, streams = "leave(X)", ["x0"]
         head = _apply(rows, "E" if self.config.architecture.tied else "W")
         logits, cap = self._times("logit_scale", f"{head} @ {last}"), self.logit_cap
+        channels, smeared = self.config.architecture.smear, ""
+        if channels != "none":
+            smeared = (
+                f"; then x0_t + s * sigmoid(W x0_t[:{channels}]) * x0_(t-1), s learned from 0 on"
+            )
         return {
-            "start": f"{' = '.join(streams)} = {_apply(self.embed, x)}",
+            "start": f"{' = '.join(streams)} = {_apply(self.embed, x)}{smeared}",
             "end": f"logits = {f'{cap} * tanh({logits} / {cap})' if cap else logits}",
         }
 

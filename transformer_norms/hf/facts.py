@@ -71,6 +71,7 @@ DEFAULTS: Facts = {
     "architecture.bias": frozenset(),
     "architecture.embed_scale": 1.0,
     "architecture.embed_scale_order": "before",
+    "architecture.smear": "none",
     "architecture.logit_scale": 1.0,
     "architecture.attention_cap": "none",
     "architecture.attention_gate": "none",
@@ -125,6 +126,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             **{
                 f"architecture.{key}": getattr(architecture, key)
                 for key in (
+                    "smear",
                     "attention_cap",
                     "attention_gate",
                     "logit_cap",

@@ -202,6 +202,7 @@ ATTENTION, MLP = "query key value output", "up gate down"
 LEARNED = {"position": "learned"}
 INTERLEAVED = {"architecture.rope_interleaved": True}
 HALVES = {"architecture.rope_interleaved": False}
+TURNED_FIRST = {"architecture.qk_norm_order": "after"}  # queries and keys, before their norms
 LATENT_ATTENTION = "query_down kv_down rope_key output"  # those that attention_bias gives a bias
 OPENAI_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 OPENAI_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -346,6 +347,25 @@ FAMILIES = (
             biases({"attention_bias": ATTENTION, "mlp_bias": "up down"}),
         ),
         lines(BASE + PRE_NAMES),
+    ),
+    Family(
+        "nanochat",
+        (
+            norm("rmsnorm_np", **PRE, **TURNED_FIRST, embed="norm", qk_norm="head"),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, activation("hidden_act", "plain"), ROTARY),
+            *(ATTENTION_BIAS, cap("final_logit_softcapping", "architecture.logit_cap")),
+        ),
+        lines(
+            ENDS
+            + """
+            .self_attn.q_proj    [turned_back] .attention.f.query
+            .self_attn.k_proj    [turned_back] .attention.f.key
+            .self_attn.v_proj    .attention.f.value
+            .self_attn.o_proj    .attention.f.output
+            .mlp.fc1             .mlp.f.up
+            .mlp.fc2             .mlp.f.down
+            """
+        ),
     ),
     Family(
         "mistral",

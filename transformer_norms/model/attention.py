@@ -413,11 +413,13 @@ class PerHead(nn.Module):
 
 
 class Cache:
-    """The keys and values of the tokens seen so far, for one attention layer."""
+    """The keys and values of the tokens seen so far, for one attention layer. That of the first
+    block also has the last embedded token, where the next one is mixed with it (Smear)."""
 
     def __init__(self) -> None:
         self.k: Tensor | None = None
         self.v: Tensor | None = None
+        self.embedded: Tensor | None = None
 
     @property
     def length(self) -> int:

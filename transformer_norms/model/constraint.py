@@ -13,6 +13,7 @@ from transformer_norms.norms import nothing
 ELSEWHERE = (
     ".value_embedding",
     ".value_gate",
+    ".smear_gate",
     ".input_embedding",
 )  # whose vectors are none of the stream's
 WRITES = ("output", "down")  # whose columns, not rows, are vectors of the stream

@@ -26,8 +26,8 @@ from transformer_norms.model.sites import INSIDE
 
 # The names of the modules that hold a drawn weight.
 ROLES = (
-    "embedding position head query_down kv_down rope_key query key value attention_gate value_gate "
-    "value_embedding output up gate down"
+    "embedding position smear_gate head query_down kv_down rope_key query key value attention_gate "
+    "value_gate value_embedding output up gate down"
 ).split()
 # The names of modules, as initialization.BIASED has them.
 Biased = Literal[
@@ -279,6 +279,7 @@ class Architecture:
     tied: Annotated[Flag, Mark.AUTO]
     embed_scale: Annotated[Scale, Mark.AUTO]
     embed_scale_order: Annotated[Literal["before", "after"], Mark.AUTO]  # positions are added
+    smear: Nothing | Positive  # the channels that a gate reads, by which the token before is added
     attention_scale: Annotated[Scale, Mark.AUTO]  # q k^T is multiplied by it
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k

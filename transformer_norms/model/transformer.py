@@ -9,12 +9,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer_norms.model.attention import Cache, Given
+from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition
 from transformer_norms.norms import Layer, nothing
 
 Tokens = Int[Tensor, "batch time"]
 States = Float[Tensor, "*batch width"]
+Sequences = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocab"]
 Loss = Float[Tensor, ""]
 
@@ -37,10 +39,11 @@ SCALE_ORDERS = {"before": scale_first, "after": scale_last}
 
 
 class Transformer(nn.Module):
-    """x = embed(position(scale * E[tokens]));  x = block(x) for each;
+    """x = smear(embed(position(scale * E[tokens])));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    `enter_positions`, one of SCALE_ORDERS, scales the tokens alone, as above, or the sum. A tied
+    `enter_positions`, one of SCALE_ORDERS, scales the tokens alone, as above, or the sum. `smear`
+    mixes each embedded token with the one before, or is nothing. A tied
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
     what blocks of several streams want before the first; `constrain` is applied to the model at the
@@ -64,6 +67,7 @@ class Transformer(nn.Module):
         scale: Layer = nothing,
         enter_positions: Callable[..., States] = scale_first,
         embed: Layer = nothing,
+        smear: Callable[..., States] = nothing,
         final: Layer = nothing,
         dropout: Layer = nothing,
         logit_scale: Layer = nothing,
@@ -77,7 +81,7 @@ class Transformer(nn.Module):
         self.vocab_size, self.width, self.context = vocab_size, width, context
         self.embedding = Embedding(vocab_size, width)
         self.position = position
-        self.scale, self.embed, self.dropout = scale, embed, dropout
+        self.scale, self.embed, self.smear, self.dropout = scale, embed, smear, dropout
         self.enter_positions = enter_positions
         self.blocks = nn.ModuleList(blocks)
         self.final = final
@@ -113,7 +117,8 @@ class Transformer(nn.Module):
         x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        x0 = self.dropout(self.embed(self.enter_positions(self.scale, self.position, x, start)))
+        x = self.embed(self.enter_positions(self.scale, self.position, x, start))
+        x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
         given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
@@ -128,6 +133,28 @@ class Transformer(nn.Module):
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]
+
+
+class Smear(nn.Module):
+    """x_t + s * sigmoid(W x_t[:channels]) * x_(t-1), s = 0 at the start      nanochat, Karpathy
+    2025; code karpathy/nanochat, commit 92d63d4, gpt.py
+
+    Nothing stands before the first token. A cache keeps the last token for those that follow.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.smear_gate = Linear(channels, 1, bias=False)
+        self.scale = nn.Parameter(torch.zeros(SCALAR))
+
+    def forward(self, x: Sequences, cache: Any = None) -> Sequences:
+        last = getattr(cache, "embedded", None)
+        if cache is not None:
+            cache.embedded = x[:, -1:]
+        first = torch.zeros_like(x[:, :1]) if last is None else last
+        before = torch.cat((first, x[:, :-1]), dim=1)
+        gate = torch.sigmoid(self.smear_gate(x[..., : self.smear_gate.in_features]))
+        return x + self.scale.to(x.dtype) * gate * before
 
 
 class LogitCap:

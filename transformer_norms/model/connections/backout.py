@@ -1,0 +1,51 @@
+"""The stream of a residual network, less a part of what a block in the middle has left."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from transformer_norms.model.coefficient import SCALAR
+from transformer_norms.model.connections import CONNECTIONS, Scale, Stream
+from transformer_norms.model.connections.attention_residuals import First
+from transformer_norms.norms import Layer
+
+Kept = tuple[Stream, ...]  # the stream, and m from the block in the middle on
+
+
+class LessKept(nn.Module):
+    """final(x - m)"""
+
+    def __init__(self, final: Layer) -> None:
+        super().__init__()
+        self.norm = final
+
+    def forward(self, streams: Kept) -> Stream:
+        x, *kept = streams
+        return self.norm(x - kept[0] if kept else x)  # a block alone may keep nothing
+
+
+@CONNECTIONS("backout")
+class Backout(nn.Module):
+    """x, and from block N // 2 on (the first is 0) m = s * x as that block leaves it; s is learned
+    from `scale` on      backout of nanochat, Karpathy 2025; code karpathy/nanochat, commit 92d63d4,
+    gpt.py
+    """
+
+    enter, leave = First, LessKept
+
+    def __init__(self, index: int, depth: int, *, scale: Scale) -> None:
+        super().__init__()
+        keeps = index == depth // 2
+        self.scale = nn.Parameter(torch.full(SCALAR, float(scale))) if keeps else None
+
+    def read(self, streams: Kept) -> Stream:
+        """x"""
+        return streams[0]
+
+    def write(self, streams: Kept, u: Stream) -> Kept:
+        """X = (u, s * u) in block N // 2, X = (u, m) in the others"""
+        return (u, *streams[1:]) if self.scale is None else (u, self.scale.to(u.dtype) * u)
+
+    def parts(self, streams: Kept) -> Mapping[str, Stream]:
+        return {"": streams[0]}
