@@ -280,6 +280,9 @@ def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
         style = {"linestyle": dashes if own[0].cell.is_plain else "none", "color": colour}
         axes.plot(x, [point.difference for point in own], "o", markersize=3, linewidth=1.2,
                   label=name, **style)  # fmt: skip
+    entered = sorted({point.cell.enters for point in points})
+    axes.set_xticks(entered, [f"{rms:g}" for rms in entered])
+    axes.set_xticks([], minor=True)  # the labels of the decade lie over each other
     style_axes(axes)
 
 

@@ -28,7 +28,7 @@ NAMES = [
     ("NORM=rmsnorm", "NORM=rmsnorm", "did you mean 'norm'"),
     ("norm.name=rmsnorm", "norm.name=rmsnorm", "did you mean 'norm'? there is no key"),
     ("placement=mhc placement.connection.name=a", "did you mean 'placement.connection.type'?"),
-    ("architecture.window=8", "did you mean 'architecture.sliding_window'?", "and 21 more (transf"),
+    ("architecture.window=8", "did you mean 'architecture.sliding_window'?", "and 22 more (transf"),
     ("window=8", "window=8", "did you mean 'architecture.sliding_window'?"),
     ("attention.sink=1", "attention.sink=1: did you mean 'attention=sinks'? there is no key"),
     ("model.foo=1", "model.foo=1: there is no key 'model.foo'; keys of model are width"),
