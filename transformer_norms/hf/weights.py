@@ -46,7 +46,7 @@ def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
     return rows.roll(turned if back else -turned, 1).flatten(0, 1)
 
 
-def _other_way(tensor: Tensor, config: ModelConfig) -> Tensor:
+def _swap_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
     halves = tensor.unflatten(0, (-1, 2, block_sizes(config.model, 0).head_dim // 2))
     return halves.flip(1).flatten(0, 2)
 
@@ -67,10 +67,10 @@ LAYOUTS = {
         lambda ours, config: _roll(ours[0], config),
         lambda tensor, like, config: [_roll(tensor, config, back=True)],
     ),
-    # Of each head the two halves change places: nanochat turns by the negative angle.
+    # The two halves of each head change places, since nanochat turns by the negative angle.
     "turned_back": Layout(
-        lambda ours, config: _other_way(ours[0], config),
-        lambda tensor, like, config: [_other_way(tensor, config)],
+        lambda ours, config: _swap_halves(ours[0], config),
+        lambda tensor, like, config: [_swap_halves(tensor, config)],
     ),
     # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
     "heads": Layout(

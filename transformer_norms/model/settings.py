@@ -279,7 +279,7 @@ class Architecture:
     tied: Annotated[Flag, Mark.AUTO]
     embed_scale: Annotated[Scale, Mark.AUTO]
     embed_scale_order: Annotated[Literal["before", "after"], Mark.AUTO]  # positions are added
-    smear: Nothing | Positive  # the channels that a gate reads, by which the token before is added
+    smear: Nothing | Positive  # channels of a token that gate the one before it, which is added
     attention_scale: Annotated[Scale, Mark.AUTO]  # q k^T is multiplied by it
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
