@@ -26,11 +26,14 @@ shape_checker.install("transformer_norms")
 BUDGETS = {
     "config": (50, "citations config old_runs other_codebases recipes pickles secrets supply"),
     "catalogue": (
-        125,
+        123,
         "block_equations capped catalogue connections equation fingerprints formula head_sizes "
-        "initialization latents layer_inputs library mlp norms parity patterns placement planted "
+        "initialization latents layer_inputs library mlp norms parity patterns placement "
+        "planted_equations "
         "position presets shape_checker shared_keys sinks smear starts theory typed",
     ),
+    "planted": (2, "planted"),
+    "protections": (0, "protections"),
     "training": (
         38,
         "attention divergence examples flops kills loss memory nonfinite optimizer overfit "
