@@ -32,73 +32,74 @@ SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
 #   rms     the root mean square of what it hands on, where that is one number
 #   same    x: what it adds, y(x) - x, is the same for 10 x       f: y is the same for 10 f
 #   skip/f  how much of x is in y for one part of f, at the start, where both have the same size
-#   free    on whose scale no loss depends, of query key value output up down
+#   free    on whose scale no loss depends, of query key value output up down; V: nor on the size of
+#           any token's value, which a norm of the branch, or of what attention has mixed, leaves
 #
 # At `free`, relu^2 is the mlp's activation, at `same` it is tanh: of a homogeneous f, what `out`
 # adds would be the same for 10 x, as sandwich's is.
 SUB_LAYERS = """
-placement       i    sub-layer  reads            f=0            rms  same  skip/f             free
-none            all  both       x                x              -    -     1                  -
-pre             all  both       norm(x)          x              -    x     1                  -
-post            all  both       x                norm(x)        1    -     1                  -
-out             all  both       x                x              -    f     1                  voud
-sandwich        all  both       norm(x)          x              -    xf    1                  voud
-peri            all  both       norm(x)          x              -    xf    1                  voud
-parallel        all  both       norm(x)          x              -    x     1                  -
-laurel          all  both       norm(x)          c(x)           -    -     1                  -
-parallel_two_norms all both     norm(x)          x              -    x     1                  -
-prepost         all  attention  norm(x)          norm(x)        1    -     1                  -
-prepost         all  mlp        x                x              -    -     1                  -
-postpre         all  attention  x                x              -    -     1                  -
-postpre         all  mlp        norm(x)          norm(x)        1    -     1                  -
-deepnorm        all  both       x                norm(x)        1    -     8**(1/4)           -
-glm130b         all  both       x                norm(x)        1    -     8**(1/2)           -
-admin           all  both       x                norm(a*x)      1    -     sqrt(9/log(9)-1)   -
-keel            all  both       norm(x)          norm(x)        1    -     8                  -
-keel_first      0    both       norm(x)          x              -    x     1                  -
-keel_first      >0   both       norm(x)          norm(x)        1    -     8                  -
-b2t             all  attention  x                norm(x)        1    -     1                  -
-b2t             all  mlp        x                norm(x)        1    -     2                  -
-residual_dual   all  both       x                norm(x)        1    -     1                  -
-mixln           0    both       x                norm(x)        1    -     1                  -
-mixln           >0   both       norm(x)          x              -    x     1                  -
-lns             all  both       norm(x)/sqrt(l)  x              -    x     1                  -
-hybrid          all  attention  x                norm(x)        1    -     1                  qkv
-hybrid          all  mlp        x                x              -    -     1                  -
-hybrid_7b       all  attention  x                norm(x)        1    f     8**(1/2)           qkvo
-hybrid_7b       all  mlp        x                x              -    -     1                  -
-hybrid_star     0    attention  norm(x)          x              -    x     1                  qkv
-hybrid_star     0    mlp        norm(x)          x              -    x     1                  -
-hybrid_star     >0   attention  x                norm(x)        1    -     1                  qkv
-hybrid_star     >0   mlp        x                x              -    -     1                  -
-qkv             all  attention  x                x              -    x     1                  qkv
-qkv             all  mlp        norm(x)          x              -    x     1                  -
-qk_cap          all  both       norm(x)          x              -    x     1                  qk
-qk_fc           all  both       norm(x)          x              -    xf    1                  qkvoud
-subln           all  both       norm(x)          x              -    x     1                  vu
-normformer      all  attention  norm(x)          x              -    xf    1                  vo
-normformer      all  mlp        norm(x)          x              -    x     1                  u
-normformer_residual_scale all attention norm(x)  x              -    xf    1                  vo
-normformer_residual_scale all mlp norm(x)        a*x            -    -     1                  u
-layerscale      all  both       norm(x)          x              -    x     10                 -
-skipinit        all  both       norm(x)          x              -    x     inf                -
-rezero          all  both       x                x              -    -     inf                -
-ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4               qkvoud
-gpas            all  both       norm(x)          a*x            -    -     1                  -
-spannorm        0    attention  norm(x)          norm(x)        1    -     1                  -
-spannorm        0    mlp        x                norm(x)        1    -     1                  -
-spannorm        >0   both       x                norm(x)        1    -     1                  -
-simplenorm      all  both       x                x              -    xf    1                  qkvoud
-nanochat        all  attention  norm(x)          e*x            -    -     1.35-(l-1)/12      -
-nanochat        all  mlp        norm(x)          x              -    x     1                  -
-gemma4          all  attention  norm(x)          x              -    xf    1                  vo
-gemma4          all  mlp        norm(x)          a*x            -    f     1                  ud
-beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)        vo
-beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)         ud
-granite         all  both       norm(x)          x              -    x     1/0.22             -
-llama4          <3   attention  norm(x)          x              -    x     1                  qk
-llama4          3    attention  norm(x)          x              -    x     1                  -
-llama4          all  mlp        norm(x)          x              -    x     1                  -
+placement       i    sub-layer  reads            f=0            rms  same  skip/f           free
+none            all  both       x                x              -    -     1                -
+pre             all  both       norm(x)          x              -    x     1                -
+post            all  both       x                norm(x)        1    -     1                -
+out             all  both       x                x              -    f     1                voud
+sandwich        all  both       norm(x)          x              -    xf    1                voud
+peri            all  both       norm(x)          x              -    xf    1                voud
+parallel        all  both       norm(x)          x              -    x     1                -
+laurel          all  both       norm(x)          c(x)           -    -     1                -
+parallel_two_norms all both     norm(x)          x              -    x     1                -
+prepost         all  attention  norm(x)          norm(x)        1    -     1                -
+prepost         all  mlp        x                x              -    -     1                -
+postpre         all  attention  x                x              -    -     1                -
+postpre         all  mlp        norm(x)          norm(x)        1    -     1                -
+deepnorm        all  both       x                norm(x)        1    -     8**(1/4)         -
+glm130b         all  both       x                norm(x)        1    -     8**(1/2)         -
+admin           all  both       x                norm(a*x)      1    -     sqrt(9/log(9)-1) -
+keel            all  both       norm(x)          norm(x)        1    -     8                -
+keel_first      0    both       norm(x)          x              -    x     1                -
+keel_first      >0   both       norm(x)          norm(x)        1    -     8                -
+b2t             all  attention  x                norm(x)        1    -     1                -
+b2t             all  mlp        x                norm(x)        1    -     2                -
+residual_dual   all  both       x                norm(x)        1    -     1                -
+mixln           0    both       x                norm(x)        1    -     1                -
+mixln           >0   both       norm(x)          x              -    x     1                -
+lns             all  both       norm(x)/sqrt(l)  x              -    x     1                -
+hybrid          all  attention  x                norm(x)        1    -     1                qkvV
+hybrid          all  mlp        x                x              -    -     1                -
+hybrid_7b       all  attention  x                norm(x)        1    f     8**(1/2)         qkvVo
+hybrid_7b       all  mlp        x                x              -    -     1                -
+hybrid_star     0    attention  norm(x)          x              -    x     1                qkvV
+hybrid_star     0    mlp        norm(x)          x              -    x     1                -
+hybrid_star     >0   attention  x                norm(x)        1    -     1                qkvV
+hybrid_star     >0   mlp        x                x              -    -     1                -
+qkv             all  attention  x                x              -    x     1                qkvV
+qkv             all  mlp        norm(x)          x              -    x     1                -
+qk_cap          all  both       norm(x)          x              -    x     1                qk
+qk_fc           all  both       norm(x)          x              -    xf    1                qkvoud
+subln           all  both       norm(x)          x              -    x     1                vu
+normformer      all  attention  norm(x)          x              -    xf    1                vo
+normformer      all  mlp        norm(x)          x              -    x     1                u
+normformer_residual_scale all attention norm(x)  x              -    xf    1                vo
+normformer_residual_scale all mlp norm(x)        a*x            -    -     1                u
+layerscale      all  both       norm(x)          x              -    x     10               -
+skipinit        all  both       norm(x)          x              -    x     inf              -
+rezero          all  both       x                x              -    -     inf              -
+ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4             qkvoud
+gpas            all  both       norm(x)          a*x            -    -     1                -
+spannorm        0    attention  norm(x)          norm(x)        1    -     1                -
+spannorm        0    mlp        x                norm(x)        1    -     1                -
+spannorm        >0   both       x                norm(x)        1    -     1                -
+simplenorm      all  both       x                x              -    xf    1                qkvVoud
+nanochat        all  attention  norm(x)          e*x            -    -     1.35-(l-1)/12    -
+nanochat        all  mlp        norm(x)          x              -    x     1                -
+gemma4          all  attention  norm(x)          x              -    xf    1                vo
+gemma4          all  mlp        norm(x)          a*x            -    f     1                ud
+beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)      vo
+beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)       ud
+granite         all  both       norm(x)          x              -    x     1/0.22           -
+llama4          <3   attention  norm(x)          x              -    x     1                qk
+llama4          3    attention  norm(x)          x              -    x     1                -
+llama4          all  mlp        norm(x)          x              -    x     1                -
 """
 
 # What a model does.
@@ -326,22 +327,28 @@ def skip_over_branch(model, i, name):
 
 
 def free(placement, **words):
-    """The cosine of every weight and its gradient, the largest of a few batches: 0 where the loss
-    knows no scale of the weight."""
+    """The cosine of every weight and its gradient, and of each token's value and its own, the
+    largest of a few batches: 0 where the loss knows no scale of the weight, or of the value."""
     model = model_of(placement, coefficients=True, gains=True, **words)
     modules = dict(model.named_modules())
     keys = [
         (i, k) for i in range(DEPTH) for k, at in WEIGHTS.items() if f"blocks.{i}.{at}" in modules
     ]
     weights = [modules[f"blocks.{i}.{WEIGHTS[k]}"].weight for i, k in keys]
-    largest = dict.fromkeys(keys, 0.0)
+    values: dict[int, torch.Tensor] = {}
+    for i in range(DEPTH):
+        modules[f"blocks.{i}.{WEIGHTS['v']}"].register_forward_hook(
+            lambda _, __, out, i=i: values.update({i: out})
+        )
+    largest = dict.fromkeys([*keys, *((i, "V") for i in range(DEPTH))], 0.0)
     for seed in range(4):
         tokens = torch.randint(VOCAB, (2, TIME + 1), generator=torch.Generator().manual_seed(seed))
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        for key, weight, grad in zip(
-            keys, weights, torch.autograd.grad(loss, weights), strict=True
-        ):
-            cosine = F.cosine_similarity(weight.flatten(), grad.flatten(), dim=0).abs().item()
+        values_of = [values[i] for i in range(DEPTH)]
+        grads = torch.autograd.grad(loss, [*weights, *values_of])
+        scaled = [*(weight.flatten() for weight in weights), *values_of]
+        for key, scales, grad in zip(largest, scaled, grads, strict=True):
+            cosine = F.cosine_similarity(scales, grad.view_as(scales), dim=-1).abs().max().item()
             largest[key] = max(largest[key], cosine)
     return largest
 
@@ -430,7 +437,7 @@ def differences(placement, claimed):
         for letter in "xf":
             if found[f"same {letter}"] != (letter in line["same"]):
                 yield f"{where} same {letter}"
-        for letter in {"attention": "qkvo", "mlp": "ud"}[name]:
+        for letter in {"attention": "qkvVo", "mlp": "ud"}[name]:
             if is_free(cosines[i, letter]) != (letter in line["free"]):
                 yield f"{where} free {letter}: {cosines[i, letter]}"
     if not close(of_model["enters"], value(model["enters"], {**of_model, "norm": norm})):
@@ -494,7 +501,7 @@ def test_query_and_key_norms_free_the_scales_of_their_weights_and_of_no_other(pl
     words = {} if placement == "ngpt" else {"qk_norm": "head"}
     lines, _ = lines_of(placement)
     for (i, letter), cosine in free(placement, **words).items():
-        name = "attention" if letter in "qkvo" else "mlp"
+        name = "attention" if letter in "qkvVo" else "mlp"
         assert is_free(cosine) == (letter in lines[i, name]["free"] + "qk"), (i, letter)
 
 
