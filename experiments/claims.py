@@ -38,12 +38,14 @@ OPPOSITE = {"better": "worse", "worse": "better"}
 class Part:
     """One comparison that a claim rests on, and the verdict that it expects: of `variant` against
     `baseline`, both by their names in the study's report, or of a `contrast` between its variants.
+    `called` is its name in the table and the figure, where those words would be too long.
     """
 
     says: Says
     variant: str = ""
     baseline: str | None = None  # the study's own where none is named
     contrast: str = ""
+    called: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,8 @@ class Judged:
     @property
     def name(self) -> str:
         part = self.part
-        return part.contrast or f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
+        pair = f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
+        return part.called or part.contrast or pair
 
     @property
     def numbers(self) -> str:

@@ -382,6 +382,8 @@ def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
         said = found(study, Part(says, contrast=text))
         assert said.startswith(f"*{word}*: (post - pre) under megatron - (post - pre) under gpt2")
         assert " -0.0602 nats (95 % interval" in said
+        short = found(study, Part(says, contrast=text, called="post"))
+        assert short == said.replace(text, "post")
     assert regime(study).endswith("M bytes; 2 inits; 5 seeds; not tuned")
 
 
