@@ -111,8 +111,9 @@ def compiled_and_eager(*typed):
 @pytest.mark.goal("A4")
 @pytest.mark.nightly
 def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
+    """They come near zero, where the rounding of logits of size ten is left."""
     compiled, eager = compiled_and_eager()
-    assert compiled == pytest.approx(eager, rel=1e-5)
+    assert compiled == pytest.approx(eager, rel=1e-5, abs=2e-6)
 
 
 @pytest.mark.goal("A4")
