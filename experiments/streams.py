@@ -44,7 +44,8 @@ class Cell:
 @dataclass(frozen=True)
 class Point:
     """The difference of a placement from pre-norm in a cell, in nats, with its interval (None where
-    there is no bound), and the log of its ratio of branch to stream over that of pre-norm."""
+    there is no bound), the log of its ratio of branch to stream less that of pre-norm, and the
+    square of that log less the square of pre-norm's."""
 
     placement: str
     cell: Cell
@@ -52,6 +53,7 @@ class Point:
     low: float | None
     high: float | None
     log_ratio: float
+    log_square: float
 
 
 def cell_of(variant: Variant) -> Cell:
@@ -69,10 +71,9 @@ def points_of(found: Findings) -> list[Point]:
         c = found.comparisons[variant.name]
         if c.difference is None or c.verdict == "failed":
             continue
-        base = found.study.baseline_of(variant)
-        ratio = log_ratio(variant) - log_ratio(base)
-        placement = variant.values["placement"]
-        points.append(Point(placement, cell_of(variant), c.difference, c.low, c.high, ratio))
+        own, base = log_ratio(variant), log_ratio(found.study.baseline_of(variant))
+        placement, logs = variant.values["placement"], (own - base, own**2 - base**2)
+        points.append(Point(placement, cell_of(variant), c.difference, c.low, c.high, *logs))
     return points
 
 
@@ -219,6 +220,51 @@ def regression_text(points: Sequence[Point]) -> str:
     )
 
 
+# --------------------------------------------------------------------------------------- the curve
+
+
+def fit_curve(points: Sequence[Point]) -> tuple[float, float]:
+    """b and c of losses a + b r + c r^2, with r the log of the ratio and another a for each cell:
+    the least squares of X - pre = b (r - r_pre) + c (r^2 - r_pre^2)."""
+    design = np.array([[point.log_ratio, point.log_square] for point in points])
+    (b, c), *_ = np.linalg.lstsq(design, np.array([p.difference for p in points]), rcond=None)
+    return float(b), float(c)
+
+
+def curve_errors(own: Sequence[Point], rest: Sequence[Point]) -> tuple[float, float, float]:
+    """Root mean squares in nats on `own`: of the curve that is fitted to the `rest`, and of their
+    mean; and the ratio at which that curve is least, not a number where it has no least."""
+    (b, c), mean = fit_curve(rest), fmean(point.difference for point in rest)
+    by_curve = [p.difference - b * p.log_ratio - c * p.log_square for p in own]
+    best = math.exp(-b / (2 * c)) if c > 0 else math.nan
+    return _rms(by_curve), _rms([p.difference - mean for p in own]), best
+
+
+def curve_text(points: Sequence[Point]) -> str:
+    """Asked after stream_or_table had been seen: no answer rests on it."""
+    b, c = fit_curve(points)
+    rest = _rms([p.difference - b * p.log_ratio - c * p.log_square for p in points])
+    rows = [["placement left out", "error of the curve", "error of the others' mean",
+             "ratio at which the curve is least"]]  # fmt: skip
+    for placement in dict.fromkeys(point.placement for point in points):
+        own, others = ([p for p in points if (p.placement == placement) is is_own]
+                       for is_own in (True, False))  # fmt: skip
+        curve, mean, best = curve_errors(own, others)
+        rows.append([placement, f"{curve:.4f}", f"{mean:.4f}", f"{best:.2f}"])
+    return (
+        "Asked when stream_or_table had been seen: is there a best ratio? Then the loss is a curve "
+        "over the log r of the ratio, a + b r + c r^2 with one a for each cell, and the "
+        f"difference from pre-norm is b (r - r_pre) + c (r^2 - r_pre^2). Fitted to all "
+        f"{len(points)} differences, it leaves an error of {rest:.4f} nats"
+        f"{_least(b, c)}. Without a placement it is fitted to the others, as the line is:\n\n"
+        f"{markdown_table(rows)}"
+    )
+
+
+def _least(b: float, c: float) -> str:
+    return f" and is least at a ratio of {math.exp(-b / (2 * c)):.2f}" if c > 0 else ""
+
+
 # -------------------------------------------------------------------------------- tables and figure
 
 
@@ -244,6 +290,7 @@ def study_text(found: Findings) -> str:
         "The difference from pre-norm in each cell, in nats:",
         cells_table(points),
         regression_text(points),
+        curve_text(points),
     ]
     return "\n\n".join(parts)
 

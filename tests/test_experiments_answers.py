@@ -128,9 +128,9 @@ def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone
     assert 0 < min(raw) < 0.05
 
 
-def point(placement, weights, enters, difference, log_ratio):
+def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
     cell = streams.Cell(weights, weights, enters)
-    return streams.Point(placement, cell, difference, None, None, log_ratio)
+    return streams.Point(placement, cell, difference, None, None, log_ratio, log_square)
 
 
 CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
@@ -143,6 +143,8 @@ def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
     for p in points:
         expected = np.log(len(p.placement) * p.cell.weights / p.cell.enters / 3)
         assert p.log_ratio == pytest.approx(expected)
+        own = np.log(len(p.placement) * p.cell.weights / p.cell.enters)
+        assert p.log_square == pytest.approx(own**2 - np.log(3) ** 2)
         assert p.cell.is_plain
         planted = OWN[p.placement] + of_the_stream(p.placement, p.cell.weights, p.cell.enters)
         assert p.difference == pytest.approx(planted, abs=3e-3)
@@ -191,6 +193,32 @@ def test_a_line_is_fitted_without_the_placement_that_it_has_to_predict(left):
     assert found.slope == pytest.approx(line[0])
     assert found.line == pytest.approx(np.sqrt(np.mean(np.square(errors))))
     assert found.mean == pytest.approx(np.sqrt(np.mean(np.square(by_mean))))
+
+
+def test_a_best_ratio_is_found_from_differences_in_which_each_cell_has_its_own_level():
+    """Losses are 0.03 (log ratio - log 0.15)^2 and a number of the cell, which pre-norm shares."""
+    random = np.random.default_rng(2)
+    pre = {(w, rms): random.normal(-1) for w in WEIGHTS for rms in ENTERS}
+
+    def loss(log):
+        return 0.03 * (log - np.log(0.15)) ** 2
+
+    points = []
+    for x, *cell in CORNERS:
+        own, base = random.normal(-2), pre[tuple(cell)]
+        points.append(point(x, *cell, loss(own) - loss(base), own - base, own**2 - base**2))
+    b, c = streams.fit_curve(points)
+    assert (c, np.exp(-b / (2 * c))) == pytest.approx((0.03, 0.15))
+    for x in ("post", "sandwich", "hybrid"):
+        own, rest = (
+            [p for p in points if (p.placement == x) is is_own] for is_own in (True, False)
+        )
+        curve, mean, best = streams.curve_errors(own, rest)
+        assert curve < 1e-12 < mean
+        assert best == pytest.approx(0.15)
+    assert "is least at a ratio of 0.15" in streams.curve_text(points)
+    hill = [point(x, *cell, -0.1 * n, 0.0, 1.0 * n) for n, (x, *cell) in enumerate(CORNERS)]
+    assert "is least at" not in streams.curve_text(hill)
 
 
 # --------------------------------------------------------------------------------------- agreement
