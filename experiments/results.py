@@ -31,6 +31,7 @@ from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
+from primary import primary_contrasts, primary_rows
 from trained import ASKED, STUDY, claim_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
@@ -61,6 +62,8 @@ FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
+# Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
+PRIMARY = ("untied_stream", "hybridnorm_parts", "qk_width")
 STARTS = {
     "": [],
     ", all at mup": ["init=mup", *ONE_START],
@@ -193,6 +196,8 @@ def _asked(study: str, findings: Findings) -> Iterator[str]:
     if study in agreement.SCALES:
         (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
         yield agreement.study_text(study, findings)
+    if study in PRIMARY:
+        yield markdown_table(primary_rows(primary_contrasts(findings)))
 
 
 def _inside(findings: Findings) -> Iterator[list[str]]:

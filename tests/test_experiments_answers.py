@@ -7,6 +7,7 @@ import agreement
 import numpy as np
 import primary
 import pytest
+import results
 import streams
 import yaml
 from run_folders import config_of, make_record, make_run, planned
@@ -126,6 +127,17 @@ def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone
         assert primaries[place].p == pytest.approx(least)
         assert primaries[place].p <= found.contrasts[primaries[place].contrast.text].p_holm
     assert 0 < min(raw) < 0.05
+
+
+def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_them():
+    folders = Path(results.__file__).parent
+    declared = {
+        f.parent.name for f in folders.glob("*/README.md") if "Primary are" in f.read_text()
+    }
+    assert declared == {*streams.STUDIES, *agreement.SCALES, *results.PRIMARY}
+    found = plant(of_the_weights)
+    (table,) = results._asked("untied_stream", found)
+    assert table.count("(post - pre) under") == 8  # four contrasts of two terms
 
 
 def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
