@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import agreement
@@ -14,6 +15,7 @@ import yaml
 from run_folders import config_of, make_record, make_run, planned
 from scipy import stats
 
+from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
@@ -105,6 +107,18 @@ def of_both(placement, weights, enters):
 )
 def test_the_words_of_stream_or_table_are_those_of_the_planted_truth(effect, said):
     assert streams.answer(plant(effect)).startswith(said)
+
+
+def test_a_contrast_in_which_both_change_is_neither_of_the_stream_nor_of_the_weights():
+    found = plant(of_both)
+    text = " - ".join(f"({contrast('post', (w, 0.5), (w, 0.02))})" for w in WEIGHTS)
+    variants = {variant.name: variant.values for variant in found.study.variants}
+    asked = replace(found.study, contrasts=[*found.study.contrasts, find_contrast(text, variants)])
+    more = findings(asked)
+    kinds = [streams.kind_of(one, more) for one in primary.primary_contrasts(more)]
+    assert (kinds[-1], kinds.count(streams.INTERACTION)) == (streams.INTERACTION, 1)
+    assert kinds.count(streams.STREAM) == kinds.count(streams.WEIGHTS) == 6
+    assert primary.primary_contrasts(more)[-1].value == pytest.approx(0.4, abs=1e-2)
 
 
 def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
