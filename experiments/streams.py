@@ -91,8 +91,8 @@ def log_ratio(variant: Variant) -> float:
 
 
 def kind_of(one: Primary, found: Findings) -> str:
-    """What changes in a contrast while the other stays. Neither stays where it asks whether what one
-    of them does depends on the other."""
+    """What changes in a contrast while the other stays. Neither stays where it asks whether what
+    one of them does depends on the other."""
     cells = {cell_of(found.study.variant(name)) for name in one.contrast.coefficients}
     if len({cell.weights for cell in cells}) == 1:
         return STREAM
