@@ -32,8 +32,8 @@ SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
 #   rms     the root mean square of what it hands on, where that is one number
 #   same    x: what it adds, y(x) - x, is the same for 10 x       f: y is the same for 10 f
 #   skip/f  how much of x is in y for one part of f, at the start, where both have the same size
-#   free    on whose scale no loss depends, of query key value output up down; V: nor on the size of
-#           any token's value, which a norm of the branch, or of what attention has mixed, leaves
+#   free    on whose scale no loss depends, of query key value output up down. V: no loss depends on
+#           the scale of one token's value either; a norm on v does this, one behind it does not
 #
 # At `free`, relu^2 is the mlp's activation, at `same` it is tanh: of a homogeneous f, what `out`
 # adds would be the same for 10 x, as sandwich's is.
