@@ -185,7 +185,7 @@ def draw(name: str, found: Findings) -> bytes:
     values = [scale.value for scale in scales]
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.minorticks_off()
-    axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte, 95 % interval")
+    axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte")
     axes.legend(fontsize=FONT, frameon=False)
     style_axes(axes)
     return svg_bytes(drawing)

@@ -244,11 +244,11 @@ def _elsewhere(
 def contradictions(study: str, studies: Mapping[str, Findings]) -> list[str]:
     """A line in Markdown for each variant of a study whose sign is another in another study, which
     it names with what is different there."""
-    lines, results = [], studies[study]
-    for (home, name), others in opposite_signs(studies).items():
-        if home != study:
+    lines, results, opposite = [], studies[study], opposite_signs(studies)
+    for variant in results.study.variants:
+        name = variant.name
+        if (others := opposite.get((study, name))) is None:
             continue
-        variant = results.study.variant(name)
         here = _pair_regime(results, name)
         there = [
             f"[{place}](../{place}) ({escape_markdown(_apart(studies[place], one, here))})"

@@ -11,7 +11,15 @@ import numpy as np
 from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.analysis.command import svg_bytes
-from transformer_norms.report.figures import FONT, GREY, LINE, line_style, pyplot, style_axes
+from transformer_norms.report.figures import (
+    FONT,
+    GREY,
+    LINE,
+    line_style,
+    pyplot,
+    style_axes,
+    use_log_axis,
+)
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import markdown_table
@@ -318,7 +326,7 @@ def draw(found: Findings) -> bytes:
 
 
 def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
-    axes.set_xscale("log")
+    use_log_axis(axes)
     axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
     for place, (name, own) in enumerate(_lines(points)):
         colour, dashes = line_style(place)

@@ -10,7 +10,13 @@ import numpy as np
 from transformer_norms.analysis.command import svg_bytes
 from transformer_norms.analysis.coordinate_check import Variant, measure, read_variants
 from transformer_norms.comparison.sweep_record import Values
-from transformer_norms.report.figures import FONT, line_style, pyplot, style_axes
+from transformer_norms.report.figures import (
+    FONT,
+    line_style,
+    pyplot,
+    style_axes,
+    use_log_axis,
+)
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.tuning_audit import audits
 
@@ -101,7 +107,7 @@ def draw_rates(rules: Sequence[Rule]) -> bytes:
     top = max(loss for rule in rules for own in rule.tuned.values() for loss in own.values())
     low = min(loss for rule in rules for own in rule.tuned.values() for loss in own.values())
     for axes, rule in zip(panels, rules, strict=True):
-        axes.set_xscale("log")
+        use_log_axis(axes)
         axes.set_ylim(low - 0.02, min(top, low + 0.5))
         for place, (width, losses) in enumerate(rule.tuned.items()):
             colour, dashes = line_style(place)

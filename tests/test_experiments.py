@@ -484,7 +484,7 @@ def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
             with open(HERE / claim.study / "results.csv") as file:
                 rows = {row["variant"]: row for row in csv.DictReader(file) if row["variant"]}
             if "contrast" in part:
-                axes = {"placement", "init", "optimizer.lr", "schedule.warmup",
+                axes = {"placement", "init", "optimizer.lr", "schedule.warmup", "trainer.steps",
                         "init.std.default", "architecture.embed_scale"}  # fmt: skip
                 variants = {name: {k: v for k, v in row.items() if k in axes}
                             for name, row in rows.items()}  # fmt: skip

@@ -1,6 +1,7 @@
 """A report's figures."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,13 @@ from run_folders import (
 )
 
 from transformer_norms.report import curves, rates
-from transformer_norms.report.figures import line_style, spread_apart
+from transformer_norms.report.figures import (
+    line_style,
+    pyplot,
+    spread_apart,
+    style_axes,
+    use_log_axis,
+)
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Curve, loss_range
@@ -79,6 +86,29 @@ def test_rates_are_drawn_where_something_was_tuned():
     drawn = Path("study/rates.svg").read_text()
     assert "<!-- post -->" in drawn
     assert "<!-- optimizer.lr -->" in drawn
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "named"),
+    [
+        (5.9e-4, 5.3e-3, ["0.001", "0.002", "0.005"]),
+        (1.7e-3, 9e-3, ["0.002", "0.005"]),
+        (1e-5, 1, ["1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]),
+    ],
+)
+def test_no_two_names_of_a_log_axis_touch(low, high, named):
+    figure, axes = pyplot().subplots(figsize=(2.6, 2.0))
+    use_log_axis(axes)
+    axes.plot([low, high], [1, 2])
+    style_axes(axes)
+    figure.canvas.draw()
+    inside = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    names = [text for text in inside if text.get_text()]
+    assert [text.get_text() for text in names] == named
+    boxes = [text.get_window_extent() for text in names]
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+    assert not axes.xaxis.get_minorticklocs().size
+    pyplot().close(figure)
 
 
 def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(

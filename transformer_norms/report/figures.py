@@ -143,6 +143,22 @@ def style_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def use_log_axis(axes: Any) -> None:
+    """Makes x logarithmic, with ticks at 1, 2 and 5 of each decade. All of them are named where
+    there are at most a decade and a half, and powers of ten where there are more."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    def name(value: float, _: int) -> str:
+        low, high = axes.xaxis.get_view_interval()
+        is_power = np.isclose(np.log10(value), round(np.log10(value)))
+        return f"{value:g}" if is_power or high <= 30 * low else ""
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(name))
+    axes.minorticks_off()
+
+
 def pyplot() -> Any:
     """Matplotlib for files, imported when something is drawn. The same drawing is the same file."""
     import matplotlib

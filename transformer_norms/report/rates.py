@@ -14,6 +14,7 @@ from transformer_norms.report.figures import (
     mark_failures,
     pyplot,
     style_axes,
+    use_log_axis,
 )
 from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
@@ -92,7 +93,7 @@ def draw_rate_lines(
         return
     tried = [rate for line in lines for rate in line.outcomes]
     if min(*tried, *study.tune[study.rate]) > 0:
-        axes.set_xscale("log")
+        use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
     failing = [line for line in lines if any(o.failed for o in line.outcomes.values())]
     places = [study.variants.index(line.variant) for line in lines]
