@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 
@@ -113,6 +115,29 @@ def unpack(name: str) -> None:
 
 
 def regenerate() -> None:
+    """A process beside this one measures anew what is no run: it takes as long as the reports."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
+        gradients = beside.submit(_init_gradients, HERE / "init_gradients")
+        measured = [
+            beside.submit(_starts, HERE / "starts"),
+            beside.submit(_invariances, HERE / "invariances"),
+        ]
+        found, words = _write_studies()
+        measured.append(beside.submit(_widths, HERE / "width", widths.rules_of(found)))
+        words["norm_removal"] = _removal(HERE / "norm_removal")
+        _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
+        subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
+        claims = judge_claims(HERE / "claims.yaml", found)
+        (HERE / "claims.svg").write_bytes(draw_claims(claims))
+        words["init_gradients"] = gradients.result()
+        _fill(HERE / "README.md", claims_table(claims, found, words))
+        for one in measured:
+            one.result()
+
+
+def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
+    """The report of every study, and what stands in its README. Returns what was found in each,
+    and the words of the analyses of trained models for the table of claims."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         archives = sorted(HERE.glob(f"*/{RUNS}"))
@@ -127,16 +152,7 @@ def regenerate() -> None:
         words = {name: claim_words(HERE / name, runs) for name in ASKED}
         for name in ASKED:
             _fill(HERE / name / "README.md", trained_text(HERE / name, runs))
-    words["norm_removal"] = _removal(HERE / "norm_removal")
-    words["init_gradients"] = _init_gradients(HERE / "init_gradients")
-    _invariances(HERE / "invariances")
-    _starts(HERE / "starts")
-    _widths(HERE / "width", found)
-    _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
-    subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
-    claims = judge_claims(HERE / "claims.yaml", found)
-    (HERE / "claims.svg").write_bytes(draw_claims(claims))
-    _fill(HERE / "README.md", claims_table(claims, found, words))
+    return found, words
 
 
 def _write_study(home: Path, folder: Path) -> Findings:
@@ -243,9 +259,8 @@ def _starts(folder: Path) -> None:
     _fill(folder / "README.md", markdown_table(rows))
 
 
-def _widths(folder: Path, found: Mapping[str, Findings]) -> None:
+def _widths(folder: Path, rules: Sequence[widths.Rule]) -> None:
     """What the studies of single widths say together; the coordinate check is measured anew."""
-    rules = widths.rules_of(found)
     checked = widths.check_coordinates(rules)
     (folder / "rates.svg").write_bytes(widths.draw_rates(rules))
     (folder / "coordinate_check.svg").write_bytes(coordinate_check.figure(checked))
