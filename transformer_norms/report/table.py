@@ -156,10 +156,12 @@ def method_note(findings: Findings) -> str:
         )
     if not (findings.comparisons or findings.contrasts):
         return note
+    note += " Differences: mean over the seeds that both have of variant - baseline."
+    if not findings.compared_together:
+        return f"{note} None of them has an interval or a p."
     return " ".join(
         [
             note,
-            "Differences: mean over the seeds that both have of variant - baseline.",
             _interval_note(findings),
             *_tuning_error_note(findings),
             f"p is after Holm's correction for {plural(findings.compared_together, 'comparison')} "
