@@ -28,6 +28,7 @@ from statistics import fmean
 
 import agreement
 import streams
+import untied
 import widths
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
@@ -212,6 +213,8 @@ def _asked(study: str, findings: Findings) -> Iterator[str]:
     if study in agreement.SCALES:
         (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
         yield agreement.study_text(study, findings)
+    if study == "untied_stream":
+        yield untied.answer(findings)
     if study in PRIMARY:
         yield markdown_table(primary_rows(primary_contrasts(findings)))
 

@@ -2,7 +2,7 @@
 ratio of branch to stream predict it?"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -35,18 +35,11 @@ RATIO = "probe/branch_over_stream/"
 
 @dataclass(frozen=True)
 class Cell:
-    """A start: the deviation of the matrices, that of the table, and the rms that enters the first
-    block. The head is the table where they are `tied`."""
+    """A start: the deviation of the matrices and of the table, which is the head as well, and the
+    rms that enters the first block."""
 
     weights: float
-    table: float
     enters: float
-    tied: bool = True
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the table has the deviation of the weights, and is the head."""
-        return self.tied and self.table == self.weights
 
 
 @dataclass(frozen=True)
@@ -67,9 +60,7 @@ class Point:
 def cell_of(variant: Variant) -> Cell:
     values = variant.values
     weights = float(values["init.std.default"])
-    table = float(values.get("init.std.embedding", weights))
-    enters = float(f"{table * float(values['architecture.embed_scale']):.2g}")
-    return Cell(weights, table, enters, bool(values.get("architecture.tied", True)))
+    return Cell(weights, float(f"{weights * float(values['architecture.embed_scale']):.2g}"))
 
 
 def points_of(found: Findings) -> list[Point]:
@@ -284,12 +275,11 @@ def cells_table(points: Sequence[Point]) -> str:
     cells = list(dict.fromkeys(point.cell for point in points))
     placements = list(dict.fromkeys(point.placement for point in points))
     at = {(point.placement, point.cell): point for point in points}
-    rows = [["weights", "table", "head", "rms that enters", *(f"{x} - pre" for x in placements)]]
+    rows = [["weights", "rms that enters", *(f"{x} - pre" for x in placements)]]
     for cell in cells:
         found = [at.get((placement, cell)) for placement in placements]
         texts = ["a run failed" if p is None else f"{p.difference:+.3f}" for p in found]
-        head = "the table" if cell.tied else "its own"
-        rows.append([f"{cell.weights:g}", f"{cell.table:g}", head, f"{cell.enters:g}", *texts])
+        rows.append([f"{cell.weights:g}", f"{cell.enters:g}", *texts])
     return markdown_table(rows)
 
 
@@ -328,32 +318,20 @@ def draw(found: Findings) -> bytes:
 def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
     use_log_axis(axes)
     axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
-    for place, (name, own) in enumerate(_lines(points)):
-        colour, dashes = line_style(place)
-        own = sorted(own, key=lambda point: point.cell.enters)
+    for place, weights in enumerate(sorted({point.cell.weights for point in points})):
+        name, (colour, dashes) = f"weights {weights:g}", line_style(place)
+        own = [point for point in points if point.cell.weights == weights]
+        own.sort(key=lambda point: point.cell.enters)
         x = [point.cell.enters * 1.04**place for point in own]
         for at, point in zip(x, own, strict=True):
             if point.low is not None and point.high is not None:
                 axes.plot([at, at], [point.low, point.high], color=colour, linewidth=0.8)
-        style = {"linestyle": dashes if own[0].cell.is_plain else "none", "color": colour}
         axes.plot(x, [point.difference for point in own], "o", markersize=3, linewidth=1.2,
-                  label=name, **style)  # fmt: skip
+                  label=name, linestyle=dashes, color=colour)  # fmt: skip
     entered = sorted({point.cell.enters for point in points})
     axes.set_xticks(entered, [f"{rms:g}" for rms in entered])
     axes.set_xticks([], minor=True)  # the labels of the decade lie over each other
     style_axes(axes)
-
-
-def _lines(points: Sequence[Point]) -> Iterator[tuple[str, list[Point]]]:
-    """The points of one deviation of weights, table and head."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        cell = point.cell
-        name = f"weights {cell.weights:g}"
-        if cell.table != cell.weights:
-            name += f", table {cell.table:g}"
-        groups.setdefault(name + ("" if cell.tied else ", a head of its own"), []).append(point)
-    yield from groups.items()
 
 
 def _draw_ratio(axes: Any, points: Sequence[Point], placements: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import primary
 import pytest
 import results
 import streams
+import untied
 import yaml
 from run_folders import config_of, make_record, make_run, planned
 from scipy import stats
@@ -22,6 +23,7 @@ from transformer_norms.report.gathering import read_study
 WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 SEEDS = range(10, 13)
+CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +132,52 @@ def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
     assert "Over all 11 points" in text
 
 
+STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
+
+
+def plant_untied(effects):
+    """The study untied_stream: by start, what it adds to X - pre, and of how many placements."""
+    random, runs = np.random.default_rng(0), []
+    for start, (table, factor) in STARTS.items():
+        for place, placement in enumerate(OWN):
+            variant = {"placement": placement, "init.std.embedding": table,
+                       "architecture.embed_scale": factor}  # fmt: skip
+            for seed in SEEDS:
+                config = config_of(
+                    ["init=scaled", *(f"{key}={value}" for key, value in variant.items())], seed
+                )
+                effect, few = effects.get(start, (0.0, 3))
+                loss = 2 + OWN[placement] + effect * (0 < place <= few) + random.normal(0, 1e-3)
+                make_run("study", config, loss)
+                runs.append(planned(config, variant))
+    sweep = yaml.safe_load(Path(CONFIGS, "untied_stream.yaml").read_text())
+    make_record(
+        "study", runs, seeds=[*SEEDS], contrasts=sweep["contrasts"],
+        axes=["placement", "init.std.embedding", "architecture.embed_scale"],
+    )  # fmt: skip
+    return findings(read_study([Path("study")]))
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ({"factor": (-0.1, 3), "table": (-0.1, 3)}, untied.SIZE),
+        ({"factor": (-0.1, 2), "table": (-0.1, 2)}, untied.SIZE),
+        ({"factor": (-0.1, 1), "table": (-0.1, 1)}, untied.UNDECIDED),
+        ({"factor": (0.1, 3), "table": (0.1, 3)}, untied.UNDECIDED),  # the other sign
+        ({"factor": (-0.1, 3)}, untied.RATE),
+        ({"factor": (0.1, 3)}, untied.UNDECIDED),
+        ({"table": (-0.1, 3)}, untied.UNDECIDED),  # the factor undoes it
+        ({"factor": (-0.2, 3), "table": (-0.1, 3)}, untied.UNDECIDED),
+        ({}, untied.UNDECIDED),
+    ],
+)
+def test_the_words_of_untied_stream_are_those_of_the_planted_truth(effects, said):
+    text, table = results._asked("untied_stream", plant_untied(effects))
+    assert text.startswith(said)
+    assert table.count("(post - pre) under") == 4  # two contrasts of two terms
+
+
 def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone():
     found = plant(
         lambda placement, weights, enters: 1.5e-3 * (placement == "post") * (enters > 0.1)
@@ -151,12 +199,12 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
     declared = {name for name, text in texts.items() if words.search(text)}
     assert declared == {*streams.STUDIES, *agreement.SCALES, *results.PRIMARY}
     found = plant(of_the_weights)
-    (table,) = results._asked("untied_stream", found)
+    (table,) = results._asked("qk_width", found)
     assert table.count("(post - pre) under") == 8  # four contrasts of two terms
 
 
 def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
-    cell = streams.Cell(weights, weights, enters)
+    cell = streams.Cell(weights, enters)
     return streams.Point(placement, cell, difference, None, None, log_ratio, log_square)
 
 
@@ -172,7 +220,6 @@ def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
         assert p.log_ratio == pytest.approx(expected)
         own = np.log(len(p.placement) * p.cell.weights / p.cell.enters)
         assert p.log_square == pytest.approx(own**2 - np.log(3) ** 2)
-        assert p.cell.is_plain
         planted = OWN[p.placement] + of_the_stream(p.placement, p.cell.weights, p.cell.enters)
         assert p.difference == pytest.approx(planted, abs=3e-3)
     drawn = streams.draw(found).decode()
