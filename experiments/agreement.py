@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ SCALES = {  # by study: the key that grows, and a word for its values
     "size": ("model.width", "width"),
 }
 DRAWS = 2000
+WINDOWS = 5  # in which training losses are compared: up to a sixteenth of the steps, ... all
 Array = NDArray[np.float64]
 
 
@@ -142,7 +144,52 @@ def study_text(name: str, found: Findings) -> str:
         f"Kendall's tau of the orders of the means, with the 95 % interval of {DRAWS:,} draws:",
         markdown_table(_taus(scales)),
     ]
+    if SCALES[name][0] == "trainer.steps" and len(rows := training_rows(scales[-1], found)) > 1:
+        parts += [
+            "Asked when the results had been seen: inside the runs of "
+            f"{scales[-1].value:,} steps, the difference in training loss of the placements that "
+            "train at pre-norm's rate, in nats, with its standard error over the seeds:",
+            markdown_table(rows),
+        ]
     return "\n\n".join(parts)
+
+
+def training_rows(scale: Scale, found: Findings) -> list[list[str]]:
+    """A table: X - pre of the mean training loss from five sixths of a step to that step, at the
+    last step, at half of it, and so on, of each X that has the tuned values of pre-norm."""
+    chosen = {
+        placement: tuned.best if (tuned := found.study.variant(name).tuned) else None
+        for placement, name in scale.variants.items()
+    }
+    alike = [p for p in chosen if p != "pre" and chosen[p] == chosen["pre"]]
+    rows = [["steps", *(f"{placement} - pre" for placement in alike)]]
+    if not alike:
+        return rows
+    losses = {p: _training_losses(found, scale.variants[p]) for p in ("pre", *alike)}
+    for last in (scale.value // 2**k for k in reversed(range(WINDOWS))):
+        first = last * 5 // 6
+        cells = []
+        for placement in alike:
+            pairs = [
+                _mean_between(own, first, last) - _mean_between(losses["pre"][seed], first, last)
+                for seed, own in losses[placement].items()
+            ]
+            error = stdev(pairs) / len(pairs) ** 0.5
+            cells.append(f"{fmean(pairs):+.3f} ± {error:.3f}")
+        rows.append([f"{first:,} to {last:,}", *cells])
+    return rows
+
+
+def _training_losses(found: Findings, name: str) -> dict[int, dict[int, float]]:
+    """The training loss by step, by seed, of the runs of a variant."""
+    return {
+        run.seed: {row["step"]: row["train/loss"] for row in run.metrics() if "train/loss" in row}
+        for run in found.study.variant(name).ended
+    }
+
+
+def _mean_between(losses: Mapping[int, float], first: int, last: int) -> float:
+    return fmean(loss for step, loss in losses.items() if first < step <= last)
 
 
 def _differences(name: str, scales: Sequence[Scale], found: Findings) -> list[list[str]]:

@@ -13,7 +13,7 @@ import results
 import streams
 import untied
 import yaml
-from run_folders import config_of, make_record, make_run, planned
+from run_folders import config_of, make_record, make_run, planned, tuned
 from scipy import stats
 
 from transformer_norms.comparison.contrasts import find_contrast
@@ -300,8 +300,9 @@ def test_a_best_ratio_is_found_from_differences_in_which_each_cell_has_its_own_l
 PLACEMENTS = ("pre", "post", "peri", "hybrid", "normformer")
 
 
-def plant_scales(means, noise=1e-3, lost=()):
-    """A study of horizons: `means` has the loss of each placement at each number of steps."""
+def plant_scales(means, noise=1e-3, lost=(), trained=None, best=()):
+    """A study of horizons: `means` has the loss of each placement at each number of steps.
+    `trained` is the training loss of a placement and seed at a step; `best` has the rates."""
     random, runs = np.random.default_rng(0), []
     for steps, losses in means.items():
         for placement, loss in zip(PLACEMENTS, losses, strict=True):
@@ -309,17 +310,53 @@ def plant_scales(means, noise=1e-3, lost=()):
             for seed in (10, 11, 12):
                 config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
                 diverged = (steps, placement) in lost
-                make_run(
+                run = make_run(
                     "study", config, None if diverged else loss + random.normal(0, noise),
-                    status="diverged" if diverged else "finished",
+                    status="diverged" if diverged else "finished", rows=steps,
                 )  # fmt: skip
+                if trained is not None:
+                    rows = [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+                    for row in rows:
+                        row["train/loss"] = trained(placement, seed, row["step"])
+                    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
                 runs.append(planned(config, variant))
     first, last = min(means), max(means)
+    rates = [
+        tuned({"trainer.steps": steps, "placement": placement}, {"optimizer.lr": rate})
+        for steps in means
+        for placement, rate in best
+    ]
     contrasts = [f"({x} - pre) under steps={last} - ({x} - pre) under steps={first}"
                  for x in PLACEMENTS[1:]]  # fmt: skip
     axes = ["trainer.steps", "placement"]
-    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes)
+    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes, tuned=rates)
     return findings(read_study([Path("study")]))
+
+
+def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_rate():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    rates = zip(PLACEMENTS, (1e-3, 3e-3, 1e-3, 3e-3, 1e-3), strict=True)
+
+    def trained(placement, seed, step):
+        above = {"peri": -0.05, "normformer": 0.4 if step <= 60 else 0.01 * (seed - 10)}
+        return 3.0 - step / 480 + 0.1 * seed + above.get(placement, 0.5)
+
+    def trained_alike(placement, seed, step):
+        return trained(placement, seed, step) - 0.5 * (placement == "pre")
+
+    found = plant_scales(means, trained=trained_alike, best=[*rates])
+    _, last = agreement.scales_of("horizon", found)
+    error = np.std([0, 0.01, 0.02], ddof=1) / np.sqrt(3)
+    early, late = "+0.400 ± 0.000", f"+0.010 ± {error:.3f}"
+    assert agreement.training_rows(last, found) == [
+        ["steps", "peri - pre", "normformer - pre"],  # the others have a rate of their own
+        ["25 to 30", "-0.050 ± 0.000", early],
+        ["50 to 60", "-0.050 ± 0.000", early],
+        ["100 to 120", "-0.050 ± 0.000", late],
+        ["200 to 240", "-0.050 ± 0.000", late],
+        ["400 to 480", "-0.050 ± 0.000", late],
+    ]
+    assert "inside the runs of 480 steps" in agreement.study_text("horizon", found)
 
 
 def test_an_order_that_stays_is_said_to_predict():
