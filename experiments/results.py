@@ -35,6 +35,7 @@ from claims_figure import draw_claims
 from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
 from primary import primary_contrasts, primary_rows
+from screens import SCREENS, screen_text
 from trained import ASKED, STUDY, claim_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
@@ -147,7 +148,10 @@ def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
         for archive in archives:
             found[archive.parent.name] = _write_study(archive.parent, Path(folder))
         for study, findings in found.items():  # their runs are still there
-            parts = [*_asked(study, findings), *_blocks(findings, contradictions(study, found))]
+            if study in SCREENS:  # its report has too many lines for a README
+                parts = [f"{regime(findings)}.", screen_text(study, found)]
+            else:
+                parts = [*_asked(study, findings), *_blocks(findings, contradictions(study, found))]
             _fill(HERE / study / "README.md", "\n\n".join(parts))
         runs = Path(folder) / STUDY
         words = {name: claim_words(HERE / name, runs) for name in ASKED}
