@@ -44,9 +44,11 @@ def primary_contrasts(found: Findings) -> list[Primary]:
     ]
 
 
-def primary_rows(primaries: Sequence[Primary]) -> list[list[str]]:
+def primary_rows(
+    primaries: Sequence[Primary], heading: str = "primary contrast"
+) -> list[list[str]]:
     """A table: the contrast, its value in nats with its interval, and p."""
-    rows = [["primary contrast", "value", "95 % interval", f"p (Holm over {len(primaries)})"]]
+    rows = [[heading, "value", "95 % interval", f"p (Holm over {len(primaries)})"]]
     for one in primaries:
         value, interval = "a run failed", ""
         if one.value is not None:

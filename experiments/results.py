@@ -36,6 +36,7 @@ from judged_anew import verdicts_table
 from ngrams import add_ngrams, write_ngrams
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
+from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
 from trained import ASKED, STUDY, claim_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
@@ -47,6 +48,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.gathering import read_study
 from transformer_norms.report.scope import regime
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
@@ -127,6 +129,8 @@ def regenerate() -> None:
         found, words = _write_studies()
         measured.append(beside.submit(_widths, HERE / "width", widths.rules_of(found)))
         words["norm_removal"] = _removal(HERE / "norm_removal")
+        modes = read_rows(HERE / "batchnorm" / MODES.name)
+        _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
         _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
         subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
         claims = judge_claims(HERE / "claims.yaml", found)
@@ -151,7 +155,8 @@ def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, found)]
             else:
-                parts = [*_asked(study, findings), *_blocks(findings, contradictions(study, found))]
+                parts = [*_asked(study, findings, Path(folder))]
+                parts += _blocks(findings, contradictions(study, found))
             _fill(HERE / study / "README.md", "\n\n".join(parts))
         runs = Path(folder) / STUDY
         words = {name: claim_words(HERE / name, runs) for name in ASKED}
@@ -209,8 +214,9 @@ def _blocks(findings: Findings, contradicted: Sequence[str] = ()) -> Iterator[st
         )
 
 
-def _asked(study: str, findings: Findings) -> Iterator[str]:
-    """What a study asks beyond its report, in words and tables, with a figure of it."""
+def _asked(study: str, findings: Findings, runs: Path) -> Iterator[str]:
+    """What a study asks beyond its report, in words and tables, with a figure of it. `runs` has the
+    runs of all studies."""
     if study in streams.STUDIES:
         (HERE / study / "differences.svg").write_bytes(streams.draw(findings))
         yield streams.study_text(findings)
@@ -221,6 +227,11 @@ def _asked(study: str, findings: Findings) -> Iterator[str]:
         yield untied.answer(findings)
     if study in PRIMARY:
         yield markdown_table(primary_rows(primary_contrasts(findings)))
+    if study == "untied_stream":
+        yield untied.head_text(read_study([runs / "stream_or_table", runs / study]))
+    if study == "eps":
+        yield "The share of held-out tokens whose mean square is below ten eps, of one run each:"
+        yield markdown_table(shares_rows(read_rows(HERE / study / SHARES.name)))
 
 
 def _inside(findings: Findings) -> Iterator[list[str]]:

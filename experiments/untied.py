@@ -1,10 +1,15 @@
-"""The words of untied_stream: is it the size of the stream, or the rate of the tokens?"""
+"""The words of untied_stream: is it the size of the stream, or the rate of the tokens? And what
+does a head of its own change?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from primary import Primary, primary_contrasts
+from primary import Primary, primary_contrasts, primary_rows
 
-from transformer_norms.report.findings import Findings
+from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.study import Study
+from transformer_norms.text_tables import markdown_table
 
 FACTOR = "architecture.embed_scale"
 ENOUGH = 2  # of the three contrasts of one kind
@@ -22,8 +27,8 @@ def answer(found: Findings) -> str:
     elif _below(rate) >= ENOUGH and not _apart(size):
         word = RATE
     return (
-        f"{word}. Told apart from zero are {_counted(size)} contrasts of the size, and "
-        f"{_counted(rate)} of the factor."
+        f"{word}. {_counted(size)} contrasts of the size and {_counted(rate)} of the factor are "
+        "told apart from zero."
     )
 
 
@@ -46,4 +51,23 @@ def _below(primaries: Sequence[Primary]) -> int:
 
 
 def _counted(primaries: Sequence[Primary]) -> str:
-    return f"{_apart(primaries)} of {len(primaries)} ({_below(primaries)} below it)"
+    return f"{_apart(primaries)} of {len(primaries)}"
+
+
+def head_text(both: Study) -> str:
+    """Asked when the results had been seen, of the runs of stream_or_table and untied_stream: no
+    answer that was decided rests on it."""
+    variants = {variant.name: variant.values for variant in both.variants}
+    texts = [
+        f"({x} - pre) under tied=false embedding=0.02 embed_scale={factor} - "
+        f"({x} - pre) under tied=true default=0.02 embed_scale={factor}"
+        for x in ("post", "sandwich", "hybrid")
+        for factor in (1, 25)
+    ]
+    contrasts = [find_contrast(text, variants) for text in texts]
+    found = findings(replace(both, contrasts=contrasts))
+    return (
+        "Asked when the results had been seen, with the runs of stream_or_table: does a head of "
+        "its own change the difference from pre-norm? Weights of 0.02 and the same seeds in both:"
+        f"\n\n{markdown_table(primary_rows(primary_contrasts(found), 'contrast'))}"
+    )

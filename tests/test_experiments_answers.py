@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import agreement
@@ -138,15 +139,17 @@ STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table,
 
 def plant_untied(effects):
     """The study untied_stream: by start, what it adds to X - pre, and of how many placements."""
-    random, runs = np.random.default_rng(0), []
+    random, runs = np.random.default_rng(1), []
     for start, (table, factor) in STARTS.items():
         for place, placement in enumerate(OWN):
             variant = {"placement": placement, "init.std.embedding": table,
                        "architecture.embed_scale": factor}  # fmt: skip
             for seed in SEEDS:
                 config = config_of(
-                    ["init=scaled", *(f"{key}={value}" for key, value in variant.items())], seed
-                )
+                    ["init=scaled", "architecture.tied=false",
+                     *(f"{key}={value}" for key, value in variant.items())],
+                    seed,
+                )  # fmt: skip
                 effect, few = effects.get(start, (0.0, 3))
                 loss = 2 + OWN[placement] + effect * (0 < place <= few) + random.normal(0, 1e-3)
                 make_run("study", config, loss)
@@ -174,9 +177,29 @@ def plant_untied(effects):
     ],
 )
 def test_the_words_of_untied_stream_are_those_of_the_planted_truth(effects, said):
-    text, table = results._asked("untied_stream", plant_untied(effects))
+    text, table = islice(results._asked("untied_stream", plant_untied(effects), Path()), 2)
     assert text.startswith(said)
     assert table.count("(post - pre) under") == 4  # two contrasts of two terms
+
+
+def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
+    plant(lambda placement, weights, enters: 0.3 * (placement == "post") * (weights < 0.03))
+    Path("study").rename("stream_or_table")
+    record = Path("stream_or_table", "sweep-quick.json")
+    asked = json.loads(record.read_text())
+    asked["axes"].append("architecture.tied")  # as the packed study, which was to vary the head
+    record.write_text(json.dumps(asked))
+    plant_untied({"factor": (0.1, 1)})
+    Path("study").rename("untied_stream")
+    text = untied.head_text(read_study([Path("stream_or_table"), Path("untied_stream")]))
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    values = {(row[0].split()[0][1:], row[0].split()[6]): float(row[1]) for row in rows[2:]}
+    expected = {
+        (x, f"embed_scale={f}"): 0.0 for x in ("post", "sandwich", "hybrid") for f in (1, 25)
+    }
+    expected |= {("post", "embed_scale=1"): -0.3, ("post", "embed_scale=25"): 0.1 - 0.3}
+    assert values == pytest.approx(expected, abs=5e-3)
+    assert [row[3] == "1.000" for row in rows[2:4]] == [False, False]
 
 
 def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone():
@@ -200,7 +223,7 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
     declared = {name for name, text in texts.items() if words.search(text)}
     assert declared == {*streams.STUDIES, *agreement.SCALES, *results.PRIMARY}
     found = plant(of_the_weights)
-    (table,) = results._asked("qk_width", found)
+    (table,) = results._asked("qk_width", found, Path())
     assert table.count("(post - pre) under") == 8  # four contrasts of two terms
 
 

@@ -158,7 +158,8 @@ def method_note(findings: Findings) -> str:
         return note
     note += " Differences: mean over the seeds that both have of variant - baseline."
     if not findings.compared_together:
-        return f"{note} None of them has an interval or a p."
+        note += " None of them has an interval or a p."
+        return " ".join([note, *_tuning_error_note(findings)])
     return " ".join(
         [
             note,
