@@ -25,6 +25,7 @@ from transformer_norms.report import curves, rates
 from transformer_norms.report.figures import (
     line_style,
     pyplot,
+    short_name,
     spread_apart,
     style_axes,
     use_log_axis,
@@ -86,6 +87,20 @@ def test_rates_are_drawn_where_something_was_tuned():
     drawn = Path("study/rates.svg").read_text()
     assert "<!-- post -->" in drawn
     assert "<!-- optimizer.lr -->" in drawn
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end():
+    names = [f"{placement} embedding={table} embed_scale={factor}"
+             for placement in ("sandwich", "normformer")
+             for table, factor in ((0.02, 1), (0.02, 25), (0.5, 1))]  # fmt: skip
+    short = [short_name(name) for name in names]
+    assert len(set(short)) == len(names)
+    assert max(map(len, short)) == 34
+    for name, cut in zip(names, short, strict=True):
+        beginning, _, end = cut.partition("...")
+        assert name.startswith(beginning)
+        assert name.endswith(end)
+    assert short_name("pre") == "pre"
 
 
 @pytest.mark.parametrize(

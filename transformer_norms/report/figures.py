@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.text_tables import printable, shorten
+from transformer_norms.text_tables import printable
 
 # From dark to light, about equally far apart in lightness; as many more than dashes as makes every
 # pair of the two come up.
@@ -58,7 +58,12 @@ def line_style(place: int) -> tuple[str, Any]:
 
 
 def short_name(text: str) -> str:
-    return shorten(printable(text), _LONGEST_NAME)
+    """Cut in the middle: names of variants often differ at their end."""
+    text = printable(text)
+    if len(text) <= _LONGEST_NAME:
+        return text
+    head = (_LONGEST_NAME - 3) // 2
+    return f"{text[:head]}...{text[head + 3 - _LONGEST_NAME :]}"
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
