@@ -156,14 +156,15 @@ def study_text(name: str, found: Findings) -> str:
 
 def training_rows(scale: Scale, found: Findings) -> list[list[str]]:
     """A table: X - pre of the mean training loss from five sixths of a step to that step, at the
-    last step, at half of it, and so on, of each X that has the tuned values of pre-norm."""
+    last step, at half of it, and so on, of each X that has the tuned values of pre-norm. The
+    headings alone where there is no such X, or where a run failed."""
     chosen = {
         placement: tuned.best if (tuned := found.study.variant(name).tuned) else None
         for placement, name in scale.variants.items()
     }
     alike = [p for p in chosen if p != "pre" and chosen[p] == chosen["pre"]]
     rows = [["steps", *(f"{placement} - pre" for placement in alike)]]
-    if not alike:
+    if not alike or scale.losses is None:  # the losses of a run that failed may end early
         return rows
     losses = {p: _training_losses(found, scale.variants[p]) for p in ("pre", *alike)}
     for last in (scale.value // 2**k for k in reversed(range(WINDOWS))):

@@ -407,7 +407,8 @@ def test_a_difference_that_grows_without_turning_is_neither():
 
 def test_a_run_that_failed_leaves_no_agreement():
     means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
-    found = plant_scales(means, lost=[(30, "post")])
+    found = plant_scales(means, lost=[(30, "post"), (480, "peri")])
+    assert len(agreement.training_rows(agreement.scales_of("horizon", found)[-1], found)) == 1
     assert "Neither word is said" in agreement.answer("horizon", found)
     text = agreement.study_text("horizon", found)
     assert "| 30 | 480 | a run failed |  |" in text
@@ -496,7 +497,8 @@ def test_a_screen_has_a_line_for_each_placement_the_lowest_with_adamw_first():
     text = screens.screen_text("placements_screen", {"placements_screen": found})
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert [row[0] for row in rows[2:]] == ["pre itself", "peri", "hybrid", "post", "out"]
-    assert [mean[:3] for mean in rows[2][1:]] in (["2.0", "1.5"], ["1.9", "1.4"])
+    means = [float(mean.partition(",")[0]) for mean in rows[2][1:]]
+    assert means == pytest.approx([2.0, 1.5], abs=3e-3)
     words = [[cell.partition(")")[2].strip() for cell in row[1:]] for row in rows[3:6]]
     assert words == [["better", ""], ["better", ""], ["worse", "better"]]
     values = [float(row[1].partition(" ")[0]) for row in rows[3:6]]
