@@ -12,8 +12,8 @@ from transformer_norms.analysis.norm_freezing import norm_places
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import as_typed, parse
-from transformer_norms.config.resolution import DEFAULTS, NORM_KEYS
-from transformer_norms.config.tree import Config, flat
+from transformer_norms.config.resolution import NORM_KEYS
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.placement import Placement, head_sites, read_placement
@@ -41,7 +41,7 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
     """
     keys = {pair.key for pair in parse(typed)}
     config = recompose(own, typed)
-    kept = [*(f"architecture.{key}" for key in DEFAULTS), *(key for key in NORM_KEYS)]
+    kept = [*AUTO_ARCHITECTURE, *NORM_KEYS]
     stays = [
         as_typed(key, plain(value_at(own, key)))
         for key in kept

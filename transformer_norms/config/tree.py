@@ -167,3 +167,13 @@ class _Chosen:
 
 
 AUTO_ARCHITECTURE = tuple(key for key in marked(Mark.AUTO) if key.startswith("architecture."))
+# The value of architecture.* where it is auto and nothing brings another one.
+DEFAULTS: dict[str, Any] = {
+    "tied": True,
+    "embed_scale": "none",
+    "embed_scale_order": "before",
+    "attention_scale": "1/sqrt(dh)",
+    "logit_scale": "none",
+    "qk_norm_order": "before",
+    "attention_cap": "none",
+}

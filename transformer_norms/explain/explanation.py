@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from transformer_norms.config.building import build_model, undrawn
-from transformer_norms.config.cautions import unverified, unverified_line
+from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer

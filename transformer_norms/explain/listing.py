@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from transformer_norms.config.registered import USES
+from transformer_norms.config.checks.registered import USES
 from transformer_norms.explain.anatomy import first_paragraph
 from transformer_norms.explain.text import heading, wrap
 from transformer_norms.model.mlp import ACTIVATIONS

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from textwrap import shorten
 from typing import Any
 
-from transformer_norms.config.formulas import is_of_weights
+from transformer_norms.config.checks.formulas import is_of_weights
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
 from transformer_norms.config.validation import parameters
 from transformer_norms.formula import Formula
