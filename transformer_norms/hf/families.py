@@ -9,37 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_norms.hf.clauses import (
-    BASE_PER_KIND,
-    CHUNKS,
+from transformer_norms.hf.clauses.dense import (
     DENSE,
     FIRST_DENSE,
-    FULL,
+    NO_EXPERTS,
+)
+from transformer_norms.hf.clauses.gemma import (
     GEMMA3N,
     GEMMA4,
-    HEAD_DIM,
     KV_OF_LAST,
-    LATENTS,
     LAYER_INPUTS,
-    NO_EXPERTS,
-    NORMED_WHERE_ROTATED,
-    PARTIAL_ROTARY,
     PROPORTIONAL_PER_KIND,
+    VALUES_FROM_KEYS,
+)
+from transformer_norms.hf.clauses.general import (
+    HEAD_DIM,
     QUERY_SCALAR,
     RESIDUAL_MULTIPLIER,
     ROOT_WIDTH,
-    ROTARY,
-    ROTARY_DIMENSIONS,
-    ROTATED_WHERE_MARKED,
-    ROTATED_WHERE_SLIDING,
     SEQUENCE,
-    TEMPERATURE_WHERE_NOT_ROTATED,
-    VALUES_FROM_KEYS,
-    WINDOW_IF_USED,
-    WINDOW_OF_ALL,
-    WINDOW_OF_ANOTHER_CLAUSE,
-    WINDOW_OF_KINDS,
-    WINDOW_OF_SOME,
     Clause,
     activation,
     always,
@@ -52,6 +40,28 @@ from transformer_norms.hf.clauses import (
     never,
     only,
     same,
+)
+from transformer_norms.hf.clauses.latents import (
+    LATENTS,
+)
+from transformer_norms.hf.clauses.llama4 import (
+    CHUNKS,
+    NORMED_WHERE_ROTATED,
+    TEMPERATURE_WHERE_NOT_ROTATED,
+)
+from transformer_norms.hf.clauses.rotation import (
+    BASE_PER_KIND,
+    FULL,
+    PARTIAL_ROTARY,
+    ROTARY,
+    ROTARY_DIMENSIONS,
+    ROTATED_WHERE_MARKED,
+    ROTATED_WHERE_SLIDING,
+    WINDOW_IF_USED,
+    WINDOW_OF_ALL,
+    WINDOW_OF_ANOTHER_CLAUSE,
+    WINDOW_OF_KINDS,
+    WINDOW_OF_SOME,
 )
 from transformer_norms.hf.facts import Facts, complete_facts
 from transformer_norms.hf.weights import Line, lines

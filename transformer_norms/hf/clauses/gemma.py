@@ -1,0 +1,181 @@
+"""What Gemma 4 and Gemma 3n alone have: two kinds of heads, shared keys, inputs per layer."""
+
+from typing import Any
+
+from transformer_norms.hf.clauses.general import Clause, check_eps
+from transformer_norms.hf.clauses.rotation import (
+    BASE,
+    FRACTION,
+    FULL,
+    SLIDING,
+    read_base,
+    write_bases,
+)
+from transformer_norms.hf.facts import Facts, number_of_each, number_or_each, share
+
+PROPORTIONAL, SHARED = "architecture.rope_proportional", "architecture.values_from_keys"
+KV_FROM = "architecture.kv_from_block"
+
+
+def _read_rotations(config: Any) -> Facts:
+    turns = {kind: _read_rotation(config, kind) for kind in set(config.layer_types)}
+    bases, fractions = zip(*(turns[kind] for kind in config.layer_types), strict=True)
+    return {BASE: [*bases], FRACTION: [*fractions], PROPORTIONAL: True}
+
+
+def _read_rotation(config: Any, kind: str) -> tuple[float, float]:
+    """The base of a kind of blocks, and the share of a head's pairs that it turns."""
+    parameters = config.rope_parameters[kind]
+    if parameters.get("rope_type") != "proportional":
+        return read_base(parameters), 1.0
+    given, factor = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
+    head_dim = config.per_layer_config[kind].head_dim
+    turned = int(head_dim * given) // 2 * 2
+    if turned < 2 or factor != 1:
+        said = f"factor={factor}" if turned >= 2 else f"partial_rotary_factor={given}"
+        raise ValueError(f"{said} of {kind} has no counterpart here")
+    return float(parameters["rope_theta"]), turned / head_dim
+
+
+def _write_rotations(facts: Facts) -> dict[str, Any]:
+    keys, depth = write_bases(facts), facts["model.depth"]
+    fractions = facts.get(FRACTION, [1.0] * depth)
+    dims = number_of_each(facts["model.head_dim"], depth)
+    for kind, fraction, head_dim in zip(keys["layer_types"], fractions, dims, strict=True):
+        if fraction < 1:
+            shown = share(round(fraction * head_dim), head_dim)
+            partial = {"rope_type": "proportional", "partial_rotary_factor": shown}
+            keys["rope_parameters"][kind] |= partial
+    return keys
+
+
+# One base where attention is full, and there a share of the pairs, another where it slides.
+PROPORTIONAL_PER_KIND = Clause(_read_rotations, _write_rotations)
+
+
+def _read_shared(config: Any) -> Facts:
+    shared = config.attention_k_eq_v
+    return {SHARED: [shared and kind == FULL for kind in config.layer_types]}
+
+
+# Full attention has no W_v, and its values are W_k x.
+VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(facts[SHARED])})
+
+
+def _read_kv_sources(config: Any) -> Facts:
+    kinds, shared = config.layer_types, config.num_kv_shared_layers
+    before = kinds[: len(kinds) - shared]
+    if shared and getattr(config, "use_double_wide_mlp", False):
+        raise ValueError(
+            f"use_double_wide_mlp=True has no counterpart here beside num_kv_shared_layers={shared}"
+        )
+    last = {kind: i for i, kind in enumerate(before)}
+    return {KV_FROM: [*range(len(before)), *(last[kind] for kind in kinds[len(before) :])]}
+
+
+def _write_kv_sources(facts: Facts) -> dict[str, Any]:
+    """Without inputs per layer, transformers 5.23 computes shared keys only where it is also to
+    return its hidden states: else it cuts the inputs, which there are none of."""
+    shared = sum(source != i for i, source in enumerate(facts[KV_FROM]))
+    return {"num_kv_shared_layers": shared, **({"output_hidden_states": True} if shared else {})}
+
+
+# The last blocks use the keys and values of the last one before them of their kind.
+KV_OF_LAST = Clause(_read_kv_sources, _write_kv_sources)
+
+
+def _read_dense_gemma4(config: Any) -> Facts:
+    blocks = [*config.per_layer_config]
+    if config.use_bidirectional_attention == "all":
+        raise ValueError("use_bidirectional_attention=all has no counterpart here")
+    check_eps(config, "rmsnorm_np", "v_norm, which")
+    return {
+        "model.head_dim": number_or_each([block.head_dim for block in blocks]),
+        "model.kv_heads": number_or_each([block.num_key_value_heads for block in blocks]),
+        "v_norm": "rmsnorm_np",
+        "architecture.attention_scale": 1.0,
+    }
+
+
+def _write_dense_gemma4(facts: Facts) -> dict[str, Any]:
+    """A config has one size for sliding blocks, and one for the others."""
+    kinds, keys = write_bases(facts)["layer_types"], {}
+    for fact, sliding, full in (
+        ("model.head_dim", "head_dim", "global_head_dim"),
+        ("model.kv_heads", "num_key_value_heads", "num_global_key_value_heads"),
+    ):
+        sizes = number_of_each(facts[fact], len(kinds))
+        of_kind = dict(zip(reversed(kinds), reversed(sizes), strict=True))
+        keys[sliding] = of_kind.get(SLIDING, sizes[0])
+        keys[full] = of_kind.get(FULL, sizes[0])
+    return keys
+
+
+# Heads of one size where attention is full, of another where it slides, no experts.
+GEMMA4 = Clause(_read_dense_gemma4, _write_dense_gemma4)
+
+
+INPUTS, STREAMS = "placement.connection.inputs", "placement.connection.streams"
+LAUREL_RANK, SPARSITY = "placement.learned.c.rank", "architecture.activation_sparsity"
+
+
+def _read_inputs(config: Any) -> Facts:
+    if not (inputs := config.hidden_size_per_layer_input):
+        return {"placement": "gemma4"}
+    if (rows := config.vocab_size_per_layer_input) != config.vocab_size:
+        raise ValueError(
+            f"vocab_size_per_layer_input={rows} has no counterpart here: it is not "
+            f"vocab_size={config.vocab_size}"
+        )
+    return {"placement": "gemma4_inputs", INPUTS: inputs}
+
+
+def _write_inputs(facts: Facts) -> dict[str, Any]:
+    return {
+        "hidden_size_per_layer_input": facts.get(INPUTS, 0),
+        "vocab_size_per_layer_input": facts["vocab_size"],
+    }
+
+
+# A small input of each block beside the stream, or none      Gemma 4
+LAYER_INPUTS = Clause(_read_inputs, _write_inputs)
+
+
+def _read_gemma3n(config: Any) -> Facts:
+    inputs = config.hidden_size_per_layer_input
+    for key, value, wanted in (
+        ("hidden_size_per_layer_input", inputs, max(inputs, 1)),
+        ("altup_active_idx", config.altup_active_idx, 0),
+        ("altup_correct_scale", config.altup_correct_scale, True),
+        (
+            "intermediate_size",
+            config.intermediate_size,
+            [config.intermediate_size[0]] * config.num_hidden_layers,
+        ),
+    ):
+        if value != wanted:
+            raise ValueError(f"{key}={value} has no counterpart here; known is {wanted}")
+    check_eps(config, "rmsnorm_np", "v_norm, which")
+    return {
+        **_read_inputs(config),
+        "placement": "gemma3n_inputs",
+        STREAMS: config.altup_num_inputs,
+        LAUREL_RANK: config.laurel_rank,
+        SPARSITY: [float(share) for share in config.activation_sparsity_pattern],
+        "model.mlp_width": config.intermediate_size[0],
+        "v_norm": "rmsnorm_np",
+        "architecture.attention_scale": 1.0,
+    }
+
+
+# Streams of AltUp that inputs are added to, LAuReL, and a share of each mlp's hidden units below a
+# threshold. It is read after the sizes: all mlps have as many units.
+GEMMA3N = Clause(
+    _read_gemma3n,
+    lambda facts: {
+        **_write_inputs(facts),
+        "altup_num_inputs": facts.get(STREAMS, 1),
+        "laurel_rank": facts.get(LAUREL_RANK, 1),
+        "activation_sparsity_pattern": facts[SPARSITY],
+    },
+)

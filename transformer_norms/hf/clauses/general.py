@@ -1,0 +1,209 @@
+"""The clauses of a family's config: `read` makes facts of a config, `write` a config of facts.
+
+A clause that cannot say a fact writes something near. Reading that config shows the difference.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transformer_norms.hf.facts import Facts, branch_factor, eps_of, first
+
+
+class Clause(NamedTuple):
+    """A part of a family's config.
+
+    `read` returns the facts that a config of theirs states, and raises ValueError if it states what
+    no fact can say. `write` returns the keys of their config that state the facts.
+    """
+
+    read: Callable[[Any], Facts] = lambda config: {}
+    write: Callable[[Facts], dict[str, Any]] = lambda facts: {}
+
+
+def same(keys: Mapping[str, str]) -> Clause:
+    """Their key has the value of our fact."""
+
+    def write(facts: Facts) -> dict[str, Any]:
+        values = {theirs: first(facts.get(ours)) for theirs, ours in keys.items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+    return Clause(lambda config: {keys[theirs]: getattr(config, theirs) for theirs in keys}, write)
+
+
+def always(facts: Facts) -> Clause:
+    """Facts that hold for the whole family."""
+    return Clause(lambda config: facts)
+
+
+def never(*keys: str) -> Clause:
+    """These keys must be empty: what they switch on is not built here."""
+
+    def read(config: Any) -> Facts:
+        for key in keys:
+            if value := getattr(config, key, None):
+                raise ValueError(f"{key}={value} has no counterpart here")
+        return {}
+
+    return Clause(read)
+
+
+def only(key: str, wanted: str) -> Clause:
+    """Every block has the same word at this key; the others are not built here."""
+
+    def read(config: Any) -> Facts:
+        for word in getattr(config, key):
+            if word != wanted:
+                raise ValueError(f"{key}: {word} has no counterpart here; known is {wanted}")
+        return {}
+
+    return Clause(read, lambda facts: {key: [wanted] * facts["model.depth"]})
+
+
+def equal(key: str, wanted: str) -> Clause:
+    """Two keys must be the same: what lies between them is not built here."""
+
+    def read(config: Any) -> Facts:
+        here, there = getattr(config, key), getattr(config, wanted)
+        if here != there:
+            raise ValueError(f"{key}={here} has no counterpart here: it is not {wanted}={there}")
+        return {}
+
+    return Clause(read)
+
+
+def choice(key: str, values: Mapping[bool, Facts]) -> Clause:
+    """A switch stands for facts. The first of them that hold are written."""
+
+    def write(facts: Facts) -> dict[str, Any]:
+        for value, wanted in values.items():
+            if all(facts.get(name) == fact for name, fact in wanted.items()):
+                return {key: value}
+        return {}
+
+    return Clause(lambda config: values[bool(getattr(config, key))], write)
+
+
+def inner_width(key: str = "") -> Clause:
+    """The width inside the mlp. Without a value, or a key, it is four times the model's width."""
+    return Clause(
+        lambda config: {"model.mlp_width": getattr(config, key, None) or 4 * config.hidden_size},
+        lambda facts: {key: facts["model.mlp_width"]} if key else {},
+    )
+
+
+def head_dim_of(config: Any) -> int:
+    """A head's width. Most of their code reads it where a config has it."""
+    equal_share: int = config.hidden_size // config.num_attention_heads
+    return getattr(config, "head_dim", None) or equal_share
+
+
+def _write_head_dim(facts: Facts) -> dict[str, Any]:
+    head_dim = first(facts["model.head_dim"])
+    equal_share = facts["model.width"] // facts["model.heads"]
+    return {} if head_dim == equal_share else {"head_dim": head_dim}
+
+
+HEAD_DIM = Clause(lambda config: {"model.head_dim": head_dim_of(config)}, _write_head_dim)
+
+# Their name -> ours. The first name of a kind is the one that is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def activation(key: str, mlp: str, names: Mapping[str, str] = ACTIVATIONS) -> Clause:
+    """The activation of an mlp of the kind `mlp`."""
+
+    def read(config: Any) -> Facts:
+        name = getattr(config, key)
+        if name not in names:
+            known = ", ".join(names)
+            raise ValueError(f"{key}={name} has no counterpart here; known are {known}")
+        return {"mlp": (mlp, names[name])}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        ours = facts["mlp"][1]
+        return {key: next((name for name in names if names[name] == ours), "relu")}
+
+    return Clause(read, write)
+
+
+def biases(flags: Mapping[str, str] = {}, fixed: str = "") -> Clause:
+    """A flag gives its roles a bias. The roles in `fixed` always have one."""
+
+    def read(config: Any) -> Facts:
+        on = [roles for flag, roles in flags.items() if getattr(config, flag)]
+        return {"architecture.bias": frozenset(" ".join([fixed, *on]).split())}
+
+    def write(facts: Facts) -> dict[str, Any]:
+        bias = facts["architecture.bias"]
+        return {flag: bool(bias & set(roles.split())) for flag, roles in flags.items()}
+
+    return Clause(read, write)
+
+
+def cap(key: str, fact: str) -> Clause:
+    """A cap, which is None where there is none."""
+
+    def read(config: Any) -> Facts:
+        value = getattr(config, key)
+        return {fact: "none" if value is None else float(value)}
+
+    return Clause(read, lambda facts: {key: None if facts[fact] == "none" else facts[fact]})
+
+
+def divisor(key: str, fact: str) -> Clause:
+    """Their key divides by what our fact multiplies with."""
+
+    def write(facts: Facts) -> dict[str, Any]:
+        factor = facts[fact]
+        return {key: 1 / factor} if isinstance(factor, float) and factor else {}
+
+    return Clause(lambda config: {fact: 1 / getattr(config, key)}, write)
+
+
+def _read_residual(config: Any) -> Facts:
+    factor = float(config.residual_multiplier)
+    return {"placement": "pre" if factor == 1 else f"x + {factor} * f(norm(x))"}
+
+
+# The branch of a pre-norm, multiplied by a number      Granite
+RESIDUAL_MULTIPLIER = Clause(
+    _read_residual, lambda facts: {"residual_multiplier": branch_factor(facts["placement"])}
+)
+
+
+def _write_query_scalar(facts: Facts) -> dict[str, Any]:
+    scale = facts["architecture.attention_scale"]
+    number = isinstance(scale, float) and 0 < scale <= 1
+    return {"query_pre_attn_scalar": round(scale**-2) if number else 1}
+
+
+# q k^T / sqrt(query_pre_attn_scalar), a whole number      Gemma
+QUERY_SCALAR = Clause(
+    lambda config: {"architecture.attention_scale": config.query_pre_attn_scalar**-0.5},
+    _write_query_scalar,
+)
+# The embedding times sqrt(width)      Gemma
+ROOT_WIDTH = Clause(lambda config: {"architecture.embed_scale": config.hidden_size**0.5})
+
+
+# ALiBi knows no last position; released configs say how long the sequences of training were.
+SEQUENCE = Clause(
+    lambda config: {"model.context": getattr(config, "seq_length", 2048)},
+    lambda facts: {"seq_length": facts["model.context"]},
+)
+
+
+def check_eps(config: Any, norm: str, beside: str) -> None:
+    """Raises ValueError if a config's eps is not that of the norm's file."""
+    if config.rms_norm_eps != (eps := eps_of(norm)):
+        given = f"rms_norm_eps={config.rms_norm_eps}"
+        raise ValueError(f"{given} has no counterpart here beside {beside} has {eps}")

@@ -1,0 +1,67 @@
+"""What Llama 4 alone has: chunks, a temperature, norms where queries and keys turn."""
+
+from typing import Any
+
+from transformer_norms.hf.clauses.general import Clause, check_eps
+from transformer_norms.hf.clauses.rotation import FULL
+from transformer_norms.hf.facts import Facts
+
+CHUNK, FLOOR = "architecture.attention_chunk", "architecture.temperature_floor"
+TEMPERATURE = "architecture.temperature_scale"
+CHUNKED = "chunked_attention"
+
+
+def _read_chunks(config: Any) -> Facts:
+    """A chunk as long as the context hides nothing."""
+    size, kinds = config.attention_chunk_size, config.layer_types
+    if strange := sorted(set(kinds) - {CHUNKED, FULL}):
+        raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
+    hides = size < config.max_position_embeddings
+    return {CHUNK: [size if hides and kind == CHUNKED else 0 for kind in kinds]}
+
+
+def _write_chunks(facts: Facts) -> dict[str, Any]:
+    chunks = facts[CHUNK]
+    kinds = [CHUNKED if chunk else FULL for chunk in chunks]
+    return {"attention_chunk_size": max(chunks) or facts["model.context"], "layer_types": kinds}
+
+
+# One size of chunks, for the blocks of one kind.
+CHUNKS = Clause(_read_chunks, _write_chunks)
+
+
+def _read_temperature(config: Any) -> Facts:
+    marks = config.no_rope_layers[: config.num_hidden_layers]
+    floor = config.floor_scale if config.attn_temperature_tuning else 0
+    return {FLOOR: [0 if turns else floor for turns in marks], TEMPERATURE: config.attn_scale}
+
+
+def _write_temperature(facts: Facts) -> dict[str, Any]:
+    if not any(floors := facts[FLOOR]):
+        return {"attn_temperature_tuning": False}
+    return {"floor_scale": max(floors), "attn_scale": facts[TEMPERATURE]}
+
+
+# The temperature of queries that nothing turns.
+TEMPERATURE_WHERE_NOT_ROTATED = Clause(_read_temperature, _write_temperature)
+
+
+def _read_rotated_norms(config: Any) -> Facts:
+    """The placement has the norms in three blocks of four. ValueError where other blocks turn, or
+    where the norms' eps is not that of its file."""
+    if not config.use_qk_norm:
+        return {"placement": "pre"}
+    marks = [bool(mark) for mark in config.no_rope_layers[: config.num_hidden_layers]]
+    if marks != [i % 4 != 3 for i in range(len(marks))]:
+        raise ValueError(
+            f"no_rope_layers={config.no_rope_layers} has no counterpart here beside use_qk_norm: "
+            "every fourth block has 0, and no other"
+        )
+    check_eps(config, "rmsnorm_np_eps5", "use_qk_norm: the norm of queries and keys")
+    return {"placement": "llama4"}
+
+
+# A norm without gain on the queries and keys that turn.
+NORMED_WHERE_ROTATED = Clause(
+    _read_rotated_norms, lambda facts: {"use_qk_norm": facts["placement"] == "llama4"}
+)
