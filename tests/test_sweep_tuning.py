@@ -212,6 +212,24 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert len(set(trainer.trained)) == 26
 
 
+@pytest.mark.parametrize(
+    ("tune", "totals"),
+    [
+        # 2 norms x 5 points x 2 seeds + 2 results; layernorm is best at an edge: 2 x 2 more
+        ("", [22] * 12 + [26] * 14),
+        ("refine: 2, ", [30] * 12 + [34] * 22),
+        ("trials: 6, ", [26] * 26),  # 2 x 6 x 2 + 2
+    ],
+)
+def test_a_line_counts_the_runs_of_later_stages_too(tune, totals, capsys, trainer):
+    named = write_sweep(GRID.replace("seed: [100", f"{tune}seed: [100"))
+    _, code, err = sweep(capsys, *named)
+    assert code == 0, err
+    lines = [line for line in err.splitlines() if ": finished" in line]
+    counts = [line.split()[0] for line in lines]
+    assert counts == [f"{i}/{total}" for i, total in enumerate(totals, 1)]
+
+
 def test_a_sweep_with_trials_gives_each_variant_as_many_and_records_them(capsys, trainer):
     tune = "tune: {optimizer.lr: [1e-3, 2e-3, 4e-3], init: [mup, scaled], seed: [100], trials: 6}\n"
     _, code, err = sweep(capsys, *write_sweep(TWO + tune))

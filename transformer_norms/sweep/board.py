@@ -91,6 +91,7 @@ class Board:
         self.screen = Screen()
         self.began = self.spoke = time.monotonic()
         self.share_before = 0.0  # the work that earlier commands have done, in jobs
+        self.to_come = 0  # the jobs that later stages add, as far as that is known
         self.lock, self.over = threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -104,14 +105,20 @@ class Board:
         self.look()
         self.screen.close()
 
-    def add(self, jobs: list[Job]) -> None:
+    def add(self, jobs: list[Job], to_come: int = 0) -> None:
+        """`to_come` jobs will follow these, of stages whose points are not known yet."""
         with self.lock:
+            self.to_come = to_come
             for job in jobs:
                 row = Row(job)
                 row.update()
                 row.state = "waiting" if row.state == "failed" else row.state
                 self.share_before += row.share
                 self.rows.append(row)
+
+    @property
+    def total(self) -> int:
+        return len(self.rows) + self.to_come
 
     def tell(self, job: Job, state: str, error: str = "") -> None:
         """Notes what a launcher says of a job."""
@@ -159,22 +166,23 @@ class Board:
         self.spoke = time.monotonic()
         ended = sum(row.over for row in self.rows)
         result = f": {row.error}" if row.error else _loss_text(row)
-        self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
+        self.say(f"{ended}/{self.total}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
-        """The time that the rest takes, once one of this command's runs has ended."""
+        """The time that the rest takes, once one of this command's runs has ended. It is rough
+        while jobs are to come: some may have ended before, and a best rate at an edge adds some."""
         if not any(row.began and row.share == 1 for row in self.rows):
             return ""
         share = sum(row.share for row in self.rows)
-        left = time_left(self.began, share - self.share_before, len(self.rows) - share)
-        return f"; {left} left" if left else ""
+        left = time_left(self.began, share - self.share_before, self.total - share)
+        return f"; {'about ' * (self.to_come > 0)}{left} left" if left else ""
 
     def _table(self) -> Table:
         ended = [row for row in self.rows if row.over]
         waiting = [row for row in self.rows if row.state == "waiting"]
         running = [row for row in self.rows if not row.over and row.state != "waiting"]
         table = Table(
-            title=f"{self.title}: {len(ended)} of {len(self.rows)} runs{self._left()}",
+            title=f"{self.title}: {len(ended)} of {self.total} runs{self._left()}",
             title_justify="left", box=None, pad_edge=False, expand=False,
         )  # fmt: skip
         for name in ("run", "state", "step", "loss", "left"):

@@ -143,13 +143,14 @@ class Sweep:
             self._run_made(partial(self.planner.make_all, "result", best))
         return best
 
-    def _run_stage(self, jobs: list[Job]) -> None:
-        """Runs the jobs that have not ended, and waits for those that other commands run."""
+    def _run_stage(self, jobs: list[Job], to_come: int = 0) -> None:
+        """Runs the jobs that have not ended, and waits for those that other commands run. `to_come`
+        jobs, of later stages, follow them."""
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._record()
         waiting = jobs = _distinct(jobs)
-        self.board.add([job for job in jobs if job.folder not in on_board])
+        self.board.add([job for job in jobs if job.folder not in on_board], to_come)
         while waiting and not self.stopped:
             busy = []
             batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
@@ -211,8 +212,11 @@ class Sweep:
 
     def _tune(self, tuner: Tuner) -> None:
         """Runs the rounds of the search and chooses each variant's best point."""
+        question = self.question
+        results = len(question.variants) * len(question.first_seeds)
         for pairs in tuner.rounds():
-            self._run_made(partial(self.planner.make_all, "tune", pairs))
+            to_come = tuner.to_come * len(question.tune_seeds) + results
+            self._run_made(partial(self.planner.make_all, "tune", pairs), to_come)
             if not self._goes_on:
                 return
             tuner.read(self.jobs)
@@ -238,14 +242,14 @@ class Sweep:
     def _goes_on(self) -> bool:
         return not (self.stopped or self.refused)
 
-    def _run_made(self, make: Callable[[], list[Job]]) -> None:
+    def _run_made(self, make: Callable[[], list[Job]], to_come: int = 0) -> None:
         try:
             jobs = make()
         except ConfigError as error:  # other code began one of these runs, for example
             self.board.say(str(error))
             self.refused = True
         else:
-            self._run_stage(jobs)
+            self._run_stage(jobs, to_come)
 
     # ------------------------------------------------------------------- looks at the results
 

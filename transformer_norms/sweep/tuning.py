@@ -18,8 +18,8 @@ Pair = tuple[Values, Values]  # a variant, and a point that it tries
 class Tuner:
     """The tuning of a study. `baseline` has the values of the variants that set the bar which a run
     must pass, `allowed` says whether a variant's config can be composed at a point, and `say`
-    prints a line. `grid` has the values that all
-    variants try."""
+    prints a line. `grid` has the values that all variants try. `to_come` counts the points, of all
+    variants, that follow the round that was yielded last, without one more step at an edge."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Tuner:
         self.tuning, self.baseline, self.allowed, self.say = tuning, baseline, allowed, say
         self.grid = {key: list(values) for key, values in tuning.grid.items()}
         self.tried = [Tried(variant) for variant in variants]
+        self.to_come = 0
 
     def rounds(self) -> Iterator[list[Pair]]:
         """Yields the points of each round, of all variants together, so that workers stay busy. The
@@ -48,11 +49,16 @@ class Tuner:
             rounds = [
                 (one, search, next(search, None)) for one, search in searches if not one.waits
             ]
-            yield [(one.variant, point) for one, _, points in rounds for point in points or ()]
+            pairs = [(one.variant, point) for one, _, points in rounds for point in points or ()]
             searches = [(one, search) for one, search, points in rounds if points is not None]
+            still = sum(self.tuning.budget - len(one.attempts) for one, _ in searches)
+            self.to_come = max(0, still - len(pairs))
+            yield pairs
 
     def _grid_rounds(self) -> Iterator[list[Pair]]:
         """The whole grid, once one step more at an edge, and the refinement of each variant."""
+        around = 2 * len(self.tuning.stepped) * len(self.tried)
+        self.to_come = self.tuning.refine * around
         yield self._everywhere(product(self.grid))
         wider = widen(self.grid, [tried for tried in self.tried if not tried.waits])
         points = [point for point in product(wider) if point not in product(self.grid)]
@@ -64,6 +70,7 @@ class Tuner:
             self.grid = wider
             yield self._everywhere(points)
         for _ in range(self.tuning.refine):
+            self.to_come -= around
             yield [
                 (tried.variant, point)
                 for tried in self.tried
