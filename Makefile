@@ -55,7 +55,7 @@ check: setup
 
 tables: setup
 	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md
-	@$(BIN)/python tests/licences.py docs/licences.md
+	@$(BIN)/python tests/security/licences.py docs/licences.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

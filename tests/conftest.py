@@ -21,50 +21,24 @@ for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
 
 shape_checker.install("transformer_norms")
 
-# CPU seconds of all workers together, their child processes included: 560 in all. A file's area
-# is the one that names it, or the beginning of its name.
+# CPU seconds of all workers together, their child processes included: 560 in all. An area is one
+# folder of tests or some.
 BUDGETS = {
-    "config": (50, "citations config old_runs other_codebases recipes pickles secrets supply"),
-    "catalogue": (
-        123,
-        "block_equations capped catalogue connections equation fingerprints formula head_sizes "
-        "initialization latents layer_inputs library mlp norms parity patterns placement "
-        "planted_equations "
-        "position presets shape_checker shared_keys sinks smear starts theory typed",
-    ),
+    "config": (50, "config security"),
+    "catalogue": (123, "catalogue model"),
     "planted": (2, "planted"),
     "protections": (0, "protections"),
-    "training": (
-        38,
-        "attention divergence examples flops kills loss memory nonfinite optimizer overfit "
-        "precision probes qk_clip replicas resuming schedule trainer training",
-    ),
-    "data": (
-        32,
-        "checkpoint data files progress small_disks streams surroundings tokenizer tokenizers",
-    ),
-    "sweep": (
-        128,
-        "benchmarks command commands docs extension finding judge rooms run_folder sample "
-        "signals sweep trust",
-    ),
-    "report": (
-        50,
-        "answer browser contrasts deciding error_rates experiments failure moderation noise "
-        "null_study page power report runs sequence small_questions statistics tuning_error "
-        "verdict watching",
-    ),
+    "training": (38, "training resuming"),
+    "data": (32, "data storage"),
+    "sweep": (128, "sweep run judge house"),
+    "report": (50, "report page comparison experiments"),
     "tracking": (15, "tracking"),
     "explain": (10, "explain"),
-    "analysis": (
-        46,
-        "analysis collapse coordinate depth_use fold hf init_gradients invariances mean_drift "
-        "norm_removal quantization subjects swap",
-    ),
-    "scale": (30, "checkpoint_ranks plan ranks sharding slurm"),
-    "other": (0, ""),
+    "analysis": (46, "analysis hf"),
+    "scale": (30, "scale"),
     "imports and collection": (36, ""),
 }
+AREAS = {folder: area for area, (_, folders) in BUDGETS.items() for folder in folders.split()}
 SHAPELESS = ("sweep", "report", "tracking")  # their models are checked in the other areas
 SHARED_MEMORY, ROOM = "/dev/shm", 4 << 30  # bytes that must be free in it
 TRUST = "trust"  # all tests that show a goal, which trust.py chooses
@@ -75,11 +49,8 @@ _read = (0.0, 0.0)  # the CPU seconds when they were read last
 
 
 def area_of(file: Path) -> str:
-    """The area with the longest beginning of the file's name."""
-    name = file.stem.removeprefix("test_")
-    fits = [(len(start), area) for area, (_, starts) in BUDGETS.items()
-            for start in starts.split() if f"{name}_".startswith(f"{start}_")]  # fmt: skip
-    return max(fits)[1] if fits else "other"
+    """The area of a test's folder. KeyError for a folder without one."""
+    return AREAS[file.parent.name]
 
 
 def pytest_addoption(parser):

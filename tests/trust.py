@@ -55,8 +55,8 @@ def tier_of(item) -> str:
 
 
 def test_of(item) -> str:
-    """Its file and function, whatever its parameters are."""
-    return item.nodeid.partition("[")[0].removeprefix("tests/")
+    """Its file and function, whatever its folder and its parameters are."""
+    return f"{item.path.name}::{item.originalname}"
 
 
 # The plugin
@@ -114,7 +114,7 @@ def pytest_runtest_logreport(report):
     known["seconds"] += report.duration
     known["goals"] |= set(about["goals"])
     if report.failed:
-        known.setdefault("failed", []).append(report.nodeid.removeprefix("tests/"))
+        known.setdefault("failed", []).append(report.nodeid.rpartition("/")[2])
     elif hasattr(report, "wasxfail"):
         known.setdefault("unmet", []).append(report.wasxfail)
     elif report.skipped:
@@ -174,7 +174,7 @@ def marks() -> dict[str, list[str]]:
     """The goals of each test, read from its source: of its own marks, its parameters' and those of
     its whole file."""
     found = {}
-    for file in sorted(HERE.glob("test_*.py")):
+    for file in sorted(HERE.rglob("test_*.py"), key=lambda file: file.name):
         tree = ast.parse(file.read_text())
         whole = [node for node in tree.body if isinstance(node, ast.Assign)
                  and ast.unparse(node.targets[0]) == "pytestmark"]  # fmt: skip

@@ -1,0 +1,661 @@
+"""Every placement computes the equation that its YAML states, with whichever norm."""
+
+import math
+from collections.abc import Mapping
+from functools import cache, partial
+
+import pytest
+import torch
+import written_out
+from combinations import FEWER, combined, norms_in_turn
+from torch import nn
+from written_out import l2norm
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose, options
+from transformer_norms.model.attention import Given
+from transformer_norms.model.coefficient import Learned, LowRank
+from transformer_norms.model.connections import CONNECTIONS
+from transformer_norms.model.connections.attention_residuals import AttendingSum
+from transformer_norms.model.connections.hyper_connections import Gate
+from transformer_norms.model.placement import read_placement
+from transformer_norms.model.sites import INSIDE
+from transformer_norms.names import distinct_norms
+from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
+from transformer_norms.training.causality import logits_under_noise, lookahead
+from transformer_norms.training.recomputation import recompute
+
+HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
+SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
+SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
+CONNECTED = (Gate, AttendingSum, LowRank, *CONNECTIONS.values())
+STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
+
+
+@cache
+def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
+    typed = typed_of({key: value for key, value in words.items() if key != "final_norm"})
+    words = {key: value for key, value in words.items() if key == "final_norm"}
+    return combined(*SMALL, *typed, f"init={init}", placement=placement, norm=norm, **words)
+
+
+def typed_of(words):
+    return [f"{key.replace('__', '.')}={value}" for key, value in words.items()]
+
+
+def model_of(**choices):
+    """A float64 model whose norms have the same random parameters everywhere, as far as they go,
+    and whose coefficients and biases are random."""
+    return randomize(build_model(config_of(**choices), vocab_size=11))
+
+
+def randomize(model):
+    seed(3)
+    for module in model.modules():
+        if type(module) in NORMS.values():
+            shake(module)
+        elif isinstance(module, Learned):
+            module.gain.data = torch.randn_like(module.gain) + 0.3
+        elif isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.data = torch.randn_like(module.bias)
+        elif type(module) in CONNECTED:
+            for parameter in module.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def seed(number):
+    """As torch.manual_seed, which formats its caller's stack for each kind of device."""
+    torch.default_generator.manual_seed(number)
+
+
+def shake(norm):
+    for name, parameter in norm.named_parameters():
+        seed(sum(name.encode()))
+        drawn = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
+        drawn = drawn[: parameter.numel()]
+        parameter.data = drawn.view(parameter.shape) + 0.2
+    return norm
+
+
+def norm_of(name):
+    """The run's norm at any width: tests/model/test_norms.py compares each with its formula."""
+    spec = config_of(norm=name).norm
+    own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
+    make = cache(lambda width: shake(NORMS[spec["type"]](width, **own).double()))
+    return (lambda x: x) if name == "none" else (lambda x: make(x.shape[-1])(x))
+
+
+class Norm:
+    """A norm as an equation writes it: norm(x), norm@full, s * norm."""
+
+    def __init__(self, function, share="head"):
+        self.function, self.share = function, share
+
+    def __call__(self, x):
+        if self.share == "full":
+            return self.function(x.flatten(2)).view_as(x)
+        return self.function(x)  # with one gain for all heads, which `per_head` starts with
+
+    def __matmul__(self, share):
+        return Norm(self.function, share)
+
+    def __rmul__(self, scale):
+        return Norm(lambda x: scale * self.function(x), self.share)
+
+
+def number(text, values):
+    return eval(str(text), {"sqrt": math.sqrt, "log": math.log, **values})
+
+
+def learned(spec, parameter, values):
+    """Returns the factor of a learned coefficient, from its YAML and its parameter."""
+    stored = spec.get("stored", spec["init"])
+    factor = 1 if spec["init"] == stored else number(spec["init"], values) / number(stored, values)
+    shaped = {"absolute": torch.abs, "square": lambda g: g * g, "same": lambda g: g}
+    shaped["one_minus_silu"] = lambda g: 1 - g / (1 + (-g).exp())
+    return shaped[spec.get("function", "same")](factor * parameter)
+
+
+# Where the block holds what is learned: the plan says what a name multiplies.
+HELD = {
+    "a": lambda layer: getattr(layer.skip, "skip", layer.skip),
+    "b": lambda layer: layer.branch,
+    "start": lambda layer: layer.skip.start,
+    "x0": lambda layer: layer.skip.x0,
+    "normed": lambda layer: layer.skip.normed.scale,
+    "enter.x": lambda layer: getattr(layer.enter, "skip", layer.enter),
+    "enter.start": lambda layer: layer.enter.start,
+    "enter.x0": lambda layer: layer.enter.x0,
+    "pre.scale": lambda layer: layer.pre.scale,
+    "q.scale": lambda layer: layer.f.q.scale,
+    "head_scale": lambda layer: layer.f.head_scale,
+    "hidden_scale": lambda layer: layer.f.up_scale,
+}
+
+
+def scope_of(config, block, name, i, norm):
+    """What the equation of sub-layer `name` of block i may name."""
+    values = {"N": DEPTH, "R": 2 * DEPTH, "i": i, "l": i + 1, "d": WIDTH, "dh": WIDTH // HEADS}
+    plan = read_placement(config.placement).plans(i, DEPTH)[name]
+    layer, how = getattr(block, name), config.architecture
+    scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
+    scope |= {name: Norm(norm_of(name)) for name in ("rmsnorm_np", "rmsnorm_np_eps5")}
+    scope |= {share: share for share in ("head", "per_head", "full")}
+    scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
+    for slot, of in plan.names.items():
+        spec, module = config.placement.learned[of], HELD[slot](layer)
+        if spec["learn"] == "low_rank":
+            inside = norm if spec["normed"] else written_out.same
+            scope[of] = written_out.LowRank(module, number(spec["init"], values), inside)
+            continue
+        if slot == "a" and plan.names.get("b") == of:
+            assert module.gain is layer.branch.gain
+        scope[of] = learned(spec, module.gain, values)
+    stand_in = Norm(norm_of("rmsnorm") if config.qkv == "rmsnorm" else norm)
+
+    def f(x, **inside):
+        """The sub-layer; at q, k and v stands rmsnorm for norms that cannot stand there."""
+        inside = {k: v for k, v in inside.items() if k in WORDS[name]}
+        of_heads = {k: v for k, v in inside.items() if k in "qkv" and v.function is norm}
+        inside |= {k: stand_in @ v.share for k, v in of_heads.items()}
+        if name == "mlp":
+            return written_out.mlp(layer.f, x, **inside)
+        scale = how.attention_scale
+        scale = layer.f.scale.gain if isinstance(scale, Mapping) else number(scale, values)
+        return written_out.attention(
+            layer.f,
+            x,
+            heads=HEADS,
+            order=how.qk_norm_order,
+            scale=scale,
+            cap=None if how.attention_cap == "none" else how.attention_cap,
+            **inside,
+        )
+
+    return {**scope, "f": f}
+
+
+WORDS = {
+    "attention": ("q", "k", "v", "head_norm", "head_scale", "ctx"),
+    "mlp": ("hidden", "mid", "hidden_scale"),
+}
+
+
+def computes_its_equation(model, config, norm):
+    """Compares blocks with the equations' text, which Python's own eval works out."""
+    plan = read_placement(config.placement)
+    seed(0)
+    x, r, x0 = torch.randn(3, 2, TIME, WIDTH, dtype=torch.double)
+    context = (model.position.angles(0, TIME), None)
+    for i in (0, 1, DEPTH - 1):  # of every condition in `where`, a block that meets it or not
+        block, equation = model.blocks[i], plan.equation(i, DEPTH)
+        scopes = {n: scope_of(config, block, n, i, norm) for n in ("attention", "mlp")}
+        if plan.topology == "serial":
+            y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0})
+            expected = eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
+            found = block(x, x0, *context)
+        elif plan.topology == "parallel":
+            scope = {name: s["f"] for name, s in scopes.items()}
+            scope = {**scopes["mlp"], **scopes["attention"], **scope}
+            expected = eval(equation["block"], {**scope, "x": x})
+            found = block(x, x0, *context)
+        elif plan.topology == "blocks":
+            spec, streams = plan.connection, spread(model.enter(x, some_tokens(x)), r)
+            read, write = written_out.connection(block, spec, i, DEPTH, norm)
+
+            def f(x, equation=equation, scopes=scopes):
+                y = eval(
+                    equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0}
+                )
+                return eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
+
+            here = {"read": read, "write": write, "f": f, "X": streams}
+            expected, found = eval(equation["block"], here), block(streams, x0, *context)
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
+        elif plan.topology == "streams":
+            expected, found = model.enter(x), model.enter(x)
+            expected, found = (spread(each, r) for each in (expected, found))
+            for n, name in enumerate(("attention", "mlp")):
+                spec, layer = plan.connection, getattr(block, name)
+                read, write = written_out.connection(layer, spec, 2 * i + n, 2 * DEPTH, norm)
+                here = {**scopes[name], "read": read, "write": write, "X": expected}
+                expected = eval(equation[name], here)
+            found = block(found, x0, *context)
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
+        else:
+            y, s = x, r
+            for name in ("attention", "mlp"):
+                here = {**scopes[name], "x": y, "r": s}
+                y, s = eval(equation["x"], here), eval(equation["r"], here)
+            expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
+            found = model.final(block((x, r), x0, *context))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def some_tokens(x):
+    return torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % 11
+
+
+def spread(streams, r):
+    """The streams, each moved by another number of r. The inputs of blocks stay as they are."""
+    if isinstance(streams, tuple) and streams[-1].shape[-1] != WIDTH:
+        return (streams[0] if streams[0].ndim == 3 else spread(streams[0], r), *streams[1:])
+    if isinstance(streams, tuple):
+        return tuple(stream + i * r for i, stream in enumerate((*streams, r)[:2]))
+    if streams.ndim == r.ndim:
+        return streams + r
+    return streams + torch.arange(streams.shape[-2])[:, None] * r.unsqueeze(-2)
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_every_placement_computes_its_equation(placement):
+    """With a twelfth of the norms, each time another; with every norm, nightly."""
+    for norm in norms_in_turn(placement, 0, FEWER):
+        config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
+        computes_its_equation(model, config, norm_of(norm))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("norm", distinct_norms())
+@pytest.mark.parametrize("placement", options("placement"))
+def test_every_placement_computes_its_equation_with_every_norm(placement, norm):
+    config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
+    computes_its_equation(model, config, norm_of(norm))
+
+
+def test_hybrid_is_the_papers_equations_with_qkv_norm_written_out():
+    """HybridNorm, arXiv:2503.04598: Y = MHA_qkv(X) + X; X' = FFN(Norm(Y)) + Norm(Y)."""
+    model, norm = model_of(placement="hybrid"), norm_of("rmsnorm")
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
+    block = model.blocks[1]
+    attention = written_out.attention(block.attention.f, x, heads=HEADS, q=norm, k=norm, v=norm)
+    z = norm(attention + x)
+    expected = written_out.mlp(block.mlp.f, z) + z
+    found = block(x, x, model.position.angles(0, TIME), None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert [n for n, _ in model.named_parameters() if n.startswith("final")] == ["final.gain"]
+
+
+def test_post_with_its_norms_moved_on_by_one_sub_layer_is_the_papers_rotated_form():
+    """GLM-130B, arXiv:2210.02414: u = norm(x); x = alpha u + f(u), and the last norm is final."""
+    model, norm = model_of(placement="glm130b"), norm_of("rmsnorm")
+    tokens = torch.randint(11, (2, TIME))
+    x, alpha = model.embedding(tokens), math.sqrt(2 * DEPTH)
+    for block in model.blocks:
+        u = norm(x)
+        x = alpha * u + written_out.attention(block.attention.f, u, heads=HEADS)
+        u = norm(x)
+        x = alpha * u + written_out.mlp(block.mlp.f, u)
+    expected = norm(x) @ model.embedding.weight.T
+    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("qk_norm", ["none", "head", "per_head", "full", "l2"])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_norm, order):
+    model = model_of(qk_norm=qk_norm, architecture__qk_norm_order=order)
+    f, dim = model.blocks[0].attention.f, WIDTH // HEADS
+    one_head, how = norm_of("rmsnorm"), {}
+    if qk_norm == "per_head":  # each head's own gain
+        for head, norm in enumerate(f.q.heads):
+            norm.gain.data += head
+            f.k.heads[head].gain.data += head
+    if qk_norm == "l2":
+        how = {"scale": f.scale.gain}
+    norm = {
+        "none": lambda q: q,
+        "head": one_head,
+        "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * one_head_without_gain(q),
+        "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (HEADS, dim)),
+        "l2": l2norm,
+    }[qk_norm]
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
+    expected = written_out.attention(f, x, heads=HEADS, q=norm, k=norm, order=order, **how)
+    found = f(x, model.position.angles(0, TIME), None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", ["elementwise", "per_head"])
+def test_a_gate_multiplies_heads_before_w_o_by_a_sigmoid_of_what_q_k_and_v_read(gate):
+    """Also behind a norm on heads and before one on the context, and without later tokens."""
+    words = {"architecture__attention_gate": gate, "architecture__bias": "[attention_gate]"}
+    for equation in ("x + f(norm(x))", "x + f(x, head_norm=norm, ctx=norm, head_scale=2)"):
+        config = compose([*SMALL, *typed_of(words), f"placement.equation='{equation}'"])
+        model = randomize(build_model(config, vocab_size=11))
+        computes_its_equation(model, config, norm_of("rmsnorm"))
+        assert lookahead(model, 11) == 0
+
+
+NANOCHAT = "'3*((N - 1 - i) % 2 == 0)'"  # has_ve: every other block, the last one among them
+
+
+@pytest.mark.parametrize(("gate", "v_norm"), [(12, "none"), ("none", "head")])
+def test_rows_of_a_table_are_added_to_values_as_in_nanochat(gate, v_norm):
+    """v + 3 sigmoid(W x[:12]) E[tokens] in every other block, before a norm on v."""
+    words = {"architecture__value_embedding": NANOCHAT, "architecture__value_gate": gate}
+    model, tokens = model_of(**words, v_norm=v_norm), torch.randint(11, (2, TIME))
+    tables = [getattr(b.attention.f.values, "value_embedding", None) for b in model.blocks]
+    assert [table is not None for table in tables] == [False, True, False, True]
+    f, x = model.blocks[3].attention.f, torch.randn(2, TIME, WIDTH, dtype=torch.double)
+
+    def values(v):
+        rows = 3 * f.values.value_embedding.weight[tokens].unflatten(-1, (HEADS, -1))
+        if gate != "none":
+            assert f.values.value_gate.weight.shape == (HEADS, 12)
+            logits = torch.einsum("btc,hc->bth", x[..., :12], f.values.value_gate.weight)
+            rows = rows / (1 + (-logits).exp())[..., None]
+        return norm_of("rmsnorm")(v + rows) if v_norm == "head" else v + rows
+
+    found = f(x, model.position.angles(0, TIME), None, Given(tokens))
+    same_with_gradients(found, written_out.attention(f, x, heads=HEADS, v=values), f)
+    assert lookahead(model, 11) == 0
+
+
+def test_learned_shares_of_own_and_first_values_are_the_papers():
+    """ResFormer, arXiv:2410.17897: V_n = lambda1 V_n + lambda2 V_1, in all blocks but the first."""
+    own, first = (f"{{learn: scalar, init: {share}}}" for share in (0.25, 0.75))
+    words = {"architecture__value_scale": own, "architecture__value_residual": first}
+    begins = build_model(config_of(**words), vocab_size=11).blocks[1].attention.f.values
+    assert (begins.own.gain.item(), begins.first.gain.item()) == (0.25, 0.75)
+    model, norm = model_of(**words, v_norm="head"), norm_of("rmsnorm")
+    assert not [*model.blocks[0].attention.f.values.parameters()]
+    tokens = torch.randint(11, (2, TIME))
+    x, firsts = model.embedding(tokens), []
+
+    def values(v, mix):
+        firsts.append(v)
+        own_and_first = (mix.own.gain, mix.first.gain) if len(firsts) > 1 else (1, 0)
+        return norm(own_and_first[0] * v + own_and_first[1] * firsts[0])
+
+    for block in model.blocks:
+        f = block.attention.f
+        own = partial(values, mix=f.values)
+        x = x + written_out.attention(f, norm(x), heads=HEADS, v=own)
+        x = x + written_out.mlp(block.mlp.f, norm(x))
+    same_with_gradients(model(tokens), norm(x) @ model.embedding.weight.T, model)
+    assert lookahead(model, 11) == 0
+
+
+def test_rows_of_a_table_of_values_keep_their_length_where_the_streams_vectors_have_length_one():
+    model = model_of(placement="ngpt", architecture__value_embedding=3, architecture__value_gate=4)
+    mix = model.blocks[1].attention.f.values
+    for weight in (mix.value_embedding.weight, mix.value_gate.weight):
+        assert (weight.norm(dim=1) - 1).abs().min() > 1e-3
+
+
+def test_values_of_the_first_block_pass_recomputation_and_a_cache():
+    words = {"architecture__value_residual": 0.5, "architecture__value_embedding": NANOCHAT}
+    model, tokens = model_of(**words, init="gpt2"), torch.randint(11, (2, TIME))
+    plain = model(tokens)
+    cache = model.new_cache()
+    parts = [model(part, cache=cache) for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:])]
+    torch.testing.assert_close(torch.cat(parts, 1), plain, rtol=1e-12, atol=1e-12)
+    pull, weights = torch.randn_like(plain), [*model.parameters()]
+    expected = torch.autograd.grad(plain, weights, pull)
+    model.through = recompute
+    assert all(map(torch.equal, torch.autograd.grad(model(tokens), weights, pull), expected))
+
+
+def same_with_gradients(found, expected, module):
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    pull = torch.randn_like(found)
+    # The norms of what is expected have gains of their own.
+    named = [(name, p) for name, p in module.named_parameters()]
+    learned = [p for name, p in named if "values" in name or not name.endswith("gain")]
+    both = [torch.autograd.grad(y, learned, pull) for y in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("word", ["rmsnorm_np", "head", "full", "l2", "per_head"])
+def test_a_norm_on_values_is_the_runs_or_one_of_its_own(word):
+    model, plain = model_of(v_norm=word), norm_of("rmsnorm_np")
+    f, own = model.blocks[0].attention.f, norm_of("rmsnorm")
+    norm = {
+        "rmsnorm_np": plain,
+        "head": own,
+        "per_head": own,
+        "full": lambda v: own(v.flatten(2)).view_as(v),
+        "l2": l2norm,
+    }[word]
+    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
+    found = f(x, model.position.angles(0, TIME), None)
+    expected = written_out.attention(f, x, heads=HEADS, v=norm)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert (f.q, f.k) == (nothing, nothing)
+
+
+def one_head_without_gain(x):
+    return x / ((x * x).mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
+    """Henry et al. 2020: g = log2(L^2 - L), learned, one for each attention, and no 1/sqrt(dh)."""
+    model = build_model(config_of(qk_norm="l2"), vocab_size=11)
+    scales = [block.attention.f.scale.gain for block in model.blocks]
+    assert all(scale.item() == pytest.approx(math.log2(TIME**2 - TIME)) for scale in scales)
+    assert len({id(scale) for scale in scales}) == DEPTH
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_an_empty_site_is_absent_from_the_module_tree(placement):
+    config = config_of(placement=placement)
+    model = build_model(config, vocab_size=11)
+    sites = {
+        "pre",
+        "out",
+        "post",
+        "head_scale",
+        "up_norm",
+        *(site for of in INSIDE.values() for site in of),
+    }
+    for i, block in enumerate(model.blocks):
+        for name, plan in read_placement(config.placement).plans(i, DEPTH).items():
+            layer = getattr(block, name)
+            there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
+            scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()
+            named = {"up_norm" if site == "hidden" else site for site in plan.sites}
+            assert there & sites == named | scales
+
+
+@pytest.mark.goal("A1")
+@pytest.mark.parametrize("placement", options("placement"))
+def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
+    """With a twelfth of the norms, each time another; with every norm, nightly."""
+    does_not_look_ahead(placement, norms_in_turn(placement, 1, FEWER))
+
+
+@pytest.mark.goal("A1")
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+def test_with_any_norm_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
+    does_not_look_ahead(placement, distinct_norms())
+
+
+def does_not_look_ahead(placement, norms):
+    """init=gpt2, so that attention takes part. The probe changes every token and all behind it, and
+    is itself tested below: in float64 a causal model moves by exactly 0."""
+    for norm in norms:
+        model = model_of(placement=placement, norm=norm, init="gpt2").train()
+        looks_ahead = norm == "batchnorm" and has_batchnorm(model)
+        assert (lookahead(model, 11) == 0) != looks_ahead
+
+
+def has_batchnorm(model):
+    return any(type(module).__name__ == "BatchNorm" for module in model.modules())
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+LEAKS = {
+    "a norm over time": lambda x: x / (x.square().mean((1, 2), keepdim=True) + 1e-6).sqrt(),
+    "the mean over time": lambda x: x - x.mean(1, keepdim=True),
+    "the mean of a chunk": lambda x: x - x.unflatten(1, (2, -1)).mean(2).repeat_interleave(3, 1),
+    "the mean of the batch": lambda x: x - x.mean(0, keepdim=True),
+    "the next token": lambda x: x.roll(-1, 1),
+}
+
+
+@pytest.mark.goal("A1")
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_planted_leak_is_caught(name):
+    model = model_of()
+    assert lookahead(model, 11) == 0
+    model.blocks[0].mlp.pre = Function(LEAKS[name])
+    assert lookahead(model, 11) > 1e-3
+
+
+@pytest.mark.goal("A1")
+@pytest.mark.parametrize("begun", [{"init": "zero_out"}, {"placement": "rezero"}])
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_inside_a_block_that_begins_as_nothing_is_caught(name, begun):
+    model = model_of(**begun)
+    assert lookahead(model, 11) == 0
+    model.blocks[0].mlp.f.mid = Function(LEAKS[name])
+    assert lookahead(model, 11) > 1e-3
+
+
+def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_it_is():
+    model, asked = model_of(placement="rezero"), []
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def logits():
+        asked.append(all(map(torch.equal, before, model.parameters())))
+        return torch.full((2,), 1.0 if asked[1:] else torch.inf), torch.zeros(2)
+
+    first, _ = logits_under_noise(model, logits)
+    assert first.isfinite().all()
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("placement", options("placement"))
+def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement):
+    """With one kind of positions, each time another; with every kind, nightly."""
+    kinds = options("position")
+    generates_as_it_computes(placement, kinds[options("placement").index(placement) % len(kinds)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+@pytest.mark.parametrize("position", options("position"))
+def test_generating_from_a_cache_gives_those_logits_with_all_positions(placement, position):
+    generates_as_it_computes(placement, position)
+
+
+def generates_as_it_computes(placement, position):
+    model = model_of(placement=placement, position=position, model__kv_heads=1)
+    tokens = torch.randint(11, (2, TIME))
+    expected = model(tokens)
+    cache, logits = model.new_cache(), []
+    for part in tokens.split([3, 1, 2], dim=1):
+        logits.append(model(part, cache=cache))
+    torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=0, atol=1e-12)
+
+
+def test_dropout_is_for_training_alone_and_for_every_branch():
+    tokens = torch.randint(11, (2, TIME))
+    dropping, plain = model_of(model__dropout=0.5), model_of()
+    assert torch.equal(dropping.eval()(tokens), plain(tokens))
+    x, angles = torch.randn(2, TIME, WIDTH).double(), plain.position.angles(0, TIME)
+    block = dropping.train().blocks[0]
+    for drops in (block.attention.f, lambda *of: block.mlp.dropout(block.mlp.f(*of))):
+        assert not torch.equal(drops(x, angles, None), drops(x, angles, None))
+
+
+@pytest.mark.parametrize("cap", [0.5, 3.0])
+def test_capped_attention_is_the_softmax_of_cap_times_tanh_of_the_scaled_logits(cap):
+    model = model_of(architecture__attention_cap=cap)
+    x, f = torch.randn(2, TIME, WIDTH).double(), model.blocks[0].attention.f
+    expected = written_out.attention(f, x, heads=HEADS, cap=cap)
+    found = f(x, model.position.angles(0, TIME), None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_more_tokens_than_the_context_are_refused():
+    with pytest.raises(ValueError, match=f"{TIME + 1} tokens are more than the context of {TIME}"):
+        model_of()(torch.zeros(1, TIME + 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize("cap", ["attention_cap", "logit_cap"])
+def test_a_cap_bounds_what_it_names_and_a_high_one_changes_nothing(cap):
+    tokens = torch.randint(11, (2, TIME))
+    key = f"architecture__{cap}"
+    plain, low, high = (model_of(**extra) for extra in ({}, {key: 0.5}, {key: 1e4}))
+    torch.testing.assert_close(high(tokens), plain(tokens), rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(low(tokens), plain(tokens), atol=1e-4)
+    if "logit" in cap:
+        assert low(tokens).abs().max() <= 0.5
+
+
+def test_logits_are_scaled_and_then_capped():
+    both = model_of(architecture__logit_scale=3, architecture__logit_cap=0.7)
+    tokens = torch.randint(11, (2, TIME))
+    expected = 0.7 * torch.tanh(3 * model_of()(tokens) / 0.7)
+    torch.testing.assert_close(both(tokens), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["attention_scale", "logit_scale"])
+def test_a_scale_multiplies_what_it_names(scale):
+    model, plain = model_of(**{f"architecture__{scale}": "'2*sqrt(d)'"}), model_of()
+    tokens = torch.randint(11, (2, TIME))
+    if scale == "logit_scale":
+        torch.testing.assert_close(model(tokens), 8 * plain(tokens))
+        return
+    x, angles = torch.randn(2, TIME, WIDTH).double(), model.position.angles(0, TIME)
+    f = model.blocks[0].attention.f
+    expected = written_out.attention(f, x, heads=HEADS, scale=8)
+    torch.testing.assert_close(f(x, angles, None), expected, rtol=0, atol=1e-12)
+
+
+def test_the_embedding_scale_of_post_is_the_root_of_the_width():
+    post, pre = model_of(placement="post", init="transformer2017"), model_of()
+    tokens = torch.tensor([[1, 2]])
+    rows = post.embedding.weight[tokens]
+    assert torch.allclose(post.scale(post.embedding(tokens)), 4 * rows)
+    assert torch.allclose(pre.scale(pre.embedding(tokens)), pre.embedding.weight[tokens])
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+def test_the_embedding_is_scaled_and_the_position_is_not(position):
+    """Vaswani et al. 2017, section 3.4: sqrt(d) E[token] + P[time]."""
+    model = model_of(placement="post", init="transformer2017", position=position)
+    seen = []
+    model.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    tokens = torch.randint(11, (2, TIME))
+    model(tokens)
+    table = model.position.position.weight if position == "learned" else model.position.table
+    expected = 4 * model.embedding.weight[tokens] + table[:TIME]
+    torch.testing.assert_close(seen[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
+    """Nguyen & Chiang 2018; Nguyen & Salazar 2019: input sqrt(d) e/|e|, logits h . e/|e|."""
+    model = model_of(embed="fixnorm", architecture__tied=str(tied).lower())
+    tokens = torch.randint(11, (2, TIME))
+    assert torch.allclose(
+        model.scale(model.rows(model.embedding(tokens))),
+        4 * l2norm(model.embedding.weight)[tokens],
+    )
+    model.final = Function(torch.ones_like)
+    head = model.embedding if tied else model.head
+    expected = l2norm(head.weight).sum(1).expand(2, TIME, 11)
+    assert torch.allclose(model(tokens), expected)
+
+
+def test_sinusoidal_positions_are_the_papers_table():
+    """Vaswani et al. 2017: PE(t, 2j) = sin(t / 10000^(2j/d)), PE(t, 2j + 1) = its cosine."""
+    model = model_of(position="sinusoidal")
+    moved = model.position(torch.zeros(1, TIME, WIDTH, dtype=torch.double), 0)[0]
+    for t in range(TIME):
+        for j in range(WIDTH // 2):
+            angle = t / 10_000 ** (2 * j / WIDTH)
+            assert moved[t, 2 * j].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert moved[t, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)

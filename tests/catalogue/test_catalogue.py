@@ -1,0 +1,427 @@
+"""Whatever is chosen together composes, builds and trains; what is strange about it is said."""
+
+from itertools import product
+
+import pytest
+import torch
+from combinations import FEWER, PARTS, combined, composed, norms_in_turn
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import compose, options, recompose
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.placement import Placement
+from transformer_norms.names import distinct_norms
+
+TINY = ("model=nano", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")
+TINY += ("trainer.batch_size=2", "trainer.steps=10", "trainer.probe_every=0")
+VOCABULARY = 11
+NORMS, PLACEMENTS = distinct_norms(), options("placement")
+FINALS = ["always", "none", *NORMS]
+# Without a norm on the stream its large weights and relu^2 overflow float32 in four blocks.
+OVERFLOWS = {"placement": "subln", "norm": "none"}
+
+
+def trains(precision, **choices):
+    """One optimizer step with finite results."""
+    if choices.items() >= OVERFLOWS.items():
+        return
+    config = combined(*TINY, f"trainer.precision={precision}", **choices)
+    model = build_model(config, VOCABULARY)
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(VOCABULARY, (2, 9), generator=generator)
+    trainer = build_trainer(config, model, lambda step: batch, lambda: [batch])
+    start = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    assert trainer.train_step() is None, choices
+    assert torch.tensor(trainer.last_loss).isfinite()
+    assert trainer.grad_norm > 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        assert tensor.isfinite().all()
+    assert any(not torch.equal(start[name], p) for name, p in model.named_parameters())
+    assert torch.tensor(trainer.evaluate([batch])[0]).isfinite()
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_norm_in_every_placement_trains_a_step(placement):
+    """A twelfth of the norms, each time another, in float32 or bfloat16 by turns. Others compute
+    their equation or do not look ahead in test_block_equations. All in both, nightly."""
+    for number, norm in enumerate(norms_in_turn(placement, 2, FEWER), PLACEMENTS.index(placement)):
+        trains(("fp32", "bf16")[number % 2], norm=norm, placement=placement)
+
+
+@pytest.mark.parametrize("count", [PARTS, FEWER])
+def test_the_parts_of_the_norms_are_all_pairs_and_each_has_every_norm_and_placement(count):
+    parts = [
+        {(p, n) for p in PLACEMENTS for n in norms_in_turn(p, part, count)} for part in range(count)
+    ]
+    assert set.union(*parts) == set(product(PLACEMENTS, NORMS))
+    assert sum(map(len, parts)) == len(PLACEMENTS) * len(NORMS)
+    for part in parts:
+        assert {norm for _, norm in part} == set(NORMS)
+        assert {placement for placement, _ in part} == set(PLACEMENTS)
+
+
+@pytest.mark.parametrize("final_norm", FINALS)
+def test_every_final_norm_trains_a_step_behind_a_twentieth_of_the_placements(final_norm):
+    """Each time another part; behind all, nightly."""
+    norm = "batchnorm" if final_norm == "batchnorm" else "rmsnorm"
+    for placement in PLACEMENTS[FINALS.index(final_norm) % 20 :: 20]:
+        trains("bf16", norm=norm, placement=placement, final_norm=final_norm)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("final_norm", ["auto", *FINALS])
+def test_all_norms_placements_and_final_norms_train_a_step(norm, final_norm):
+    if final_norm == "batchnorm" != norm:
+        return  # refused: tests/config/test_config_refusals.py
+    for placement in PLACEMENTS:
+        for precision in ("fp32", "bf16"):
+            trains(precision, norm=norm, placement=placement, final_norm=final_norm)
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        pytest.param(placement, marks=[pytest.mark.nightly] * (number % 3 > 0))
+        for number, placement in enumerate(PLACEMENTS)
+    ],
+)
+def test_each_placement_and_norm_by_the_front_door_is_what_the_short_way_makes(placement):
+    """Each with the next norm: there are more placements than norms. Every third, all others
+    nightly."""
+    norm = NORMS[PLACEMENTS.index(placement) % len(NORMS)]
+    chosen = {"placement": placement, "norm": norm}
+    assert composed(*TINY, **chosen) == combined(*TINY, **chosen)
+
+
+AROUND = ("post", "residual_dual", "ngpt")  # a norm before, during and after the blocks
+NAMES = {
+    "embed": ["none", "fixnorm", *(n for n in NORMS if n != "batchnorm")],
+    "qk_norm": ["none", "head", "per_head", "full", "l2", "rmsnorm_np"],
+}
+
+
+@pytest.mark.parametrize("axis", ["mlp", "position", "attention", "init", "embed", "qk_norm"])
+def test_every_other_choice_trains_a_step(axis):
+    """Behind one of three placements, each time another; behind each of the three, nightly."""
+    around = AROUND[:2] if axis == "qk_norm" else AROUND  # ngpt has its own
+    for number, name in enumerate(NAMES.get(axis) or options(axis)):
+        trains("fp32", placement=around[number % len(around)], **{axis: name})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("axis", ["mlp", "position", "attention", "init", "embed", "qk_norm"])
+@pytest.mark.parametrize("placement", AROUND)
+def test_every_other_choice_trains_a_step_before_during_and_after_the_blocks_norms(axis, placement):
+    for name in NAMES.get(axis) or options(axis):
+        if (axis, placement) != ("qk_norm", "ngpt") or name == "none":
+            trains("fp32", placement=placement, **{axis: name})
+
+
+def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
+    for extra in (
+        ("architecture.tied=false", "architecture.bias=true"),
+        ("architecture.bias=true", "model.kv_heads=1", "qk_norm=per_head", "v_norm=head"),
+        (
+            "model.head_dim=6",
+            "architecture.rope_fraction=0.5",
+            "architecture.attention_gate=per_head",
+        ),
+        ("model.head_dim=5", "position=none", "qk_norm=full", "model.kv_heads=1"),
+        ("model.dropout=0.3", "architecture.attention_cap=20", "architecture.logit_cap=30"),
+    ):
+        for placement in ("hybrid_star", "normformer", "subln", "ngpt", "parallel"):
+            own = placement in ("hybrid_star", "ngpt")
+            typed = [text for text in extra if not (own and text.startswith(("qk_norm", "v_norm")))]
+            config = combined(*TINY, *typed, placement=placement)
+            model = build_model(config, VOCABULARY)
+            model(torch.randint(VOCABULARY, (2, 8))).sum().backward()
+            assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+# What is said of a config that is strange
+
+
+def warnings_of(*typed):
+    return compose(["model=nano", *typed]).warnings
+
+
+STRANGE = [
+    ([], []),
+    (["placement=none"], ["no norm on the stream", "reaches the head without", "stands nowhere"]),
+    (["norm=none"], ["no norm on the stream", "the stream reaches the head without"]),
+    (["placement=rezero"], ["norm=rmsnorm stands nowhere", "reaches the head without"]),
+    (["placement=ngpt"], ["norm=rmsnorm stands nowhere in placement=ngpt"]),
+    (["final_norm=none"], ["the stream reaches the head without a norm"]),
+    (["placement=post", "final_norm=always"], ["it follows a norm, and at the start changes"]),
+    (["placement=residual_dual"], []),
+    (["placement=mixln", "init=normal"], ["placement.where[0]: no block of", "init=normal, whe"]),
+    (["placement=lns", "init=scaled"], ["init=scaled, where placement=lns goes with mixln"]),
+    (["placement=deepnorm", "init=xavier"], ["init=xavier, where placement=deepnorm goes with"]),
+    (
+        ["placement=glm130b", "embed=none"],
+        ["embed=none, where placement=glm130b", "init=glm130b is"],
+    ),
+    (["placement=deepnorm", "mlp=swiglu"], ["mlp=swiglu has a gate, on which the paper of init="]),
+    (["placement=subln", "mlp=geglu"], ["mlp=geglu has a gate, on which the", "init=subln is not"]),
+    (["norm=dyt", "architecture.embed_scale=none"], ["architecture.embed_scale=none, where norm="]),
+    (["norm=derf", "placement=post"], ["init=transformer2017, where norm=derf goes with"]),
+    (["norm=scalenorm", "placement=pre"], []),
+    (
+        ["placement=post", "architecture.embed_scale=2"],
+        ["embed_scale=2, where init=transformer2017"],
+    ),
+    (["placement=keel"], ["placement=keel is not verified: "]),
+    (["placement=geonorm"], ["placement=geonorm is not verified: "]),
+    (
+        ["placement=siamese", "norm=none"],
+        [
+            "no norm on the stream",
+            "reaches the head without",
+            "placement=siamese is not verified: ",
+        ],
+    ),
+    (["norm=gatednorm"], ["norm=gatednorm is not verified: how its two matrices start"]),
+    (["norm=bhyt", "placement=post"], ["final_norm=none, where norm=bhyt goes with rmsnorm"]),
+    (["init=zero_out", "placement=out"], ["init: output and down start", "init=zero_out, where"]),
+    (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
+    (["norm.bias=true"], ["norm.bias is typed: the norm is no longer its formula, gain * x"]),
+    (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
+    (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "said"), STRANGE, ids=lambda v: " ".join(v)[:40])
+def test_what_is_strange_is_said_naming_its_key_and_nothing_else_is(typed, said):
+    found = warnings_of(*typed)
+    assert len(found) == len(said), found
+    for line, fragment in zip(
+        sorted(found), sorted(said, key=lambda s: _of(s, found)), strict=True
+    ):
+        assert fragment in line
+
+
+# A setting | what makes it act. Alone it changes nothing, and that is said.
+IDLE = [
+    ("architecture.rope_base=500", "position=rope"),
+    ("architecture.rope_fraction=0.5", "position=rope"),
+    ("architecture.rope_interleaved=true", "position=rope"),
+    (
+        "architecture.rope_proportional=true",
+        "position=rope architecture.rope_fraction=0.5 architecture.rope_base=50",
+    ),
+    ("architecture.temperature_scale=0.3", "architecture.temperature_floor=2"),
+    ("architecture.embed_scale_order=after", "position=learned architecture.embed_scale=3"),
+    (
+        "architecture.qk_norm_order=after",
+        "position=rope qk_norm=head norm=rmsnorm_bias norm.bias=true",
+    ),
+    ("init.std.gate=0.5", "mlp=swiglu"),
+    ("init.std.head=0.5", "architecture.tied=false"),
+    ("init.std.position=0.5", "position=learned"),
+]
+
+
+def _logits_of(*typed):
+    """The logits of a model in which no norm's bias or gain is at its start."""
+    config = compose(["model=nano", "init=gpt2", "trainer.precision=fp64", *typed])
+    model = build_model(config, 13)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name and parameter.ndim == 1:
+                parameter += torch.linspace(-0.5, 0.5, parameter.numel(), dtype=torch.float64)
+        logits = model(torch.arange(12)[None])
+    return logits, [line for line in config.warnings if "changes nothing" in line]
+
+
+@pytest.mark.parametrize(("setting", "beside"), IDLE, ids=lambda words: words[:40])
+def test_a_typed_setting_is_said_to_change_nothing_exactly_where_it_changes_no_logit(
+    setting, beside
+):
+    for typed, acts in (["position=alibi"], False), (beside.split(), True):
+        without, said = _logits_of(*typed)
+        assert said == []
+        logits, said = _logits_of(*typed, setting)
+        assert torch.equal(logits, without) == (not acts)
+        key = setting.partition("=")[0]
+        assert [line.split()[0] for line in said] == ([] if acts else [key])
+
+
+def test_a_preset_and_a_saved_run_are_not_said_to_change_nothing():
+    llama = compose(["preset=llama3", "model=nano", "position=alibi"])
+    assert not any("changes nothing" in line for line in llama.warnings)
+    typed = compose(["model=nano", "position=alibi", "architecture.rope_base=500"])
+    assert sum("changes nothing" in line for line in typed.warnings) == 1
+    again = recompose(typed)
+    assert again.architecture.rope_base == 500
+    assert not any("changes nothing" in line for line in again.warnings)
+
+
+def _of(fragment, found):
+    return next((line for line in sorted(found) if fragment in line), fragment)
+
+
+SCALAR = {"learn": "scalar", "init": 1}
+# A placement file | the refusal. `equation` is x + f(norm(x)) unless it is given.
+BAD = [
+    (
+        {"equation": "x + norm(norm(f(x)))"},
+        "'norm(norm(f(x)))' in 'x + norm(norm(f(x)))': two norms",
+    ),
+    ({"equation": "x + f(norm(norm(x)))"}, "two norms at pre"),
+    ({"equation": "norm(norm(x + f(x)))"}, "two norms at post"),
+    ({"equation": "x"}, "must contain f(x) exactly once; the block computes post("),
+    ({"equation": "x + f(x) + f(norm(x))"}, "must contain f(x) exactly once"),
+    ({"equation": "norm(x) + f(x)"}, "'norm(x)' in 'norm(x) + f(x)': the skip can have a factor"),
+    ({"equation": "x * f(x)"}, "a stream can be multiplied or divided by numbers only"),
+    ({"equation": "x + f(x) / x"}, "'f(x) / x' in 'x + f(x) / x'"),
+    ({"equation": "x + 1 + f(x)"}, "'1' in 'x + 1 + f(x)': a number cannot be a term"),
+    (
+        {"equation": "x + f(x, mdi=norm)"},
+        "no site 'mdi' in f(x, mdi=norm); sites inside f are q_latent, kv_latent, q, k",
+    ),
+    ({"equation": "x + f(x, mdi=norm)"}, "did you mean 'mid'?"),
+    (
+        {"equation": {"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}},
+        "of attention are q_latent,",
+    ),
+    ({"equation": "x + f(x, q=norm, q=norm)"}, "a site is named twice"),
+    ({"equation": "x + f(x, mid=norm@full)"}, "mid does not hold heads"),
+    ({"equation": "x + f(x, q=norm@heads)"}, "there is no share 'heads'"),
+    ({"equation": "x + f(x, q=3)"}, "'3' in 'x + f(x, q=3)': q needs a norm"),
+    ({"equation": "x + f(x, head_scale=norm)"}, "head_scale is a number, a formula or a learned"),
+    ({"equation": "x + f(x) + y"}, "'y' in 'x + f(x) + y': there is no name 'y'"),
+    ({"equation": "x + c * f(x)"}, "there is no name 'c'"),
+    ({"equation": "x + sqrt(f(x))"}, "'sqrt' in 'x + sqrt(f(x))': out needs a norm"),
+    ({"equation": "x + f(x + x0)"}, "the sub-layer reads x or a norm of it"),
+    ({"equation": "x + f(start)"}, "the sub-layer reads x or a norm of it"),
+    ({"equation": "x + norm(2 * f(x) + x)"}, "nothing else can stand around f"),
+    ({"equation": "x + f(x"}, "it cannot be read; an equation is arithmetic"),
+    ({"equation": "__import__('os')"}, "must contain f(x) exactly once"),
+    ({"equation": "x + f(lambda: 1)"}, "'lambda: 1' in 'x + f(lambda: 1)': this is not a term"),
+    ({"equation": "x + f(*x)"}, "this is not a term of a sum"),
+    ({"equation": "x + f(x) if x else x"}, "this is not a term of a sum"),
+    ({"equation": "x + f(x)**2"}, "'f(x)**2' in 'x + f(x)**2': this is not a term of a sum"),
+    ({"equation": "x + (" * 400}, "it cannot be read"),
+    ({"equation": "x + f(x)" + " + x" * 600}, "is not an equation, such as"),
+    ({"equation": {"mpl": "x + f(x)"}}, "there is no part 'mpl'"),
+    ({"equation": {"attention": "x + f(x)"}}, "mlp is missing; wanted are attention, mlp"),
+    ({"equation": "x + attention(x)"}, "must contain attention(x) and mlp(x) exactly once"),
+    (
+        {"equation": "2 * x + attention(x) + mlp(x)"},
+        "side by side the block computes x + at",
+    ),
+    ({"equation": "attention(x) + mlp(x)"}, "x is missing"),
+    ({"equation": "x + attention(h := norm(x)) + mlp(norm(x))"}, "the sub-layer reads h"),
+    ({"equation": {"x": "norm(x + f(x))", "r": "r + f(x)"}}, "end is missing"),
+    ({"equation": {"x": "x + f(x)", "r": "r + f(norm(x))", "end": "x + norm(r)"}}, "r is r + f(x)"),
+    ({"equation": {"x": "x + f(x)", "r": "r + f(x)", "end": "norm(x + r)"}}, "end as x + norm(r)"),
+    (
+        {"equation": {"x": "2 * x + f(x)", "r": "r + f(x)", "end": "x + r"}},
+        "with two streams, x is",
+    ),
+    ({"equation": "x + norm(f(norm(x) / l))"}, "no effect beside"),
+    ({"equation": "norm(2 * x + f(x, ctx=norm))"}, "they exclude each other"),
+    ({"equation": "norm(R * x + f(x, mid=norm))"}, "they exclude each other"),
+    ({"where": [{"equation": "x + f(x)"}]}, "where[0]: blocks and equation are wanted"),
+    ({"where": [{"blocks": "i == 0", "equation": "x + f(x)", "mpl": 1}]}, "there is no key 'mpl'"),
+    ({"where": [{"blocks": "i == 0", "equation": {"mpl": "x"}}]}, "did you mean 'mlp'"),
+    (
+        {"where": [{"blocks": "i == 0", "equation": "x + attention(x) + mlp(x)"}]},
+        "one form, here s",
+    ),
+    ({"where": [{"blocks": "q == 0", "equation": "x + f(x)"}]}, "where[0].blocks: there is no nam"),
+    ({"learned": {"b": SCALAR}}, "learned.b: no equation names it"),
+    ({"learned": {"x": SCALAR}}, "learned.x: the name is taken"),
+    (
+        {"learned": {"b": SCALAR}, "equation": "x + 0.5 * b * f(x)"},
+        "'b' is learned: write it alone",
+    ),
+    (
+        {"learned": {"b": SCALAR}, "equation": "(1 - b) * x + f(x)"},
+        "'1 - b' in '(1 - b) * x + f",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "said"), BAD, ids=lambda v: str(v)[:40])
+def test_a_placement_that_cannot_be_computed_is_refused_in_one_line(keys, said):
+    with pytest.raises(ValueError, match=r".") as caught:
+        Placement(**{"source": "a test", "equation": "x + f(norm(x))", **keys})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# Adding to it
+
+
+def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from transformer_norms.kinds import OpenShare\n"
+        "from transformer_norms.norms import NORMS\n"
+        '@NORMS("leaky")\n'
+        "class Leaky(nn.Module):\n"
+        "    def __init__(self, width: int, *, zeta: OpenShare) -> None:\n"
+        "        super().__init__()\n"
+        "        self.zeta = nn.Parameter(torch.full((), zeta))\n"
+        "    def forward(self, x):\n"
+        "        rms = (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()\n"
+        "        return self.zeta * x + (1 - self.zeta) * x / rms\n"
+    )
+    for axis, name, text in (
+        ("norm", "leaky", "type: leaky\nzeta: 0.1\n"),
+        (
+            "placement",
+            "thirds",
+            "source: here\nequation: {attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}\n",
+        ),
+    ):
+        (tmp_path / "configs" / axis).mkdir(parents=True)
+        (tmp_path / "configs" / axis / f"{name}.yaml").write_text(text)
+    typed = [f"plugins={tmp_path}", "norm=leaky", "placement=thirds", "norm.zeta=0.25"]
+    config = compose([*TINY, *typed, "trainer.precision=fp64"])
+    model = build_model(config, VOCABULARY)
+    gains = [name for name, p in model.named_parameters() if name.endswith("zeta")]
+    assert len(gains) == 3 * 4 + 1
+    block, x = model.blocks[0].mlp, torch.randn(2, 8, 16).double()
+
+    def norm(x):
+        return 0.25 * x + 0.75 * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+    expected = eval(config.placement.equation.mlp, {"x": x, "norm": norm, "f": block.f})
+    torch.testing.assert_close(block(x, x, x), expected)
+    with pytest.raises(ConfigError, match="did you mean 'norm.zeta'"):
+        compose([*TINY, *typed[:3], "norm.zetta=0.1"])
+
+
+def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
+    """GroupNorm with a group a head, Wu & He 2018, arXiv:1803.08494, a gain for each channel."""
+    (tmp_path / "configs" / "placement").mkdir(parents=True)
+    (tmp_path / "configs" / "placement" / "grouped.yaml").write_text(
+        "source: here\nequation: x + f(x, head_norm=groupnorm_head@per_head)\n"
+    )
+    config = compose([*TINY, f"plugins={tmp_path}", "placement=grouped", "trainer.precision=fp64"])
+    norm = build_model(config, VOCABULARY).blocks[0].attention.f.head_norm
+    gain, bias = torch.randn(2, 2, 8).double()
+    for head, of in enumerate(norm.heads):
+        of.gain.data, of.bias.data = gain[head], bias[head]
+    x = torch.randn(3, 5, 2, 8).double()
+    grouped = torch.nn.functional.group_norm(
+        x.view(15, 16), 2, gain.flatten(), bias.flatten(), eps=1e-5
+    )
+    torch.testing.assert_close(norm(x), grouped.view_as(x))
+
+
+def test_a_saved_run_of_every_placement_is_the_same_run_again(tmp_path):
+
+    from transformer_norms.run.identity import run_hash
+
+    file = tmp_path / "config.yaml"
+    for placement, norm in (("ngpt", "dyt"), ("hybrid_star", "seednorm"), ("peri", "batchnorm")):
+        config = composed(*TINY, placement=placement, norm=norm)
+        file.write_text(to_yaml(config))
+        assert run_hash(compose([f"config={file}"]), {}) == run_hash(config, {})
+        assert config.choices.placement == placement

@@ -1,0 +1,585 @@
+"""Connections against independent implementations: transformers' modules, and the pseudocode of the
+papers, with every gradient, in float64."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from combinations import changed, combined
+from test_block_equations import norm_of, randomize
+from torch.utils._pytree import tree_leaves, tree_map
+from trainers import trainer_of
+from written_out import attention, mlp
+
+from transformer_norms import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.coefficient import LowRank
+from transformer_norms.model.connections.altup import AltUp, RoutedAltUp
+from transformer_norms.model.connections.attention_residuals import AttentionResidual
+from transformer_norms.model.connections.geodesic import Geodesic
+from transformer_norms.model.connections.hyper_connections import (
+    DynamicHyperConnection,
+    GatedSum,
+    HyperConnection,
+    ManifoldHyperConnection,
+)
+from transformer_norms.model.mlp import sparse_shares
+from transformer_norms.model.position import kv_sources, rotary_bases, sliding_windows
+from transformer_norms.norms import nothing
+from transformer_norms.norms.rmsnorm import RMSNorm
+from transformer_norms.training.flops import flops_per_token
+from transformer_norms.training.optimizer import groups
+
+WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 5, 11
+SIZES = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
+SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
+STREAMS = [
+    "hyper_connections",
+    "hyper_connections_static",
+    "mhc",
+    "siamese",
+    "attention_residuals",
+    "attention_residuals_block",
+    "altup",
+    "gemma3n",
+    "geonorm",
+    "nanochat_backout",
+]
+OTHERWISE = ("siamese", "gemma3n", "geonorm", "nanochat_backout")
+AS_PRE = [name for name in STREAMS if name not in OTHERWISE]
+
+
+def model_of(placement, *typed, init="gpt2", **keys):
+    config = combined(*SIZES, *typed, placement=placement, init=init)
+    for key, value in keys.items():
+        config = changed(config, key.replace("__", "."), value)
+    return build_model(config, vocab_size=VOCAB)
+
+
+def shaken(module):
+    torch.manual_seed(5)
+    for name, parameter in module.named_parameters():
+        start = 0 if name.endswith(".weight") else parameter.data  # not drawn yet
+        parameter.data = start + 0.3 * torch.randn_like(parameter)
+    return module.double()
+
+
+def some_tokens():
+    return torch.randint(VOCAB, (2, TIME), generator=torch.Generator().manual_seed(1))
+
+
+def same_with_gradients(pairs, given):
+    """Compares pairs of results, and the gradients of their weighted sums."""
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).double()
+        gradients = [
+            torch.autograd.grad((y * weights).sum(), given, retain_graph=True, allow_unused=True)
+            for y in (found, expected)
+        ]
+        for one, two in zip(*gradients, strict=True):
+            zero = torch.zeros((), dtype=torch.double)
+            one, two = (zero if gradient is None else gradient for gradient in (one, two))
+            torch.testing.assert_close(*torch.broadcast_tensors(one, two), rtol=1e-11, atol=1e-11)
+
+
+# ----------------------------------------------------------------------- one connection, by itself
+
+
+def test_mhc_is_the_module_of_deepseek_v4(monkeypatch):
+    """Their arithmetic is in float32 at least; here it is in float64."""
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    n, settings = 3, {"scale": 0.7, "eps": 1e-6}
+    ours = shaken(ManifoldHyperConnection(WIDTH, streams=n, iterations=20, **settings))
+    leave = shaken(GatedSum(WIDTH, nothing, n, **settings))
+    names = {"hc_mult": n, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "rms_norm_eps": 1e-6}
+    config = SimpleNamespace(hidden_size=WIDTH, **names)
+    hyper, head = theirs.DeepseekV4HyperConnection(config), theirs.DeepseekV4HyperHead(config)
+    gates = [ours.read_gate, ours.write_gate, ours.mix_gate]
+    for module in (hyper, head):
+        for name in list(dict(module.named_parameters())):
+            delattr(module, name)
+    hyper.fn = torch.cat([gate.projection.weight for gate in gates])
+    hyper.base = torch.cat([gate.bias for gate in gates])
+    hyper.scale = torch.cat([gate.scale for gate in gates])
+    head.hc_fn, head.hc_base = leave.gate.projection.weight, leave.gate.bias
+    head.hc_scale = leave.gate.scale
+    z, u = torch.randn(2, TIME, n, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    post, comb, collapsed = hyper(z.requires_grad_())
+    written = post.unsqueeze(-1) * u.requires_grad_().unsqueeze(-2) + comb.mT @ z
+    pairs = [(ours.read(z), collapsed), (ours.write(z, u), written), (leave(z), head(z))]
+    same_with_gradients(pairs, [z, u, *ours.parameters(), *leave.parameters()])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_hyper_connections_are_the_papers_algorithm(dynamic):
+    """Algorithm 2 of Zhu et al. 2024: one alpha for what is read and for what is mixed."""
+    n, index = 3, 7
+    if dynamic:
+        ours = DynamicHyperConnection(WIDTH, index, streams=n, scale=0.7)
+    else:
+        ours = HyperConnection(WIDTH, index, streams=n)
+    first = torch.zeros(n)
+    first[index % n] = 1
+    start = [first, torch.eye(n), torch.ones(n)]
+    for weight, expected in zip(ours.parameters(), start, strict=False):
+        assert torch.equal(weight.data, expected)
+    ours = shaken(ours)
+    z, u = torch.randn(2, TIME, n, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    alpha = torch.cat([ours.read_weights[:, None], ours.mix_weights], 1)
+    beta = ours.write_weights
+    if dynamic:
+        normed = F.layer_norm(z.requires_grad_(), (WIDTH,), ours.norm.gain, ours.norm.bias)
+        alpha_fn = torch.cat([ours.read_change.weight, ours.mix_change.weight]).mT
+        alpha = alpha + ours.read_scale * torch.tanh(normed @ alpha_fn)
+        beta = beta + ours.write_scale * torch.tanh(normed @ ours.write_change.weight[0])
+    mixed = alpha.mT @ z.requires_grad_()
+    written = u.requires_grad_()[:, :, None] * beta[..., None] + mixed[..., 1:, :]
+    pairs = [(ours.read(z), mixed[..., 0, :]), (ours.write(z, u), written)]
+    same_with_gradients(pairs, [z, u, *ours.parameters()])
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+def test_routed_altup_is_the_module_of_gemma_3n(monkeypatch, streams):
+    """Their tanh is in float32; here it is in float64. Their streams stand first."""
+    from transformers.models.gemma3n import modeling_gemma3n as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    ours = shaken(RoutedAltUp(WIDTH, streams=streams))
+    names = {"altup_num_inputs": streams, "altup_active_idx": 0, "altup_coef_clip": None}
+    config = SimpleNamespace(hidden_size=WIDTH, rms_norm_eps=1e-6, **names)
+    altup = theirs.Gemma3nTextAltUp(config).double()
+    altup.router_norm.weight = ours.norm.gain
+    altup.modality_router.weight = ours.router.weight
+    altup.prediction_coefs.weight = ours.predict_change.weight
+    altup.correction_coefs.weight = ours.correct_change.weight
+    # The numbers in tanh are 1 / width of others: larger ones, so that it is not a line.
+    z, u = 9 * torch.randn(2, TIME, streams, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+    ours.router.weight.data *= 2 * WIDTH
+    predicted = altup.predict(z.requires_grad_().permute(2, 0, 1, 3))
+    corrected = altup.correct(predicted, u.requires_grad_()).permute(1, 2, 0, 3)
+    pairs = [(ours.read(z), predicted[0]), (ours.write(z, u), corrected)]
+    same_with_gradients(pairs, [z, u, *ours.parameters()])
+
+
+def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(monkeypatch):
+    from transformers.models.gemma3n import modeling_gemma3n as theirs
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    ours = shaken(LowRank(WIDTH, 3, 0.7, RMSNorm(WIDTH)))
+    names = {"hidden_size": WIDTH, "laurel_rank": 3, "rms_norm_eps": 1e-6}
+    laurel = theirs.Gemma3nTextLaurelBlock(SimpleNamespace(**names)).double()
+    laurel.linear_left.weight, laurel.linear_right.weight = ours.left.weight, ours.right.weight
+    laurel.post_laurel_norm.weight = ours.norm.gain
+    x = torch.randn(2, TIME, WIDTH).double().requires_grad_()
+    same_with_gradients([(ours(x), 0.7 * laurel(x))], [x, *ours.parameters()])
+
+
+def test_the_papers_matrix_of_low_rank_starts_as_the_identity():
+    """Menghani et al. 2024, section 3.3: B starts at 0, and A does not."""
+    start = model_of("laurel").blocks[1].mlp.skip
+    assert start.left.weight.abs().min() > 0
+    assert not start.right.weight.any()
+    tokens = some_tokens()
+    assert torch.equal(model_of("laurel")(tokens), model_of("pre")(tokens))
+
+
+def test_altup_is_the_papers_algorithm():
+    """Algorithm 1 of Baykal et al. 2023: predict, compute, correct, and another stream in turn."""
+    for k, active in ((0, 0), (1, 1), (2, 2), (5, 2)):
+        ours = AltUp(k, streams=3)
+        p, g = ours.parameters()
+        assert torch.equal(p.data, torch.eye(3))
+        assert torch.equal(g.data, torch.ones(3))
+        p, g = shaken(ours).parameters()
+        z, u = torch.randn(2, TIME, 3, WIDTH).double(), torch.randn(2, TIME, WIDTH).double()
+        x = z.requires_grad_().unbind(2)
+        predicted = [sum(p[i, j] * x[j] for j in range(3)) for i in range(3)]
+        new = [predicted[i] + g[i] * (u.requires_grad_() - predicted[active]) for i in range(3)]
+        pairs = [(ours.read(z), x[active]), (ours.write(z, u), torch.stack(new, 2))]
+        same_with_gradients(pairs, [z, u, p, g])
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("far", [0.2, 5.0])
+def test_geonorm_turns_the_stream_as_the_exponential_of_a_rotation_does(far, block):
+    """exp(t (b a' - a b')) turns the plane of the unit vectors a and b by t, from a towards b. Here
+    a is the stream's and b that of the branch's rest; `far` angles are beyond the limit."""
+    ours = Geodesic(block, eps=1e-15)
+    assert [parameter.item() for parameter in ours.parameters()] == [1, 0]
+    ours = shaken(ours)
+    x, u = torch.randn(2, TIME, WIDTH).double(), far * torch.randn(2, TIME, WIDTH).double()
+    (s, c), length = ours.parameters(), x.requires_grad_().norm(dim=-1, keepdim=True)
+    a, rest = x / length, u.requires_grad_() - (x * u).sum(-1, keepdim=True) * x / length**2
+    ratio = (rest.norm(dim=-1, keepdim=True) / length).clamp(max=torch.pi / 4)
+    assert (ratio < 0.7).all() or (ratio > 0.7).sum() > TIME
+    t, b = ((s * ratio + c) / block).clamp(max=torch.pi / 4), rest / rest.norm(dim=-1, keepdim=True)
+    plane = t.unsqueeze(-1) * (b[..., None] * a[..., None, :] - a[..., None] * b[..., None, :])
+    turned = (torch.matrix_exp(plane) @ x.unsqueeze(-1)).squeeze(-1)
+    same_with_gradients([(ours.read(x), x), (ours.write(x, u), turned)], [x, u, s, c])
+    torch.testing.assert_close(ours.write(x, u).norm(dim=-1, keepdim=True), length)
+
+
+def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
+    ours, u = Geodesic(2, eps=1e-8), torch.zeros(1, 1, 3, requires_grad=True)
+    x = torch.tensor([[[2.0, 0, 0]]])
+    y = ours.write(x, u)
+    assert torch.equal(y, x)
+    (gradient,) = torch.autograd.grad(y.sum(), u)
+    torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
+
+
+def test_the_columns_of_mhcs_matrix_sum_to_one_and_its_rows_nearly():
+    ours = shaken(ManifoldHyperConnection(WIDTH, streams=4, iterations=20, scale=0.7, eps=1e-6))
+    z = torch.randn(2, TIME, 4, WIDTH).double()
+    for scale, near in ((0.7, 0.3), (0.05, 1e-2)):
+        ours.mix_gate.scale.data.fill_(scale)
+        matrix = ours.mixing(z)
+        assert matrix.shape == (2, TIME, 4, 4)
+        assert (matrix > 0).all()
+        assert (matrix.sum(-2) - 1).abs().max() < 3e-6
+        assert (matrix.sum(-1) - 1).abs().max() < near
+
+
+# --------------------------------------------------------------------------------- the whole model
+
+
+def siamese(model, norm, x):
+    """The order of the authors' code: x is normed before a sub-layer, and before it leaves."""
+    y = x
+    for i, block in enumerate(model.blocks):
+        c = ((i + 1) * 2) ** 0.5
+        for f in sub_layers(block):
+            x = norm(x)
+            z = f(norm(x + norm(y)))
+            x, y = x + z / c, y + z
+    return norm(norm(x) + norm(y))
+
+
+def attention_residuals(size, queries):
+    """Figure 2 of the paper: completed groups of `size` sub-layers, and the sum within the last."""
+
+    def whole(model, norm, x):
+        def attend(values):
+            values = torch.stack(values)
+            query = next(remaining)
+            logits = torch.einsum("d,nbtd->nbt", query, norm(values))
+            return torch.einsum("nbt,nbtd->btd", logits.softmax(0), values)
+
+        remaining = iter(queries(model))
+        blocks, partial, number = [], x, 0
+        for block in model.blocks:
+            for f in sub_layers(block):
+                h = attend([*blocks, partial])
+                if number % size == 0:
+                    blocks, partial = [*blocks, partial], None
+                out = f(norm(h))
+                partial = out if partial is None else partial + out
+                number += 1
+        return norm(attend([*blocks, partial]))
+
+    return whole
+
+
+def geonorm(model, norm, x):
+    """Great circles, by complex numbers: the stream is the real axis of the plane of its turn."""
+    radius = x.norm(dim=-1, keepdim=True)
+    for number, block in enumerate(model.blocks, 1):
+        for f, layer in zip(sub_layers(block), (block.attention, block.mlp), strict=True):
+            real, s, c = x / radius, layer.connection.scale, layer.connection.bias
+            u = f(x)
+            rest = u - (u * real).sum(-1, keepdim=True) * real
+            size = rest.norm(dim=-1, keepdim=True)
+            angle = (s * (size / radius).clamp(max=torch.pi / 4) + c) / number
+            turn = torch.polar(radius, angle.clamp(max=torch.pi / 4))
+            x = turn.real * real + turn.imag * rest / size
+    return norm(x)
+
+
+def sub_layers(block):
+    yield lambda x: attention(block.attention.f, x, heads=HEADS)
+    yield lambda x: mlp(block.mlp.f, x)
+
+
+def groups_of(blocks):
+    return {"type": "attention_residual", "blocks": blocks}
+
+
+def own_queries(model):
+    for block in model.blocks:
+        yield block.attention.connection.attend.query
+        yield block.mlp.connection.attend.query
+    yield model.final.attend.query
+
+
+@pytest.mark.parametrize(
+    ("placement", "chosen", "whole"),
+    [
+        ("siamese", None, siamese),
+        ("geonorm", {"type": "geodesic", "eps": 1e-30}, geonorm),
+        ("attention_residuals", None, attention_residuals(1, own_queries)),
+        ("attention_residuals_block", groups_of(8), attention_residuals(2, own_queries)),
+        ("attention_residuals_block", groups_of(3), attention_residuals(4, own_queries)),
+        ("attention_residuals_block", groups_of(1), attention_residuals(8, own_queries)),
+    ],
+)
+def test_a_whole_model_is_the_papers(placement, chosen, whole):
+    keys = {"placement__connection": chosen} if chosen else {}
+    model = randomize(model_of(placement, init="xavier", **keys))
+    tokens = some_tokens()
+    expected = whole(model, norm_of("rmsnorm"), model.embedding.weight[tokens])
+    expected = expected @ model.embedding.weight.T
+    found = model(tokens)
+    # The expected norms have gains of their own.
+    parameters = [p for name, p in model.named_parameters() if not name.endswith("gain")]
+    same_with_gradients([(found, expected)], parameters)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_backout_takes_the_stream_of_the_block_in_the_middle_away(depth):
+    """The branches are nothing and the numbers of the skip 1, but in the block in the middle."""
+    keys = {"model__depth": depth, "norm__eps": 1e-30}
+    model = model_of("nanochat_backout", "architecture.tied=true", "embed=none", **keys)
+    randomize(model)
+    for i, block in enumerate(model.blocks):
+        mixing = block.attention.enter
+        mixing.x0.gain.data.fill_(0)
+        mixing.skip.gain.data.fill_(3 if i == depth // 2 else 1)
+        for name in ("attention.f.output", "mlp.f.down"):
+            block.get_submodule(name).weight.data.zero_()
+        assert (block.connection.scale is None) == (i != depth // 2)
+    middle = model.blocks[depth // 2].connection.scale
+    middle.data.fill_(1.5)  # 3 x - 1.5 * 3 x is the stream the other way round
+    x = model.embedding.weight[some_tokens()]
+    expected = -model.final.norm(x) @ model.embedding.weight.T
+    torch.testing.assert_close(model(some_tokens()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_groups_of_attention_residuals_are_of_whole_blocks_and_no_more_than_was_said():
+    for depth, most in itertools.product(range(1, 31), range(1, 13)):
+        fits = (size for size in range(1, depth + 1) if len(range(0, depth, size)) <= most)
+        expected = [2 * i for i in range(0, depth, next(fits))]
+        sizes = {"count": 2 * depth, "depth": depth, "blocks": most}
+        all_of_them = (AttentionResidual(1, index, **sizes) for index in range(2 * depth))
+        assert [i for i, one in enumerate(all_of_them) if one.begins] == expected
+
+
+@pytest.mark.parametrize("placement", AS_PRE)
+def test_the_first_step_is_that_of_pre(placement):
+    """Sums and means of the streams are pre's stream times a number, which norms forget. The
+    weights of mhc's gates start at little, and not at zero: they move equal streams alike."""
+    expected = model_of("pre", norm__eps=1e-30)(some_tokens())
+    model = model_of(placement, norm__eps=1e-30)
+    if placement == "mhc":
+        for name, parameter in model.named_parameters():
+            if "gate.projection" in name:
+                parameter.data.zero_()
+    small = 1e-3 if placement == "mhc" else 1e-9  # its rows sum to 1 to eps
+    torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
+
+
+def test_preset_gemma3n_has_the_numbers_of_its_config_class():
+    import transformers
+
+    theirs = transformers.Gemma3nTextConfig()
+    ours = compose(["preset=gemma3n", "model=nano", "model.depth=35", "model.context=32768"])
+    windows = sliding_windows(ours.architecture.sliding_window, 35, 32768)
+    bases = rotary_bases(ours.architecture.rope_base, 35)
+    sources = kv_sources(ours.architecture.kv_from_block, 35)
+    modes, kinds = theirs.kv_sharing_modes, theirs.layer_types
+    stored = {kind: i for i, (kind, mode) in enumerate(zip(kinds, modes, strict=True))
+              if mode == "store"}  # fmt: skip
+    assert sources == [stored[kinds[i]] if mode == "reuse" else i for i, mode in enumerate(modes)]
+    kinds = {"sliding_attention": 512, "full_attention": 0}
+    assert [window or 0 for window in windows] == [kinds[kind] for kind in theirs.layer_types]
+    rope = theirs.rope_parameters
+    assert list(bases) == [rope[kind]["rope_theta"] for kind in theirs.layer_types]
+    assert theirs.sliding_window == 512
+    assert ours.architecture.logit_cap == theirs.final_logit_softcapping
+    assert ours.norm.eps == theirs.rms_norm_eps
+    assert ours.placement.connection.streams == theirs.altup_num_inputs
+    assert ours.placement.connection.inputs == theirs.hidden_size_per_layer_input
+    assert ours.placement.learned.c.rank == theirs.laurel_rank
+    assert ours.architecture.tied == theirs.tie_word_embeddings
+    shares = sparse_shares(ours.architecture.activation_sparsity, 35)
+    assert shares == theirs.activation_sparsity_pattern == [0.95] * 10 + [0.0] * 25
+    short, little = transformers.Gemma3nTextConfig(num_hidden_layers=10), "model.depth=10"
+    ours = compose(["preset=gemma3n", "model=nano", little]).architecture.activation_sparsity
+    assert sparse_shares(ours, 10) == short.activation_sparsity_pattern == [0.0] * 10
+
+
+FAULTS = [
+    "write(X, -f(norm(read(X))))",
+    "write(X, f(read(X)))",
+    "write(X, norm(f(norm(read(X)))))",
+    "write(X, norm(f(read(X))))",
+    "write(X, 2 * f(norm(read(X))))",
+    "write(X, f(norm(read(X)), v=norm))",
+]
+
+
+@pytest.mark.parametrize("equation", FAULTS)
+def test_a_fault_in_the_equation_moves_the_first_step(equation):
+    expected = model_of("pre", init="xavier", norm__eps=1e-30)(some_tokens())
+    keys = {"norm__eps": 1e-30, "placement__equation": equation}
+    model = model_of("attention_residuals", init="xavier", **keys)
+    assert (model(some_tokens()) - expected).abs().max() > 1e-3
+
+
+# --------------------------------------------------------------------------- counts, in closed form
+
+n, d, R = 4, WIDTH, 2 * DEPTH
+K, r = 2, 64  # streams of altup, and the rank of LAuReL in gemma3n
+ROUTED = n * d + n**3 + n * n * d  # products of one prediction
+LEARNED = {  # numbers besides those of pre
+    "hyper_connections_static": R * (n + n * n + n),
+    "hyper_connections": R * (n + n * n + n + d * (n + 2) + 2 + 2 * d),
+    "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
+    "siamese": R * 2 * d + 2 * d,
+    "geonorm": R * (2 - d),
+    "nanochat_backout": 2 * DEPTH + 1 + d,  # and the gains of the norm on the embedded tokens
+    "attention_residuals": (R + 1) * 2 * d,
+    "attention_residuals_block": (R + 1) * 2 * d,
+    "altup": DEPTH * (K * K + K),
+    "laurel": R * 2 * d * r,
+    "gemma3n": R * d + DEPTH * (d + d * n + n**3 + n**2 + 2 * d * r + d) + 2 * (n - 1) * d * d,
+}
+MIX = 2 * n * d * (n + 1)  # a sub-layer reads one stream of n, and makes n of n
+PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
+    "hyper_connections_static": R * MIX,
+    "hyper_connections": R * (MIX + 2 * n * d * (n + 2)),
+    "mhc": R * (MIX + 2 * n * d * (n * n + 2 * n)) + 2 * n * d * (n + 1),
+    "siamese": 0,
+    "geonorm": 0,
+    "nanochat_backout": 0,
+    "attention_residuals": 2 * d * sum(range(1, R + 2)),
+    "attention_residuals_block": 2 * d * sum(1 + math.ceil(k / 2) for k in range(R + 1)),
+    "altup": DEPTH * 2 * K * K * d,
+    "laurel": R * 2 * 2 * d * r,
+    "gemma3n": DEPTH * 2 * (2 * ROUTED + n * d + n * n + 2 * d * r) + 2 * (n - 1) * 2 * d * d,
+}
+
+
+@pytest.mark.parametrize("placement", [*STREAMS, "laurel"])
+def test_parameters_and_flops_are_the_closed_form(placement):
+    def count(name):
+        return sum(parameter.numel() for parameter in model_of(name).parameters())
+
+    assert count(placement) - count("pre") == LEARNED[placement]
+    typed = [f"model.{key}={value}" for key, value in (("width", d), ("depth", DEPTH))]
+    flops = [
+        flops_per_token(trainer_of(*typed, f"placement={name}"), 16) for name in (placement, "pre")
+    ]
+    assert flops[0] - flops[1] == 3 * PRODUCTS[placement]
+
+
+@pytest.mark.parametrize("placement", ["hyper_connections", "mhc"])
+def test_weight_decay_acts_on_the_matrices_of_the_weights_and_on_nothing_else(placement):
+    by_group = groups(model_of(placement))
+    kept = {name for name, _ in by_group["norms"] if ".connection." in name}
+    decayed = {name for name, _ in by_group["matrices"] if ".connection." in name}
+    assert {name.rpartition(".")[2] for name in decayed} == {"weight"}
+    assert {name.rpartition(".")[2] for name in kept} == (
+        {
+            "read_weights",
+            "mix_weights",
+            "write_weights",
+            "read_scale",
+            "write_scale",
+            "gain",
+            "bias",
+        }
+        if placement == "hyper_connections"
+        else {"scale", "bias"}
+    )
+
+
+@pytest.mark.parametrize("placement", STREAMS)
+def test_streams_are_mixed_in_float32_under_autocast(placement):
+    typed = [size for size in SIZES if "precision" not in size]
+    model = build_model(combined(*typed, placement=placement), vocab_size=VOCAB)
+    block, x0 = model.blocks[1], torch.randn(2, TIME, WIDTH)
+    connection = getattr(block, "connection", None) or block.mlp.connection
+    connection, u = shaken(connection).float(), torch.randn(2, TIME, WIDTH)
+    entered = model.enter(x0)
+    rounded = tree_map(torch.Tensor.bfloat16, (entered, u))
+    wide = tree_map(torch.Tensor.float, rounded)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = connection.read(rounded[0]), connection.write(*rounded)
+    expected = connection.read(wide[0]), connection.write(*wide)
+    # One rounding at the end; sums of two roundings in a pair of streams.
+    ulps = 1 if placement not in ("siamese", "attention_residuals_block") else 4
+    for one, two in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.float(), two, rtol=ulps * 2**-8, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------- what is refused
+
+HYPER = "placement=hyper_connections_static"
+WRONG = {
+    "placement.connection.streams=0": "placement.connection.streams: 0 is not allowed",
+    "placement.connection.type=hyper_conection": "type: did you mean 'hyper_connection'?",
+    "placement.connection.stream=2": "did you mean 'placement.connection.streams'?",
+    "placement.equation=x + f(norm(x))+x": None,
+    "placement.equation=write(x, f(norm(x)))": "the block computes write(X, f(norm(read(X))))",
+    "placement.equation=write(X, f(norm(x)))": "the sub-layer reads read(X) or a norm of it",
+    "placement.equation=write(X, f(read(X)) + f(X))": "must contain f(x) exactly once",
+    "placement.equation=write(X, X + f(read(X)))": "write takes X and one branch",
+    "placement.equation={attention: 'x + f(x)', mlp: 'x + f(x)', block: 'write(X, f(X))'}": (
+        "block: a connection around a block computes write(X, f(read(X)))"
+    ),
+    "placement.equation={attention: 'x + f(x)', block: 'write(X, f(read(X)))'}": "mlp is missing",
+}
+
+
+WRONG_MATRICES = {
+    "placement.learned.c.rank=0": "placement.learned.c",
+    "placement.learned.c.rank=2.5": "rank: 2.5 is not a whole number from 1",
+    "placement.learned.c.normed=2": "normed: 2 is neither true nor false",
+    "placement.learned.c.function=square": "there is no key 'placement.learned.c.function'",
+    "placement.equation=x + f(norm(x), q=c * norm)": "is not among scalar, head, vector",
+    "placement.equation=x + c * h + f(h := norm(x))": "named where it first stands",
+    "placement.equation=x + f(norm(x)) + (h := norm(x))": "no norm and no function",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG_MATRICES)
+def test_a_wrong_matrix_is_one_line(typed):
+    with pytest.raises(ConfigError) as error:
+        compose(["placement=laurel", typed], device="cpu")
+    assert WRONG_MATRICES[typed] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_a_wrong_connection_is_one_line(typed):
+    if WRONG[typed] is None:  # an equation without read and write leaves the connection behind
+        assert "connection" not in compose([HYPER, typed], device="cpu").placement
+        return
+    with pytest.raises(ConfigError) as error:
+        compose([HYPER, typed], device="cpu")
+    assert WRONG[typed] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_streams_and_a_connection_go_together():
+    with pytest.raises(ConfigError, match=r"placement.connection.type is missing; read\(X\)"):
+        compose(["placement.equation=write(X, f(norm(read(X))))"], device="cpu")
+    with pytest.raises(ConfigError, match=r"connection: no equation has read\(X\)"):
+        compose(["placement.connection={type: siamese}"], device="cpu")
+    typed = compose([HYPER, "placement.equation=write(X, f(read(X)))"], device="cpu")
+    assert typed.placement.connection == {"type": "hyper_connection", "streams": 4}
+
+
+def test_a_norm_of_a_connection_around_a_block_starts_as_those_of_mlps():
+    starts = "norm.alpha_init={attention:0.8,mlp:0.2,final:0.3}"
+    config = compose([*SIZES, "placement=gemma4_inputs", "norm=dyt", starts])
+    model = build_model(config, vocab_size=VOCAB)
+    assert model.blocks[0].connection.gated.norm.alpha.item() == pytest.approx(0.2)

@@ -1,0 +1,275 @@
+"""The package as a library: a norm in one line, a block from its equation, the loss beside the
+logits. What they compute is written out here with torch."""
+
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.utils.data import DataLoader
+from written_out import attention, mlp
+
+import transformer_norms
+from transformer_norms import (
+    Block,
+    ConfigError,
+    build_batches,
+    build_model,
+    build_optimizers,
+    build_schedulers,
+    compose,
+)
+from transformer_norms import norms as norms_room
+from transformer_norms.data import Tokens
+from transformer_norms.data.tokenizer import ByteTokenizer
+from transformer_norms.names import folder_of_configs
+from transformer_norms.norms import NORMS
+from transformer_norms.training.loss import CrossEntropy, ModelLoss
+
+ROOT = Path(__file__).parents[2]
+WIDTH, HEADS = 16, 2
+SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", "model.depth=3", "model.context=12"]
+CLASSES = {norm.__name__: name for name, norm in NORMS.items() if name != "none"}
+
+
+def draw(*shape):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def test_the_version_is_that_of_pyproject_and_is_known_without_torch():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert transformer_norms.__version__ == project["version"]
+    code = "import sys, transformer_norms as t; print(t.__version__, 'torch' in sys.modules)"
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout.split() == [project["version"], "False"]
+
+
+@pytest.mark.parametrize("name", transformer_norms.__all__)
+def test_help_says_what_every_public_name_is(name):
+    thing = getattr(transformer_norms, name)
+    assert len(thing.__doc__.split(".")[0].split()) >= 4
+
+
+# ------------------------------------------------------------------------------------------- norms
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_norm_is_built_in_one_line_with_the_values_of_its_yaml(name):
+    kind = CLASSES[name]
+    file = yaml.safe_load((folder_of_configs() / "norm" / f"{kind}.yaml").read_text())
+    about = ("type", "formula", "source", "unverified", "brings")
+    stated = {key: float(v) if key == "eps" else v for key, v in file.items() if key not in about}
+    norm = getattr(norms_room, name)
+    arguments = inspect.signature(norm).parameters.items()
+    defaults = {key: one.default for key, one in arguments if key not in ("width", "place")}
+    assert defaults == stated
+    x = 3 * draw(2, 5, 64)
+    assert torch.equal(norm(64).double()(x), NORMS[kind](64, **stated).double()(x))
+    assert name in dir(norms_room)
+
+
+def test_the_norms_that_torch_has_too_compute_the_same():
+    x = draw(2, 5, 64)
+    for name, eps in (("RMSNorm", 1e-6), ("LayerNorm", 1e-5)):
+        expected = getattr(nn, name)(64, eps=eps).double()(x)
+        computed = getattr(norms_room, name)(64).double()(x)
+        torch.testing.assert_close(computed, expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ImportError, match="RMSnorm"):
+        exec("from transformer_norms.norms import RMSnorm")
+
+
+def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "from transformer_norms.kinds import Number\n"
+        "from transformer_norms.norms import NORMS\n"
+        '@NORMS("halved")\n'
+        "class Halved(nn.Module):\n"
+        "    def __init__(self, width: int, *, share: Number = 0.5) -> None:\n"
+        "        super().__init__()\n"
+        "        self.share = share\n"
+        "    def forward(self, x):\n"
+        "        return self.share * x\n"
+    )
+    folder = tmp_path / "configs" / "norm"
+    folder.mkdir(parents=True)
+    (folder / "halved.yaml").write_text("type: halved\nformula: share * x\n")
+    (folder / "third.yaml").write_text("type: halved\nformula: share * x\nshare: 0.25\n")
+    plugins = f"plugins={tmp_path}"
+    config = compose([plugins, "norm=halved"])
+    assert "share" not in config.norm  # a run of such a config that was saved before has its hash
+    x = draw(2, 64).float()
+    assert torch.equal(build_model(config, 11).blocks[0].attention.pre(x), 0.5 * x)
+    assert compose([plugins, "norm=third"]).norm.share == 0.25
+    assert compose([plugins, "norm=third", "norm.share=0.125"]).norm.share == 0.125
+    del NORMS["halved"]
+
+
+# ------------------------------------------------------------------------------------------- block
+
+
+def rms(x):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def centred(x):
+    x = x - x.mean(-1, keepdim=True)
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def serial(step):
+    return lambda x, a, m: step(step(x, a), m)
+
+
+def two_streams(x, a, m):
+    r = x
+    for f in (a, m):
+        u = f(x)
+        x, r = rms(x + u), r + u
+    return x + rms(r)
+
+
+LEARNED = {"b": {"learn": "scalar", "init": 0.5}}
+BLOCKS = [
+    ("x + f(norm(x))", {}, serial(lambda x, f: x + f(rms(x)))),
+    ("pre", {"norm": nn.LayerNorm}, serial(lambda x, f: x + f(centred(x)))),
+    ("x + f(norm(x))", {"norm": "layernorm"}, serial(lambda x, f: x + f(centred(x)))),
+    ("norm(sqrt(N) * x + f(x))", {"depth": 9, "index": 4}, serial(lambda x, f: rms(3 * x + f(x)))),
+    ("l * x + b * f(x)", {"depth": 3, "index": 2, "learned": LEARNED},
+     serial(lambda x, f: 3 * x + 0.5 * f(x))),
+    ({"attention": "x + norm(f(x))", "mlp": "x - layernorm(f(x))"}, {},
+     lambda x, a, m: (y := x + rms(a(x))) - centred(m(y))),
+    ({"equation": "x + b * f(x)", "learned": LEARNED}, {}, serial(lambda x, f: x + 0.5 * f(x))),
+    ("x + f(x)", {"where": [{"blocks": "i == 1", "equation": "norm(x + f(x))"}], "depth": 2,
+                  "index": 1}, serial(lambda x, f: rms(x + f(x)))),
+    ("x + attention(h := norm(x)) + mlp(h)", {}, lambda x, a, m: x + a(rms(x)) + m(rms(x))),
+    ({"x": "norm(x + f(x))", "r": "r + f(x)", "end": "x + norm(r)"}, {}, two_streams),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "options", "expected"), BLOCKS)
+def test_a_block_computes_its_equation(equation, options, expected):
+    block = Block.from_equation(equation, width=WIDTH, heads=HEADS, **options).double()
+    x, parts = draw(2, 7, WIDTH), block.block
+    with torch.no_grad():
+        y = expected(
+            x, lambda x: attention(parts.attention.f, x, heads=HEADS), lambda x: mlp(parts.mlp.f, x)
+        )
+        torch.testing.assert_close(block(x), y, rtol=1e-9, atol=1e-9)
+
+
+def test_the_embedded_tokens_of_an_equation_are_x_unless_given():
+    block = Block.from_equation("x + x0 + f(norm(x))", WIDTH, HEADS, position="none").double()
+    x, x0 = draw(2, 7, WIDTH), draw(7, WIDTH).expand(2, 7, WIDTH)
+    assert torch.equal(block(x), block(x, x))
+    assert not torch.equal(block(x), block(x, x0))
+    block(x).sum().backward()
+    assert all(p.grad is not None for p in block.parameters())
+
+
+def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
+    typed = ["placement=ngpt", "init=depth_scaled", "seed=5"]
+    model = build_model(compose([*SIZES, *typed]), vocab_size=11)
+    block = Block.from_equation("ngpt", WIDTH, HEADS, depth=3, index=2, settings=typed[1:2], seed=5)
+    expected, drawn = model.blocks[2].state_dict(), block.block.state_dict()
+    assert expected.keys() == drawn.keys()
+    assert all(torch.equal(expected[name], drawn[name]) for name in expected)
+    rows = block.block.attention.f.query.weight.norm(dim=1)
+    torch.testing.assert_close(rows, torch.ones(WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("equation", "options", "line"),
+    [
+        ("x + f(nrm(x))", {}, "there is no norm 'nrm'.*norm"),
+        ("x + f(norm(x)", {}, "it cannot be read"),
+        ("sandwhich", {}, "did you mean 'sandwich'. there is no placement 'sandwhich'"),
+        ("x + b * f(x)", {}, "there is no name 'b'"),
+        ("x + f(x)", {"heads": 3}, "model.heads: 3 heads do not divide model.width, 16"),
+        ("x + f(x)", {"norm": "layrnorm"}, "there is no norm 'layrnorm'.*layernorm"),
+        ("x + f(x)", {"position": "learned"}, "position=learned: .* rope and none"),
+        ("x + f(x)", {"depth": 2, "index": 2}, "index=2: depth=2 has the blocks 0 to 1"),
+    ],
+)
+def test_a_block_that_cannot_be_is_refused_in_one_line(equation, options, line):
+    with pytest.raises(ConfigError, match=line) as caught:
+        Block.from_equation(equation, **{"width": WIDTH, "heads": HEADS, **options})
+    assert "\n" not in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------- loss
+
+
+def test_targets_give_the_loss_beside_the_logits():
+    model = build_model(compose([*SIZES, "trainer.precision=fp64"]), vocab_size=11)
+    batch = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    tokens, targets = batch[:, :-1], batch[:, 1:]
+    logits, loss = model(tokens, targets)
+    assert torch.equal(logits, model(tokens))
+    probabilities = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    nats = -probabilities.gather(-1, targets[..., None]).log()
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, nats.mean(), rtol=1e-13, atol=0)
+    ignored = targets.clone()
+    ignored[:, ::2] = -100
+    torch.testing.assert_close(model(tokens, ignored)[1], nats[:, 1::2].mean(), rtol=1e-13, atol=0)
+
+    trained = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp32")
+    torch.testing.assert_close(loss, trained(batch), rtol=1e-14, atol=0)
+    loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    trained.backward(batch, 1)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-13)
+
+
+def test_the_loss_is_float32_where_the_logits_are_not():
+    model = build_model(compose(SIZES), vocab_size=11)
+    batch = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    tokens, targets = batch[:, :-1], batch[:, 1:]
+    expected = model(tokens, targets)[1]
+    logits, loss = model.bfloat16()(tokens, targets)
+    assert (logits.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
+    assert abs(loss - expected) < 0.05
+
+
+# ------------------------------------------------------------------------- a loop of somebody else
+
+
+def test_a_data_loader_reads_the_batches_of_a_run():
+    config = compose([*SIZES, "trainer.batch_size=3"])
+    words, ids = ByteTokenizer(separated=False), np.arange(300, dtype=np.uint16)
+    tokens = Tokens(ids, ids, ids, words, folder=Path(), fingerprint="", facts={})
+    batches = build_batches(config, tokens)
+    loader = DataLoader(batches, batch_size=3, sampler=range(3 * 20))
+    steps = [batches(step) for step in range(20)]  # more than two epochs
+    assert torch.equal(torch.stack(list(loader)), torch.stack(steps))
+    for rows in steps:
+        assert rows.shape == (3, 13)
+        assert (rows - rows[:, :1] == torch.arange(13)).all()
+
+
+def test_schedulers_give_the_rates_of_a_run():
+    typed = ["optimizer=muon", "optimizer.lr=0.01", "trainer.steps=10", "schedule.final=0.1"]
+    config = compose([*SIZES, *typed, "schedule=linear", "schedule.warmup=3"])
+    model = build_model(config, vocab_size=11)
+    optimizers = build_optimizers(config, model)
+    assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
+    peaks = [group["lr"] for one in optimizers for group in one.param_groups]
+    schedulers = build_schedulers(config, optimizers)
+    for step in range(10):
+        decayed = 1 - 0.9 * max(0, step - 3) / 7
+        expected = [peak * min(1, (step + 1) / 4) * decayed for peak in peaks]
+        rates = [group["lr"] for one in optimizers for group in one.param_groups]
+        assert rates == pytest.approx(expected, rel=1e-12)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()

@@ -1,0 +1,307 @@
+"""Sliding windows, chunks, temperatures and ALiBi: which keys a query sees in which block, how its
+position scales it, and what distances add to its logits, each against loops over single queries."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from transformer_norms import ConfigError, build_model, compose
+from transformer_norms.config.building import build_trainer
+from transformer_norms.hf.facts import facts_of
+from transformer_norms.model import flex, kernels
+from transformer_norms.model.attention import ATTENTIONS, Temperature
+from transformer_norms.model.kernels import Pattern, pattern_attention
+from transformer_norms.model.position import LinearBias, alibi_slopes, sliding_windows
+from transformer_norms.training.flops import training_flops
+
+TIME, VOCABULARY, HEADS = 13, 31, 3
+SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "trainer.precision=fp64"]
+SMALL += ["trainer.device=cpu", "trainer.threads=1", "trainer.batch_size=2", "init=megatron"]
+WINDOW, CHUNK = "architecture.sliding_window", "architecture.attention_chunk"
+FLOOR = "architecture.temperature_floor"
+
+
+def tokens(time=TIME, seed=0):
+    return torch.randint(VOCABULARY, (2, time), generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, chunk=None):
+    """Returns the context of each query, computed one at a time, with entropies and logits."""
+    time, known = q.shape[2], k.shape[2]
+    rows, entropies, largest = [], [], []
+    for t in range(time):
+        at = known - time + t
+        first = 0 if window is None else max(0, at + 1 - window)
+        seen = range(max(first, at - at % chunk if chunk else 0), at + 1)
+        logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen.start : at + 1]) * scale
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        for h, slope in enumerate(slopes or ()):
+            far = torch.tensor([at - s for s in seen], dtype=q.dtype)
+            logits = torch.cat(
+                (logits[:, :h], logits[:, h : h + 1] - slope * far, logits[:, h + 1 :]), 1
+            )
+        sink = 0 if sinks is None else sinks.exp()[:, None]
+        weights = logits.exp() / (logits.exp().sum(-1, keepdim=True) + sink)
+        rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen.start : at + 1]))
+        entropies.append(-(weights * weights.log()).sum(-1))
+        largest.append(logits.max())
+    return torch.stack(rows, 2), torch.stack(entropies).mean().item(), max(largest).item()
+
+
+def drawn(time, known, seed=3):
+    """Queries, keys, values of a size of their own, and weights of the contexts."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((time, 16), (known, 16), (known, 20), (time, 20))
+    shapes = [(2, HEADS, *size) for size in sizes]
+    made = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    return [x.requires_grad_() for x in made[:3]], made[3]
+
+
+# queries, keys: training, a piece of a text, one token
+LENGTHS = [(13, 13), (4, 13), (1, 13)]
+# Windows below half the tokens are computed in chunks, others under a mask.
+SEEN = [(window, None) for window in (None, 1, 3, 5, 6, 12, 13)]
+SEEN += [(None, 1), (None, 5), (None, 12), (None, 13), (2, 5), (4, 6)]
+
+
+@pytest.mark.parametrize("cap", [None, 0.8])
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap, measured):
+    inputs, pull = drawn(*lengths)
+    worst = 0.0
+    for window, chunk in SEEN:
+        how = {"scale": 0.7, "cap": cap}
+        pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
+        found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
+        expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
+        pairs = [(found, expected)]
+        pairs += zip(
+            *(torch.autograd.grad(y, inputs, pull) for y in (found, expected)), strict=True
+        )
+        worst = max(worst, *((a - b).abs().max().item() for a, b in pairs))
+    assert worst < 1e-13
+
+
+@pytest.mark.parametrize("cap", [None, 0.8])
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
+    monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
+    monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
+    inputs, pull = drawn(TIME, TIME)
+    pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
+    found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
+    expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7, chunk=6)
+    # Its bias is in float32.
+    near = {"rtol": 0, "atol": 1e-6 if slopes else 1e-13}
+    torch.testing.assert_close(found, expected, **near)
+    for one, other in zip(
+        *(torch.autograd.grad(y, inputs, pull) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(one, other, **near)
+
+
+MODELS = {
+    "window": ([f"{WINDOW}=4*(i != 1)"], [4, 0, 4]),
+    "windows": (
+        [f"{WINDOW}=[5,9,0]", "model.kv_heads=2", "architecture.attention_cap=0.4"],
+        [5, 9, 0],
+    ),
+    "chunks": ([f"{CHUNK}=[5,0,4]", f"{WINDOW}=[0,0,3]", f"{FLOOR}=[0,3,0]"], [0, 0, 3]),
+    "alibi": (["position=alibi", "model.heads=8", "qk_norm=head"], [0, 0, 0]),
+    "latents": (
+        [f"{WINDOW}=[5,9,0]", "architecture.q_rank=14", "architecture.kv_rank=10",
+         "architecture.rope_dim=4", "architecture.value_dim=20", "architecture.attention_cap=0.4"],
+        [5, 9, 0],
+    ),
+    "both": (["position=alibi", f"{WINDOW}='L - 10'", "architecture.attention_cap=0.3"], [3, 3, 3]),
+    "12 heads": (["position=alibi", "model.width=48", "model.heads=12", "qk_norm=l2"], [0, 0, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
+    typed, windows = MODELS[case]
+    config = compose([*SMALL, "trainer.probe_every=1", *typed])
+    batch = torch.cat((tokens(), tokens(1)), 1)
+    trainer = build_trainer(config, build_model(config, VOCABULARY), lambda step: batch, lambda: ())
+    met = [[] for _ in windows]
+    for block, into in zip(trainer.model.blocks, met, strict=True):
+        block.attention.f.attend.register_forward_hook(
+            lambda attend, given, context, into=into: into.append((*given[:3], context))
+        )
+    assert trainer.train_step() is None
+    alibi = config.position.type == "alibi"
+    how = {
+        "scale": trainer.model.blocks[0].attention.f.attend.scale,
+        "cap": None
+        if config.architecture.attention_cap == "none"
+        else config.architecture.attention_cap,
+        "slopes": alibi_slopes(config.model.heads) if alibi else None,
+    }
+    chunks = [5, 0, 4] if case == "chunks" else [0, 0, 0]
+    for i, ((*qkv, context), *_) in enumerate(met):  # the probe's pass came first
+        seen = {"window": windows[i] or None, "chunk": chunks[i]}
+        wanted, entropy, largest = by_hand(*qkv, **seen, **how)
+        torch.testing.assert_close(context, wanted, rtol=1e-10, atol=1e-12)
+        assert trainer.probed[f"probe/attention_entropy/{i}"] == pytest.approx(entropy, rel=1e-4)
+        assert trainer.probed[f"probe/attention_logit/{i}"] == pytest.approx(largest, rel=1e-4)
+    model = trainer.model.eval()
+    with torch.no_grad():
+        whole, cache = model(tokens()), model.new_cache()
+        pieces = [model(piece, cache=cache) for piece in tokens().split([5, 1, 4, 1, 2], dim=1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-11)
+        # A token after a query changes nothing, nor does one that no window reaches.
+        changed = tokens().clone()
+        changed[:, 8] = (changed[:, 8] + 1) % VOCABULARY
+        assert torch.equal(model(changed)[:, :8], whole[:, :8])
+        if all(windows):
+            reach = sum(window - 1 for window in windows)
+            first = tokens().clone()
+            first[:, 0] = (first[:, 0] + 1) % VOCABULARY
+            far = model(first)[:, reach + 1 :] - whole[:, reach + 1 :]
+            assert far.numel()
+            assert far.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
+    bias = LinearBias(slopes) if slopes else None
+    for window, chunk in ((None, None), (4, None), (4, 5)):
+        seen = {"sliding_window": window, "attention_chunk": chunk, "position_bias": bias}
+        attend = ATTENTIONS["sinks"](heads=HEADS, scale=0.7, cap=None, dropout=0.0, **seen).double()
+        attend.sinks.data = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+        inputs, pull = drawn(*lengths)
+        found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
+        how = {"window": window, "slopes": slopes, "sinks": attend.sinks, "chunk": chunk}
+        expected, *_ = by_hand(*inputs, scale=0.7, **how)
+        pairs = [(found, expected)]
+        wanted = (*inputs, attend.sinks)
+        pairs += zip(
+            *(torch.autograd.grad(y, wanted, pull) for y in (found, expected)), strict=True
+        )
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none():
+    assert sliding_windows("none", 2, 16) == sliding_windows(0, 2, 16) == [0, 0]
+    assert sliding_windows("4096 * (i % 2 == 0)", 3, 8192) == [4096, 0, 4096]
+    assert sliding_windows("L/4 * (l % 4 != 0)", 4, 16) == [4, 4, 4, 0]
+    assert sliding_windows([3, "2*l"], 2, 16) == [3, 4]
+    assert sliding_windows(16, 2, 16) == sliding_windows(4096, 2, 16) == [0, 0]
+    model, plain = (
+        build_model(compose([*SMALL, *typed]), VOCABULARY) for typed in ([f"{WINDOW}={TIME}"], [])
+    )
+    assert torch.equal(model(tokens()), plain(tokens()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ([f"{WINDOW}=-1"], "in block i=0 it is -1; a window is a whole number"),
+        ([f"{WINDOW}=2.5"], "in block i=0 it is 2.5"),
+        ([f"{WINDOW}=[3,4]"], "there are 2 windows for 3 blocks"),
+        ([f"{WINDOW}=8*d"], "names d; known here are L N i l"),
+        ([f"{CHUNK}=-1"], "in block i=0 it is -1; a chunk is a whole number"),
+        ([f"{FLOOR}=[3,4]"], "there are 2 floors for 3 blocks"),
+        ([f"{FLOOR}=0.5"], "in block i=0 it is 0.5; a floor is a whole number of tokens from 1 on"),
+        (["architecture.sliding_windw=8"], "did you mean 'architecture.sliding_window'"),
+        (["position=alibbi"], "did you mean 'alibi'"),
+    ],
+)
+def test_what_is_no_window_is_one_line(typed, said):
+    with pytest.raises(ConfigError) as error:
+        compose([*SMALL, *typed])
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_slopes_are_those_of_bloom_and_of_the_papers_code():
+    modeling = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    for heads in range(1, 41):
+        theirs = modeling.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+        torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), theirs, rtol=1e-5, atol=0)
+    assert alibi_slopes(8) == tuple(2.0**-h for h in range(1, 9))
+    assert alibi_slopes(3) == (2**-4, 2**-8, 2**-2)
+
+
+@pytest.mark.parametrize("typed", [[], ["architecture.attention_cap=5"]])
+@pytest.mark.parametrize("window", [3, 5, 11])
+def test_under_a_window_a_query_counts_as_many_keys(window, typed):
+    """Whatever a kernel computes beside them: 3 and 5 are cut into chunks, 11 is not."""
+
+    def flops(*more):
+        model = build_model(compose([*SMALL, *typed, *more]), VOCABULARY)
+        return training_flops(model, tokens()[:1])
+
+    fewer = 3 * 3 * 2 * 2 * TIME * (TIME - window) * 64  # passes, blocks, products, FLOPs
+    assert flops() - flops(f"{WINDOW}={window}") == fewer
+    assert flops() - flops(f"{CHUNK}={window}") == fewer
+
+
+def test_steps_and_blocks_share_one_mask():
+    kernels._kept_mask.cache_clear()
+    model = build_model(compose([*SMALL, f"{WINDOW}=8", "position=alibi"]), VOCABULARY)
+    for _ in range(3):
+        model(tokens())
+    assert kernels._kept_mask.cache_info().misses == 1
+    assert kernels._kept_mask.cache_info().hits == 3 * 3 - 1
+    with torch.inference_mode():
+        model(tokens(12))
+    model(tokens(12)).sum().backward()  # nothing that inference made is left
+
+
+def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
+    temperature = Temperature(4, 0.3)
+    q = torch.randn(2, TIME, HEADS, 8, dtype=torch.float64)
+    expected = torch.stack(
+        [q[:, t] * (1 + 0.3 * math.log(1 + (t + 1) // 4)) for t in range(TIME)], 1
+    )
+    torch.testing.assert_close(temperature(q, TIME), expected, rtol=1e-14, atol=0)
+    last = temperature(q[:, -3:], TIME)
+    torch.testing.assert_close(last, expected[:, -3:], rtol=1e-14, atol=0)
+    half = temperature(q.bfloat16(), TIME)  # its numbers are not rounded before the product
+    wanted = q.bfloat16().float() * (expected / q).float()
+    assert torch.equal(half, wanted.bfloat16())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents"])
+def test_compiled_they_compute_the_same(case):
+    """In a process of its own: what checks shapes here cannot be compiled."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = f"import test_patterns; test_patterns.compare_compiled('{case}')"
+    subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+
+
+def compare_compiled(case):
+    model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
+    pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)
+    results = []
+    for compiled in (False, True):
+        for block in model.blocks if compiled else ():
+            block.compile()
+        model.zero_grad()
+        logits = model(tokens())
+        (logits * pull).sum().backward()
+        results.append([logits, *(p.grad for p in model.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_bloom_is_whole_under_its_old_name_too():
+    config = compose(["preset=bloom_norms", "model=nano"])
+    assert config.choices.preset == "bloom"
+    assert config.position.type == "alibi"
+    facts = facts_of(config, VOCABULARY)
+    assert (facts["embed"], facts["position"]) == ("norm", "alibi")
+    assert math.isclose(facts["architecture.attention_scale"], config.model.head_dim**-0.5)

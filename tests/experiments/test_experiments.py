@@ -1,0 +1,546 @@
+"""What experiments/ says is what its committed runs carry, and no more."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import get_args
+
+import claims
+import claims_figure
+import ngrams
+import pytest
+import results
+import torch
+import trained
+import yaml
+from claims import Judged, Part
+from run_folders import config_of, make_record, make_run, make_study, planned
+from scipy import stats
+
+from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.verdict import Verdict
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.scope import regime
+from transformer_norms.run import machine
+
+HERE = Path(__file__).parents[2] / "experiments"
+STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
+NOISE = 0.0069  # sd of pre's seeds in experiments/noise, nats
+READMES = sorted(HERE.glob("*/README.md"))
+BLOCK = re.compile(r"<!-- results:[^>]*-->\n(.*?)<!-- /results -->", re.DOTALL)
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_every_study_has_its_question_command_answer_and_limits(readme):
+    text = readme.read_text()
+    for part in (
+        "**Question.**",
+        "python ",
+        "**Answer.**",
+        "**Run**",
+        "**What this does not show.**",
+    ):
+        assert part in text, part
+    for shown in re.findall(r"\]\(([^)#]+)\)", text):
+        assert shown.startswith("http") or (readme.parent / shown).exists(), shown
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_studys_table_of_results_is_that_of_its_runs(study):
+    with open(HERE / study / "results.csv") as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
+    # A run that the newest command of a sweep does not ask for, and that never began, has no files.
+    given_up = {run for run, row in rows.items() if row["stage"] == "given up"}
+    assert {rows.pop(run)["status"] for run in given_up} <= {"missing"}
+    with tarfile.open(HERE / study / results.RUNS) as packed:
+        names = [Path(name) for name in packed.getnames()]
+        summaries = {
+            Path(name).parts[1]: json.load(packed.extractfile(name))
+            for name in packed.getnames()
+            if name.endswith("/summary.json")
+        }
+    assert {name.name for name in names} <= {
+        *results.RECORDED, *(n.name for n in names if n.name.startswith("sweep-"))
+    }  # fmt: skip
+    assert summaries.keys() == rows.keys()
+    for run, row in rows.items():
+        for key in ("status", "val_loss", "commit", "identity", "batch_chain", "initial_loss"):
+            assert row[key] == str("" if summaries[run][key] is None else summaries[run][key])
+    assert {row["dirty"] for row in rows.values()} == {"False"}
+    assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
+
+
+def test_a_packed_run_without_n_grams_gets_those_of_its_data_and_of_the_tokens_it_would_read(
+    tmp_path,
+):
+    results._unpack(HERE / "norms" / results.RUNS, tmp_path)
+    known = json.loads((HERE / "ngrams.json").read_text())
+    summaries = [json.loads(file.read_text()) for file in tmp_path.glob("norms/*/summary.json")]
+    assert {summary["status"] for summary in summaries} == {"finished", "diverged"}
+    for summary in summaries:
+        data = summary["data"]
+        assert data["ngram_tokens"] == 600 * 12 * 64
+        assert data["ngrams"] == known[data["fingerprint"]]["460800"]["ngrams"]
+        # The unigram of the record is of all the text, and smoothed in another way.
+        assert data["ngrams"]["val"][0] == pytest.approx(data["unigram"], abs=1e-3)
+
+
+@pytest.mark.parametrize("analysis", trained.ASKED)
+@pytest.mark.parametrize("blocks", [4, 16])
+def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, blocks):
+    asked, home = trained.ASKED[analysis], HERE / analysis
+    with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+        values = {(r["model"], r["seed"]): float(r[asked.primary]) for r in csv.DictReader(file)}
+    one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid", "pre")}[
+        asked.baseline.partition("=")[0]
+    ]
+    text = (HERE / "README.md").read_text()
+    names = sorted({name for name, _ in values if one in name})
+    assert len(names) == (3 if one == "rmsnorm" else 2)
+    for name in names:
+        pairs = [values[name, seed] - values[name.replace(one, other), seed] for seed in "01234"]
+        digits = asked.quantities[asked.primary].digits
+        assert f"{name} {fmean(pairs):+.{digits}f} (95 % interval" in text
+
+
+@pytest.mark.parametrize("analysis", trained.ASKED)
+def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_in(analysis):
+    """By scipy's test of the pairs, and by Holm's rule written out: the k-th smallest of m, times
+    m - k + 1, is no less than the one before."""
+    asked, home = trained.ASKED[analysis], HERE / analysis
+    one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid mixln", "pre")}[
+        asked.baseline.partition("=")[0]
+    ]
+    p, means = {}, {}
+    for blocks in (4, 16):
+        with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+            models = {(row["model"], row["seed"]): row for row in csv.DictReader(file)}
+        for name in {name for name, _ in models}:
+            if not (changed := set(name.split()) & set(one.split())):
+                continue
+            base = name.replace(changed.pop(), other)
+            for key in asked.quantities:
+                pairs = [float(models[name, s][key]) - float(models[base, s][key]) for s in "01234"]
+                p[blocks, name, key] = stats.ttest_1samp(pairs, 0).pvalue
+                means[blocks, name, key] = f"{name} - {base}", pairs
+
+    def adjusted(family):
+        ordered = sorted(family, key=p.get)
+        steps = [min(1, p[one] * (len(ordered) - k)) for k, one in enumerate(ordered)]
+        return dict(zip(ordered, itertools.accumulate(steps, max), strict=True))
+
+    declared = {place for place in p if place[2] == asked.primary}
+    families = [
+        p,
+        *(
+            {
+                at: x
+                for blocks in (4, 16)
+                for at, x in adjusted([place for place in p if place[0] == blocks]).items()
+            },
+            adjusted(declared),
+            adjusted(p),
+        ),
+    ]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line in (home / "README.md").read_text().splitlines()]  # fmt: skip
+    for place in declared:
+        name, pairs = means[place]
+        half = stats.t.ppf(1 - 0.025 / len(declared), 4) * stats.sem(pairs)
+        digits = asked.quantities[asked.primary].digits
+        wide = f"{fmean(pairs) - half:+.{digits}f} to {fmean(pairs) + half:+.{digits}f}"
+        own = [row for row in rows if row[:2] == [str(place[0]), name] and len(row) == 9]
+        assert [row[4:] for row in own] == [[wide, *(f"{one[place]:.2g}" for one in families)]]
+
+
+def test_n_grams_are_counted_on_no_other_text_than_that_of_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ngrams, "FILE", tmp_path / "ngrams.json")
+    results._extract(HERE / "very_deep" / results.RUNS, tmp_path)
+    (tmp_path / "other.txt").write_text("another text\n" * 1000)
+    with pytest.raises(ValueError, match=r"other\.txt: is not the text of rmsnorm-deepnorm"):
+        ngrams.write_ngrams(tmp_path, tmp_path / "other.txt")
+    assert not ngrams.FILE.exists()
+
+
+@pytest.mark.parametrize("study", [*STUDIES, "norm_removal", *trained.ASKED])
+def test_no_number_in_prose_is_other_than_what_was_computed(study):
+    """A number with decimals that a README states of losses stands among those that are written by
+    the command, or rounds one of them."""
+    text = (HERE / study / "README.md").read_text()
+    block = BLOCK.search(text)
+    prose = text.replace(block[1], "")
+    # The answer and the limits; the setting's numbers are those of the command.
+    said = re.search(r"\*\*Answer\.\*\*(.*)\*\*Run\*\*", prose, re.DOTALL)[1]
+    table = HERE / study / "table.md"  # norm_removal, which is no sweep, has none
+    known = block[1] + (table.read_text() if table.exists() else "")
+    computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
+    for number in re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said):
+        half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9
+        assert any(abs(float(number) - one) <= half for one in computed), number
+
+
+def rows_of(study, **wanted):
+    with open(HERE / study / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+@pytest.mark.goal("Q8")
+def test_post_fails_without_a_warm_up_and_query_and_key_norms_allow_larger_rates(measured):
+    """Xiong et al. 2020, arXiv:2002.04745, and Wortsman et al. 2023, arXiv:2309.14322"""
+
+    def trained(study, **wanted):
+        outcomes = [row["outcome"] == "trained" for row in rows_of(study, **wanted)]
+        return f"{sum(outcomes)} of {len(outcomes)}"
+
+    warmed = {(placement, steps): trained("warmup", variant=f"{placement} lr=0.002 warmup={steps}")
+              for placement in ("post", "pre") for steps in (0, 200)}  # fmt: skip
+    assert warmed == {
+        ("post", 0): "0 of 5", ("post", 200): "5 of 5", ("pre", 0): "5 of 5", ("pre", 200): "5 of 5"
+    }  # fmt: skip
+    edges = {name: trained("qk_norm_edges", variant=f"lr=0.1 qk_norm={name}")
+             for name in ("none", "head")}  # fmt: skip
+    assert edges == {"none": "0 of 5", "head": "5 of 5"}
+    measured("post trains in 0 of 5 without and 5 of 5 with a warm-up, pre in 10 of 10")
+    measured("at the rate 0.1 5 of 5 train with norms of queries and keys, 0 of 5 without")
+
+
+@pytest.mark.nightly
+@pytest.mark.goal("Q7")
+def test_a_committed_row_comes_out_again_from_its_saved_config(tmp_path, measured):
+    """By the code of its commit, bitwise; by today's, as near as the noise of seeds."""
+    if not (text := os.environ.get("TINYSHAKESPEARE")):
+        pytest.skip("needs the text of the studies: TINYSHAKESPEARE=FILE")
+    study, here = "warmup", HERE.parent
+    row = rows_of(study, variant="pre lr=0.002 warmup=200", seed="0")[0]
+    with tarfile.open(HERE / study / results.RUNS) as packed:
+        packed.extractall(tmp_path, filter="data")
+    code = subprocess.run(
+        ["git", "archive", "--prefix=then/", row["commit"]], cwd=here, capture_output=True
+    )
+    if code.returncode:
+        pytest.skip("needs the history of git")
+    with tarfile.open(fileobj=io.BytesIO(code.stdout)) as packed:
+        packed.extractall(tmp_path, filter="data")
+    found = []
+    for root in (tmp_path / "then", here):
+        command = [sys.executable, str(root / "train.py"), f"data.paths={text}", "tracking=none"]
+        command += [f"config={study}/{row['run']}/config.yaml", f"study={root.name}"]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        found.append(json.loads(done.stdout)["val_loss"])
+    device = f"{machine.device('cpu')}"
+    alike = (row["device"], row["torch"]) == (device, torch.__version__)
+    then, now = (abs(loss - float(row["val_loss"])) for loss in found)
+    assert then == 0 or (not alike and then <= 2 * NOISE)
+    assert now <= 2 * NOISE
+    measured(f"{'bitwise' if then == 0 else f'{then:.0e} nats apart'} by the code of its commit")
+    measured(f"{now:.0e} nats apart by today's, on {device}")
+
+
+@pytest.mark.nightly
+def test_everything_is_regenerated_to_the_same_bytes(tmp_path, monkeypatch):
+    copied = tmp_path / "experiments"
+    shutil.copytree(HERE, copied, ignore=shutil.ignore_patterns("report.html", "__pycache__"))
+    monkeypatch.setattr(results, "HERE", copied)
+    results.regenerate()
+    for file in HERE.rglob("*"):
+        anew = file.parent.name in ("init_gradients", "invariances")  # another processor rounds
+        if file.is_file() and file.suffix in (".md", ".csv", ".svg") and not anew:
+            assert (copied / file.relative_to(HERE)).read_bytes() == file.read_bytes(), file
+
+
+# ------------------------------------------------------------------------------------- claims
+
+
+@pytest.fixture
+def study_of(tmp_path):
+    """The findings of placements against `pre`: losses by variant, and seeds that diverged."""
+
+    def make(failed=None, name="study", **losses):
+        lost = failed or {}
+        make_study(
+            tmp_path / name,
+            {
+                placement: {s: None if s in lost.get(placement, ()) else loss
+                            for s, loss in enumerate(values)}
+                for placement, values in losses.items()
+            },
+        )  # fmt: skip
+        return findings(read_study([tmp_path / name]))
+
+    return make
+
+
+def losses(seeds, above=0.0):
+    return [
+        1.9 + 0.01 * seed + above + 0.001 * (-1) ** seed * (above != 0) for seed in range(seeds)
+    ]
+
+
+def found(study, *parts):
+    return claims.finding([Judged(part, study) for part in parts])
+
+
+SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
+# A row for each verdict, in the order of VERDICTS; a column for each of SAYS.
+SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
+        "not zero"]  # fmt: skip
+WORDS = {
+    "better": [SEEN, OTHER, OTHER],
+    "worse": [OTHER, SEEN, OTHER],
+    "equivalent": [NOT_TOLD, NOT_TOLD, SEEN],
+    "identical": [NOT_TOLD, NOT_TOLD, SEEN],
+    "not distinguishable": [NOT_TOLD] * 3,
+    "below zero": [*[None] * 3, SEEN, OTHER, OTHER, SEEN],
+    "above zero": [*[None] * 3, OTHER, SEEN, OTHER, SEEN],
+    "equivalent to zero": [*[None] * 3, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
+    "not distinguishable from zero": [*[None] * 3, *[NOT_TOLD] * 4],
+    "failed": ["not askable here"] * 7,
+    "not decided yet": ["not askable here"] * 7,
+    "too few seeds": ["not askable here"] * 7,
+}
+
+
+def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
+    assert set(get_args(Verdict)) == set(WORDS)
+    assert set(get_args(claims.Says)) == set(SAYS)
+    for verdict, words in WORDS.items():
+        for says, word in zip(SAYS, words, strict=False):
+            if word:
+                assert claims.word_of(says, verdict) == word, (says, verdict)
+    every = [word for word in get_args(claims.Word) if word != "mixed"]
+    for first, second in itertools.product(every, repeat=2):
+        assert claims.common_word([first, second]) == (first if first == second else "mixed")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "above", "says", "word"),
+    [
+        (5, -0.1, "better", "seen here"),
+        (5, 0.1, "better", "other sign here"),
+        (5, 0.1, "equivalent", "other sign here"),
+        (8, 0.0005, "equivalent", "seen here"),
+        (8, 0.0005, "better", "not told apart"),  # it is shown to be as good
+        (2, -0.1, "better", "not askable here"),
+    ],
+)
+def test_a_claim_is_seen_only_where_the_comparison_carries_it(study_of, seeds, above, says, word):
+    study = study_of(pre=losses(seeds), out=losses(seeds, above))
+    assert found(study, Part(says, "out")).startswith(f"*{word}*: out")
+
+
+def test_parts_that_differ_are_mixed_and_each_has_its_word(study_of):
+    study = study_of(pre=losses(5), post=losses(5, -0.1), out=[*losses(4, 0.1), 2.045])
+    good, bad = Part("better", "post"), Part("better", "out")
+    assert found(study, good, Part("worse", "out")).startswith("*seen here*: post -0.0998")
+    mixed = found(study, good, bad)
+    assert mixed.startswith("*mixed*: post -0.0998")
+    assert mixed.count("*seen here*") == mixed.count("*other sign here*") == 1
+    assert found(study, Part("better", "post", "out")).startswith("*seen here*: post - out -0.2")
+
+
+def test_a_comparison_of_a_claims_own_is_one_more_of_the_studys(study_of):
+    """Holm's correction counts it, so that its p is no less than that of the same pair alone."""
+    study = study_of(pre=losses(5), post=losses(5, 0.3), out=[1.93, 1.92, 1.95, 1.93, 1.97])
+    own = Judged(Part("better", "out", "post"), study)
+    asked = replace(study.study, contrasts=[own.contrast])
+    together = findings(asked).contrasts[own.contrast.text]
+    assert own.comparison == together
+    assert findings(asked).compared_together == 3
+    same = Judged(Part("worse", "out", "pre"), study)  # the report's own is not counted again
+    assert same.comparison == study.comparisons["out"]
+
+
+def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
+    """The gains in two settings differ clearly; neither is clearly the other's sign."""
+    values, runs = {"gpt2": 0.03, "megatron": -0.03}, []
+    for (init, gain), placement, seed in itertools.product(
+        values.items(), ("pre", "post"), range(5)
+    ):
+        config = config_of([f"placement={placement}", f"init={init}"], seed)
+        runs.append(planned(config, {"init": init, "placement": placement}))
+        added = gain * (1 + 0.02 * (-1) ** seed) if placement == "post" else 0.0
+        make_run(tmp_path, config, 1.9 + 0.01 * seed + added)
+    make_record(tmp_path, runs, axes=["init", "placement"])
+    study = findings(read_study([tmp_path]))
+    text = "(post - pre) under megatron - (post - pre) under gpt2"
+    words = {"below zero": SEEN, "not zero": SEEN, "above zero": OTHER, "equivalent to zero": OTHER}
+    for says, word in words.items():
+        said = found(study, Part(says, contrast=text))
+        assert said.startswith(f"*{word}*: (post - pre) under megatron - (post - pre) under gpt2")
+        assert " -0.0602 nats (95 % interval" in said
+        short = found(study, Part(says, contrast=text, called="post"))
+        assert short == said.replace(text, "post")
+    assert regime(study).endswith("M bytes; 2 inits; 5 seeds; not tuned")
+
+
+def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses(study_of):
+    study = study_of({"out": [0, 2]}, pre=losses(5), out=losses(5))
+    said = found(study, Part("worse", "out"))
+    assert said.startswith("*not askable here*: out: failed to train, out in 2 of 5 (")
+    assert "2 diverged" in said
+
+
+def test_a_side_that_fails_where_the_other_trains_is_worse_if_chance_does_not_explain_it(study_of):
+    """scipy's exact test of 5 of 5 against 0 of 5 is 0.008, of 2 of 5 against 0 of 5 is 0.44."""
+    assert (
+        stats.fisher_exact([[5, 0], [0, 5]]).pvalue
+        < 0.05
+        < stats.fisher_exact([[2, 3], [0, 5]]).pvalue
+    )
+    failing = study_of({"out": range(5)}, pre=losses(5), out=losses(5))
+    assert found(failing, Part("worse", "out")).startswith("*seen here*: out: failed to train")
+    assert found(failing, Part("better", "out")).startswith("*other sign here*")
+    base = study_of({"pre": range(5)}, name="base", pre=losses(5), out=losses(5))
+    assert found(base, Part("better", "out")).startswith("*seen here*")
+    assert "Fisher's p 0.008" in found(base, Part("better", "out"))
+    both = study_of({"pre": range(5), "out": range(5)}, name="both", pre=losses(5), out=losses(5))
+    assert found(both, Part("better", "out")).startswith("*not askable here*")
+
+
+def test_studies_with_other_signs_name_each_other(study_of):
+    studies = {
+        "low": study_of(name="low", pre=losses(5), post=losses(5, -0.1), out=losses(5, 0.1)),
+        "high": study_of(name="high", pre=losses(4), post=losses(4, 0.1), out=losses(4, 0.1)),
+        "same": study_of(name="same", pre=losses(5), post=losses(5, 0.2)),
+        "near": study_of(name="near", pre=losses(8), post=losses(8, 0.0005)),
+    }
+    opposite = claims.opposite_signs(studies)
+    assert opposite == {
+        ("low", "post"): [("high", "post"), ("same", "post")],
+        ("high", "post"): [("low", "post")],
+        ("same", "post"): [("low", "post")],
+    }
+    assert claims.contradictions("high", studies) == [
+        "post is worse than pre here, and better in [low](../low) (post; 5 seeds)"
+    ]
+    assert claims.contradictions("near", studies) == []
+    (line,) = claims.contradictions("low", studies)
+    assert "worse in [high](../high) (post; 4 seeds), [same](../same) (post)" in line
+
+
+def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_path):
+    studies = {
+        "low": study_of(name="low", pre=losses(5), post=losses(5, -0.1)),
+        "high": study_of(name="high", pre=losses(5), post=losses(5, 0.1)),
+    }
+    file = tmp_path / "claims.yaml"
+    file.write_text(
+        "- claim: Post-norm is better\n  source: Nobody 2020\n  study: low\n"
+        "  parts: [{variant: post, says: better}]\n"
+    )
+    row = (
+        claims.claims_table(claims.judge_claims(file, studies), studies, {})
+        .splitlines()[-1]
+        .split(" | ")
+    )
+    assert row[2].startswith("*seen here*: post -0.0998 nats")
+    assert row[2].endswith("; other sign in [high](high)")
+    # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
+    assert row[3] == "0.12 M parameters, 0.02 M bytes; 2 inits; 5 seeds; not tuned"
+
+
+def test_the_figure_has_a_line_for_each_difference_that_has_an_interval(study_of, tmp_path):
+    studies = {"low": study_of(name="low", pre=losses(5), post=losses(5, -0.1))}
+    studies["two"] = study_of(name="two", pre=losses(2), post=losses(2, -0.1))
+    file = tmp_path / "claims.yaml"
+    part = "  parts: [{variant: post, says: better}]\n"
+    file.write_text(
+        f"- claim: A\n  source: Nobody 2020\n  study: two\n{part}"
+        f"- claim: B\n  source: Nobody 2020\n  study: low\n{part}"
+        "- claim: C\n  source: Nobody 2020\n  study: low\n  found: nothing\n"
+    )
+    claimed = claims.judge_claims(file, studies)
+    lines = claims_figure.lines_of(claimed)
+    assert [text for text, _ in lines] == ["B", "post"]
+    assert claims_figure.passed_by(lines[1][1]) == "none"
+    drawn = claims_figure.draw_claims(claimed)
+    assert drawn.startswith(b"<?xml")
+    assert drawn == claims_figure.draw_claims(claimed)
+
+
+def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
+    listed = yaml.safe_load((HERE / "claims.yaml").read_text())
+    assert len(listed) > 10
+    for one in listed:
+        claim = claims.Claim(**{**one, "parts": None})
+        assert re.search(r"\b(19|20)\d\d\b", claim.source)
+        assert (HERE / claim.study / "README.md").exists()
+        assert bool(one.get("parts")) != bool(claim.found)
+        for part in one.get("parts", []):
+            with open(HERE / claim.study / "results.csv") as file:
+                rows = {row["variant"]: row for row in csv.DictReader(file) if row["variant"]}
+            if "contrast" in part:
+                axes = {"placement", "init", "optimizer.lr", "schedule.warmup", "trainer.steps",
+                        "init.std.default", "init.std.embedding",
+                        "architecture.embed_scale"}  # fmt: skip
+                variants = {name: {k: v for k, v in row.items() if k in axes}
+                            for name, row in rows.items()}  # fmt: skip
+                assert find_contrast(part["contrast"], variants)
+            else:
+                assert {part["variant"], part.get("baseline", part["variant"])} <= set(rows)
+
+
+def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "HERE", tmp_path)
+    assert results.main(["pack", str(tmp_path / "typo")]) == 2
+    run = tmp_path / "study" / "run"
+    run.mkdir(parents=True)
+    (tmp_path / "study" / "sweep-study.json").write_text("{}")
+    for name, text in {"summary.json": '{"status": "running"}', "config.yaml": ""}.items():
+        (run / name).write_text(text)
+    (run / "metrics.jsonl").write_text("")
+    assert results.main(["pack", str(tmp_path / "study")]) == 2
+    assert "is running; run the sweep again" in capsys.readouterr().err
+    assert not (tmp_path / "study" / results.RUNS).exists()
+    (run / "summary.json").write_text('{"status": "diverged"}')
+    assert results.main(["pack", str(tmp_path / "study")]) == 0
+    first = (tmp_path / "study" / results.RUNS).read_bytes()
+    assert results.main(["pack", str(tmp_path / "study")]) == 0
+    assert (tmp_path / "study" / results.RUNS).read_bytes() == first
+
+
+def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on(
+    tmp_path, monkeypatch, capsys
+):
+    home = tmp_path / "experiments"
+    monkeypatch.setattr(results, "HERE", home)
+    monkeypatch.chdir(tmp_path)
+    home.mkdir()
+    study = tmp_path / "runs" / "study"
+    for name, status in {"first": "finished", "second": "running"}.items():
+        (study / name).mkdir(parents=True)
+        for file, text in {
+            "summary.json": f'{{"status": "{status}"}}',
+            "config.yaml": "a: 1",
+        }.items():
+            (study / name / file).write_text(text)
+        (study / name / "metrics.jsonl").write_text("")
+    (study / "sweep-study.json").write_text("{}")
+    assert results.main(["unpack", "study"]) == 2
+    assert "there are no packed runs" in capsys.readouterr().err
+    assert results.main(["pack", "--unfinished", "runs/study"]) == 0
+    assert not (home / "study" / results.RUNS).exists()
+    assert results.main(["unpack", "study"]) == 2
+    assert "runs/study: is there already" in capsys.readouterr().err
+    study.rename(tmp_path / "away")
+    assert results.main(["unpack", "study"]) == 0
+    left = {str(file.relative_to(study)) for file in study.rglob("*") if file.is_file()}
+    run = {f"first/{name}" for name in results.RECORDED}
+    assert left == {"sweep-study.json", *run}
+    assert (study / "first" / "config.yaml").read_text() == "a: 1"
+    assert results.main(["pack", "runs/study"]) == 0
+    assert not (home / "study" / results.UNFINISHED).exists()

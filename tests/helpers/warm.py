@@ -1,0 +1,101 @@
+"""A command in a process that is forked from one which has imported torch and the package, as that
+takes longer than a small run. Signals, exit codes and output are those of any process."""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+
+import hydra  # noqa: F401  what every command imports sooner or later
+import pytest
+import torch._dynamo  # noqa: F401
+
+import transformer_norms.report.writing  # noqa: F401
+import transformer_norms.sweep.drive  # noqa: F401
+from transformer_norms.run import run  # noqa: F401
+
+ROOT = Path(__file__).parents[2]
+CEILING = 600  # seconds, for a machine that is busy with other things
+
+
+def forking():
+    """Returns what starts processes by a fork of one server, which this process shares."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rank_workers", __name__])
+    with pytest.MonkeyPatch.context() as patch:  # Python 3.11 tells the server no other path
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        forkserver.ensure_running()
+    return context
+
+
+class Command:
+    """train.py, or `program`, with the methods of subprocess.Popen that tests use. It has a process
+    group of its own, as a terminal would have it. `prepare` is called in that process before."""
+
+    def __init__(self, arguments, environment=(), program="train.py", prepare=None):
+        self._folder = tempfile.TemporaryDirectory()
+        given = (arguments, os.getcwd(), {**os.environ, **dict(environment)}, self._folder.name)
+        self._process = forking().Process(target=_run, args=(*given, program, prepare))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        """Returns what the command printed, once it has ended."""
+        self._process.join(timeout)
+        assert self.returncode is not None, "the command has not ended"
+        files = [Path(self._folder.name, name) for name in ("out", "err")]
+        return [file.read_text() if file.exists() else "" for file in files]  # killed at birth
+
+    def printed(self):
+        """Returns what the command has printed on stderr so far."""
+        file = Path(self._folder.name, "err")
+        return file.read_text() if file.exists() else ""
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self._process.kill()
+
+
+@contextmanager
+def starting():
+    """Gives what starts a Command, and kills those that a failing test leaves behind."""
+    started = []
+
+    def start(*given, **named):
+        started.append(Command(*given, **named))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def _run(arguments, here, environment, folder, program, prepare):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(here)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = [str(ROOT / program), *arguments]
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if prepare:
+        prepare()
+    runpy.run_path(sys.argv[0], run_name="__main__")

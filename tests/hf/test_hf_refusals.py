@@ -1,0 +1,332 @@
+"""What has no counterpart, on either side, is one line that names it."""
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import build_model, compose
+from transformer_norms.hf import from_hf, to_hf
+from transformer_norms.hf.conversion import their_config
+from transformer_norms.hf.facts import facts_of
+from transformer_norms.hf.families import FAMILIES
+from transformer_norms.model.settings import ModelConfig
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value_heads": 2}
+OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}
+ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+BLOOM = {"vocab_size": 37, "hidden_size": 24, "n_head": 4}
+FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 4}
+RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
+LLAMA4 = {**SIZES, "head_dim": 6, "intermediate_size_mlp": 40, "num_local_experts": 1,
+          "moe_layers": [1]}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+
+
+def rope(**more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **more}}
+
+
+def turned(**more):
+    full = {"rope_type": "proportional", "rope_theta": 1e4, **more}
+    sliding = {"rope_type": "default", "rope_theta": 1e4}
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+
+
+GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
+          "vocab_size_per_layer_input": 37, **turned(partial_rotary_factor=0.5)}  # fmt: skip
+LATENT = {**SIZES, "num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "v_head_dim": 3,
+          "qk_nope_head_dim": 5, "qk_rope_head_dim": 4, "first_k_dense_replace": 2,
+          "n_routed_experts": 4, "moe_intermediate_size": 4}  # fmt: skip
+GEMMA3N = {**SIZES, "head_dim": 6, "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 0,
+           "vocab_size_per_layer_input": 37, "activation_sparsity_pattern": [0.5, 0.0]}  # fmt: skip
+THEIRS = [
+    ("gemma2", {**SIZES, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    ("bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}, "_post_layernorm=True"),
+    ("mpt", {"vocab_size": 37, "d_model": 24, "n_heads": 4, "n_layers": 2}, "mpt", "not built"),
+    ("mixtral", {**SIZES, "num_local_experts": 2}, "mixtral", "experts"),
+    ("qwen3_moe", {**SIZES, "num_experts": 2}, "qwen3_moe", "experts"),
+    ("qwen3_next", {**SIZES, **RECURRENT}, "layer_types: linear_attention has no", "known is full"),
+    ("qwen3_next", {**SIZES, **FEW_EXPERTS, "layer_types": ["full_attention"] * 2,
+                    "mlp_only_layers": [0]}, "mlp_only_layers: block 1", "experts"),
+    ("llama4_text", LLAMA4, "moe_layers: block 1 is in it, and experts"),
+    ("llama4_text", {**LLAMA4, "moe_layers": [], "no_rope_layers": [1, 0]},
+     "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
+    ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
+     "queries and keys has 1e-05"),
+    ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 36},
+     "vocab_size_per_layer_input=36 has no", "vocab_size=37"),
+    ("gemma3n_text", {**GEMMA3N, "altup_active_idx": 1}, "altup_active_idx=1 has no", "is 0"),
+    ("gemma3n_text", {**GEMMA3N, "altup_correct_scale": False}, "altup_correct_scale=False has no"),
+    ("gemma3n_text", {**GEMMA3N, "intermediate_size": [41, 42]}, "intermediate_size=[41, 42] has"),
+    ("gemma3n_text", {**GEMMA3N, "vocab_size_per_layer_input": 36}, "layer_input=36 has no"),
+    ("gemma4_text", {**GEMMA4, "num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2,
+                     "use_double_wide_mlp": True},
+     "use_double_wide_mlp=True has no counterpart here beside num_kv_shared_layers=1"),
+    ("gemma4_text", {**GEMMA4, "rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05", "v_norm, which has"),
+    ("gemma4_text", {**GEMMA4, "use_bidirectional_attention": "all"}, "attention=all has no"),
+    ("gemma4_text", {**GEMMA4, **turned(partial_rotary_factor=0.2)}, "rotary_factor=0.2 of"),
+    ("gemma4_text", {**GEMMA4, **turned(factor=2.0)}, "factor=2.0 of full_attention has no"),
+    ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
+    *((name, {**LATENT, **more}, *said)
+      for name in ("deepseek_v3", "deepseek_v2")
+      for more, *said in (
+          ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type=yarn", "known is default"),
+          ({"first_k_dense_replace": 1}, "first_k_dense_replace=1: block 1 has experts"),
+          ({"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 has no", "norms on latents keep 1e-06"),
+          ({"num_key_value_heads": 2}, "num_key_value_heads=2 has no", "num_attention_heads=4"),
+          ({"qk_rope_head_dim": 3}, "qk_rope_head_dim=3 has no counterpart", "in pairs"),
+          ({"q_lora_rank": 0}, "q_lora_rank=0 has no counterpart", "None leaves"),
+          ({"kv_lora_rank": 0}, "kv_lora_rank=0 has no counterpart"),
+          ({"qk_nope_head_dim": 0}, "qk_nope_head_dim=0 has no counterpart"),
+      )),
+    ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
+    ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
+    ("gptj", {**OPENAI, "rotary_dim": 8}, "rotary_dim=8", "heads have 6"),
+    ("gptj", {**OPENAI, "rotary_dim": 4, "tie_word_embeddings": True}, "bias: head", "tied"),
+    ("gpt2", {**OPENAI, "scale_attn_by_inverse_layer_idx": True}, "_by_inverse_layer_idx=True"),
+    ("olmo", {**SIZES, "clip_qkv": 8.0}, "clip_qkv=8.0"),
+    ("opt", {**SIZES, "ffn_dim": 40, "word_embed_proj_dim": 12}, "word_embed_proj_dim=12", "=24"),
+    ("phi", SIZES, "no family 'phi'", "there are gpt2, openai-gpt, opt, llama, "),
+    ("llama", {**SIZES, "hidden_act": "mish"}, "hidden_act=mish", "known are gelu, "),
+    ("openai-gpt", {**OPENAI, "afn": "gelu_new"}, "afn=gelu_new"),
+]  # fmt: skip
+
+
+def theirs_of(name, config):
+    import transformers
+
+    config = transformers.AutoConfig.for_model(name, **{**config, **ENDS})
+    if name == "openai-gpt":  # which its own code does not know either
+        model = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**OPENAI))
+        model.config.afn = config.afn
+        return model
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def line_of(function, *arguments):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        function(*arguments)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("case", THEIRS, ids=lambda case: f"{case[0]}: {case[2]}")
+def test_what_ours_cannot_be_is_named(case):
+    name, config, *fragments = case
+    line = line_of(from_hf, theirs_of(name, config))
+    assert [part for part in fragments if part not in line] == [], line
+
+
+def test_an_encoder_decoder_and_a_model_without_its_head_are_named():
+    import transformers
+
+    t5 = transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    line = line_of(from_hf, transformers.T5ForConditionalGeneration(t5))
+    assert line == "t5 is an encoder-decoder, and this is a decoder alone"
+    line = line_of(from_hf, transformers.GPT2Model(transformers.GPT2Config(**OPENAI)))
+    assert line == "a GPT2Model has no counterpart here; wanted is GPT2LMHeadModel"
+
+
+def test_a_parameter_without_a_place_and_one_of_another_shape_are_named():
+    model = theirs_of("llama", SIZES)
+    model.register_parameter("adapter", torch.nn.Parameter(torch.zeros(1)))
+    assert line_of(from_hf, model) == "the parameter adapter has no counterpart here"
+    model = theirs_of("llama", SIZES)
+    model.model.norm.weight = torch.nn.Parameter(torch.zeros(3))
+    assert line_of(from_hf, model) == "model.norm.weight is [3] where its config makes it [24]"
+    model = theirs_of("llama", SIZES)
+    del model.model.norm.weight
+    assert line_of(from_hf, model) == "the model has no parameter model.norm.weight"
+
+
+LLAMA = "mlp=swiglu architecture.tied=false"
+OURS = [
+    (f"{LLAMA} placement=hybrid", "placement=hybrid, where"),
+    (f"{LLAMA} placement=residual_dual", "placement=residual_dual"),
+    (f"{LLAMA} placement=layerscale placement.learned.b.init=1", "placement=layerscale, changed"),
+    (f"{LLAMA} norm=dyt", "norm=dyt, where"),
+    (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
+    (f"{LLAMA} norm=ssnorm", "norm=ssnorm, where"),
+    (f"{LLAMA} norm=gatednorm", "norm=gatednorm, where"),
+    (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
+    (f"{LLAMA} qk_norm=per_head", "qk_norm=per_head"),
+    (f"{LLAMA} qk_norm=l2", "qk_norm=l2"),
+    (f"{LLAMA} v_norm=rmsnorm_np", "v_norm=rmsnorm_np, where llama has none"),
+    (f"{LLAMA} attention=sinks", "attention=sinks, where llama has softmax"),
+    (f"{LLAMA} architecture.value_residual=0.5", "value_residual=0.5, where llama has none"),
+    (f"{LLAMA} architecture.value_embedding=3", "value_embedding=3, where llama has none"),
+    (f"{LLAMA} architecture.smear=4", "smear=4, where llama has none"),
+    (f"{LLAMA} architecture.attention_gate=per_head", "attention_gate=per_head, where"),
+    (f"{LLAMA} architecture.attention_scale={{learn:head,init:1}}", "a learned head from 1"),
+    (f"{LLAMA} architecture.logit_scale={{learn:vector,init:1}}", "a learned vector from 1"),
+    (f"{LLAMA} qk_norm=head architecture.embed_scale=3", "embed_scale=3, where qwen3 has 1"),
+    (f"{LLAMA} placement.equation=x+0.3*f(norm(x)) qk_norm=head", "placement=x+0.3*f("),
+    (f"{LLAMA} placement.equation=x+f(norm(x))/N", "placement=x+f(norm(x))/N, where"),
+    (f"{LLAMA} placement.equation=x+f(norm(x)) placement.where=[{{blocks:l==1,equation:x+f(x)}}]",
+     "placement=x+f(norm(x)), changed, where llama has pre"),
+    (f"{LLAMA} architecture.attention_cap=50", "architecture.attention_cap=50"),
+    (f"{LLAMA} embed=norm", "embed=norm"),
+    (f"{LLAMA} embed=fixnorm architecture.embed_scale=none", "embed=fixnorm"),
+    (f"{LLAMA} final_norm=none", "final_norm=none"),
+    (f"{LLAMA} position=sinusoidal", "position=sinusoidal"),
+    (f"{LLAMA} position=none", "position=none"),
+    (f"{LLAMA} architecture.bias=[query]", "architecture.bias=query, where llama has query key"),
+    (f"{LLAMA} architecture.bias=[query,key,value,head]", "architecture.bias=query key value head"),
+    (f"{LLAMA} architecture.rope_fraction=0.5", "architecture.rope_fraction=0.5"),
+    ("placement=gpas norm=rmsnorm", "placement=gpas, where"),
+    (f"{LLAMA} placement=out qk_norm=full architecture.rope_interleaved=true",
+     "architecture.rope_interleaved=True"),
+    (f"{LLAMA} architecture.sliding_window=[7,5]", "architecture.sliding_window=7 5, where"),
+    (f"{LLAMA} architecture.attention_chunk=[7,5]", "architecture.attention_chunk=7 5, where"),
+    (f"{LLAMA} architecture.temperature_floor=[7,0]", "architecture.temperature_floor=7 0, where"),
+    (f"{LLAMA} placement=llama4", "placement=llama4, where"),
+    (f"{LLAMA} architecture.values_from_keys=[1,0]", "architecture.values_from_keys=1 0, where"),
+    (f"{LLAMA} architecture.activation_sparsity=[0.5,0]",
+     "architecture.activation_sparsity=0.5 0, where"),
+    (f"{LLAMA} architecture.kv_from_block=0", "architecture.kv_from_block=0, where"),
+    (f"{LLAMA} model.head_dim=[16,8]", "model.head_dim=16 8, where llama has 16"),
+    (f"{LLAMA} model.kv_heads=[1,2]", "model.kv_heads=1 2, where llama has 1"),
+    ("preset=deepseek_v3 model.head_dim=[12,24]", "model.head_dim=12 24, where"),
+    ("preset=gemma4 model.head_dim=[16,8] model.kv_heads=1 architecture.sliding_window=0 "
+     "architecture.rope_base=1e4 architecture.rope_fraction=1 architecture.values_from_keys=0",
+     "model.head_dim=16 8, where"),
+    (f"{LLAMA} architecture.rope_fraction=[1,0.5]", "architecture.rope_fraction=1 0.5, where"),
+    (f"{LLAMA} architecture.rope_fraction=0.5 architecture.rope_proportional=true",
+     "architecture.rope_proportional=True, where"),
+    (f"{LLAMA} position=alibi", "position=alibi"),
+    (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
+    ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "
+     "architecture.attention_scale=0.3", "architecture.attention_scale=0.3, where"),
+    ("preset=gpt2 model.head_dim=4", "model.head_dim=4, where gpt2 has 16"),
+    ("preset=gpt2 model.kv_heads=2", "model.kv_heads=2, where gpt2 has 4"),
+    ("placement=parallel norm=layernorm position=rope mlp=gelu architecture.bias=[up,down] "
+     "architecture.rope_interleaved=true", "bias=up down, where gptj has up down head"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OURS, ids=lambda case: case[0])
+def test_what_theirs_cannot_be_names_the_key_and_what_is_there(case):
+    typed, fragment = case
+    model = build_model(compose(["model=nano", *typed.split()]), 37)
+    line = line_of(to_hf, model)
+    assert line.startswith("transformers has no such model: ")
+    assert fragment in line, line
+
+
+def test_all_differences_are_named_up_to_a_few_and_the_rest_counted():
+    unlike = [
+        "placement=hyper_connections",
+        "attention=sinks",
+        "architecture.attention_gate=per_head",
+    ]
+    more = ["architecture.logit_cap=9", "embed=norm", "final_norm=none", "v_norm=head"]
+    four = compose(["model=nano", "position=alibi", *unlike])
+    line = line_of(their_config, four, 37)
+    typed = [text.removeprefix("architecture.") for text in unlike]
+    assert [text for text in (*typed, "position=alibi") if text not in line] == []
+    assert line.count(", where ") == 4
+    assert "more" not in line
+    line = line_of(their_config, compose(["model=nano", *unlike, *more]), 37)
+    assert line.count(", where ") == 5
+    assert re.search("; and [2-9] more; no other family differs in fewer$", line)
+
+
+@pytest.mark.parametrize(
+    ("placement", "name"),
+    [
+        ("placement.equation=x + norm(f(norm(x)))", "sandwich"),  # and not peri, which brings more
+        ("placement=peri", "peri"),
+        ("placement.equation={attention: x + f(norm(x)), mlp: x+f( norm(x) )}", "pre"),
+        ("placement.equation=norm(x + f(norm(x)))", "norm(x + f(norm(x)))"),
+        ("placement=layerscale placement.learned.b.init=1", "layerscale, changed"),
+    ],
+)
+def test_a_placement_is_named_as_it_was_chosen_and_an_equation_by_the_file_that_has_it(
+    placement, name
+):
+    typed = [placement] if placement.startswith("placement.") else placement.split()
+    assert facts_of(compose(["model=nano", *typed]), 37)["placement"] == name
+
+
+def test_the_family_that_was_asked_for_says_what_it_is_not():
+    typed = ["model=nano", *LLAMA.split(), "architecture.logit_scale=none"]
+    model = build_model(compose(typed), 37)
+    assert type(to_hf(model)).__name__ == "LlamaForCausalLM"
+    assert type(to_hf(model, "mistral")).__name__ == "MistralForCausalLM"
+    line = line_of(to_hf, model, "qwen3")
+    assert line == "transformers has no such model: qk_norm=none, where qwen3 has head"
+    assert "did you mean 'qwen3'" in line_of(to_hf, model, "qwen33")
+
+
+def test_the_default_recipe_is_a_model_of_theirs():
+    model = build_model(compose(["model=nano", "trainer.precision=fp64"]), 37)
+    theirs = to_hf(model)
+    assert type(theirs).__name__ == "ArceeForCausalLM"
+    tokens = torch.arange(30)[None] % 37
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_family_that_has_the_scales_says_them_and_keeps_the_head_tied():
+    typed = "architecture.embed_scale=3", "placement.equation=(x+f(norm(x))*0.3)"
+    model = build_model(compose(["model=nano", "mlp=swiglu", "init=mup", *typed]), 37)
+    theirs = to_hf(model)
+    assert theirs.config.model_type == "granite"
+    assert theirs.config.tie_word_embeddings
+    assert theirs.config.residual_multiplier == 0.3
+    assert theirs.config.logits_scaling == 0.5
+
+
+@pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])
+def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
+    sizes = "model=nano", "mlp=swiglu", "init=mup", "qk_norm=head"
+    model = build_model(compose([*sizes, *typed.split()]), 37)
+    assert model.config.architecture.logit_scale == "128/d"
+    assert model.config.model.width != 128
+    theirs = to_hf(model)
+    assert not theirs.config.tie_word_embeddings
+    tokens = torch.arange(30)[None] % 37
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
+        back = from_hf(theirs)
+        torch.testing.assert_close(back(tokens), model(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_learned_scale_of_the_logits_is_refused():
+    typed = "model=nano", "mlp=swiglu", "architecture.logit_scale={learn: scalar, init: 2}"
+    assert "logit_scale=a learned scalar" in line_of(to_hf, build_model(compose(typed), 37))
+
+
+def test_a_model_that_carries_no_config_and_a_missing_package_are_named(monkeypatch):
+    model = build_model(compose(["model=nano", *LLAMA.split()]), 37)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="transformers is not installed"):
+        to_hf(model)
+    monkeypatch.undo()
+    del model.config
+    assert "carries no config" in line_of(to_hf, model)
+
+
+def test_every_key_that_makes_a_model_is_a_fact():
+    typed = ["model=nano", "norm=rmsnorm", "qk_norm=head", "architecture.temperature_floor=8"]
+    model = build_model(compose(typed), 37)
+    keys = set(facts_of(model.config, 37))
+    for node, free in (("architecture", set()), ("model", {"dropout"})):
+        names = {field.name for field in fields(getattr(model.config, node))}
+        assert {f"{node}.{name}" for name in names - free} <= keys
+    # `norms` and `qkv` are what `embed`, `final_norm`, `qk_norm` and the placement name.
+    rest = {"architecture", "model", "norms", "qkv", "init", "seed"}
+    assert {field.name for field in fields(ModelConfig)} - rest <= keys
+
+
+def test_the_guide_names_the_families():
+    page = (Path(__file__).parents[2] / "docs" / "your_own.md").read_text()
+    listed = re.search(r"<!-- families -->\n(.*?)\.\n<!-- /families -->", page, re.DOTALL)[1]
+    assert listed.replace("\n", " ").split(", ") == [family.model_type for family in FAMILIES]

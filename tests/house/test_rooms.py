@@ -1,0 +1,129 @@
+"""The package's files lie in rooms, and a room imports only the rooms before it, lazily or not."""
+
+import ast
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "transformer_norms"
+MOST_FILES = 15  # in a folder
+# A room's settings are its part of the typed config.
+SAME_EVERYWHERE = ("__init__", "__main__", "settings")
+
+# A room may import itself and the rooms above it. Lone files stand behind the name of their room.
+ROOMS = """
+helpers      errors kinds names formula processes progress signals streams text_tables
+storage
+norms
+model
+data
+training
+config
+run
+explain
+comparison
+report
+tracking
+sweep
+plan
+hf
+analysis
+judge
+commands     cli sample __init__ __main__ */__main__ analysis/command \
+             analysis/coordinate_check analysis/init_gradients \
+             analysis/invariances analysis/norm_removal analysis/trained/mean_drift \
+             analysis/trained/depth_use analysis/trained/fold analysis/trained/quantization \
+             analysis/trained/swap analysis/trained/collapse
+"""
+ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]
+LONE_FILES = {name: line.split()[0] for line in ROOMS.strip().splitlines() for name in line.split()}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(file):
+    """The room of a file of the package. A command of a folder is a command."""
+    path = file.relative_to(PACKAGE).with_suffix("")
+    if str(path) in LONE_FILES or path.name == "__main__":
+        return LONE_FILES.get(str(path), "commands")
+    return path.parts[0] if len(path.parts) > 1 else None
+
+
+@cache
+def imports(file):
+    """(the line, the imported file) of each import of the package's own files, lazy ones too."""
+    package = [PACKAGE.name, *file.relative_to(PACKAGE).parts[:-1]]
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [(node.lineno, path) for name in names if (path := file_of(name))]
+    return found
+
+
+def file_of(name):
+    """The file that `import a.b.c` or `from a.b import c` reads, if it is the package's."""
+    parts = name.split(".")
+    if parts[0] != PACKAGE.name:
+        return None
+    for end in (len(parts), len(parts) - 1):  # the last may be a function
+        path = PACKAGE.joinpath(*parts[1:end])
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file() and end:
+                return file
+    raise AssertionError(f"{name}: there is no such file")
+
+
+def test_every_file_is_in_a_room():
+    folders = {path.name for path in PACKAGE.iterdir() if list(path.glob("*.py"))}
+    assert folders == set(ORDER) - {"helpers"}
+    assert [str(file.relative_to(PACKAGE)) for file in FILES if room_of(file) not in ORDER] == []
+
+
+def test_a_room_imports_only_the_rooms_before_it():
+    wrong = [
+        f"{file.relative_to(PACKAGE)}:{line} imports {imported.relative_to(PACKAGE)}"
+        for file in FILES
+        for line, imported in imports(file)
+        if ORDER.index(room_of(imported)) > ORDER.index(room_of(file))
+    ]
+    assert wrong == [], "\n" + "\n".join(wrong)
+
+
+def test_a_helper_imports_no_room():
+    """Not even one before it: helpers are the first line."""
+    assert ORDER[0] == "helpers"
+    helpers = [file for file in FILES if room_of(file) == "helpers"]
+    assert len(helpers) > 5
+    assert {room_of(path) for file in helpers for _, path in imports(file)} <= {"helpers"}
+
+
+def test_no_two_files_import_each_other_in_a_circle():
+    """A lazy import counts, since a circle that it hides is a circle."""
+    graph = {file: {path for _, path in imports(file)} - {file} for file in FILES}
+    while leaves := [file for file, below in graph.items() if not below]:
+        for leaf in leaves:
+            del graph[leaf]
+        graph = {file: below - set(leaves) for file, below in graph.items()}
+    assert [str(file.relative_to(PACKAGE)) for file in graph] == []
+
+
+@pytest.mark.parametrize("folder", sorted({file.parent for file in FILES}), ids=lambda f: f.name)
+def test_a_folder_holds_a_dozen_files_or_little_more(folder):
+    files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) <= MOST_FILES
+
+
+def test_no_two_rooms_have_a_file_of_one_name():
+    rooms = defaultdict(set)
+    for file in FILES:
+        if file.stem not in SAME_EVERYWHERE:
+            rooms[file.stem].add(room_of(file))
+    assert {name: where for name, where in rooms.items() if len(where) > 1} == {}

@@ -1,0 +1,290 @@
+"""The judge from end to end: its command, the two runs of a pair, and checkouts."""
+
+import io
+import json
+import shutil
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from run_folders import DATA, config_of, make_run
+
+import transformer_norms.judge.__main__ as judge
+from transformer_norms import cli
+from transformer_norms.errors import ConfigError
+from transformer_norms.judge import pairs, parties
+from transformer_norms.judge.child import Answer, Child
+from transformer_norms.judge.decision import decide
+from transformer_norms.judge.ledger import (
+    read_ledger,
+)
+
+ROOT = Path(__file__).parents[2]
+LEVEL, EFFECT, MOST = 0.05 / 40, 0.005, 20
+TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
+COMMON = (
+    "model=nano model.depth=1 model.width=16 model.context=16 data=text data.paths=corpus.txt "
+    "tracking=none data.val_tokens=300 trainer.threads=1 trainer.steps=24 trainer.batch_size=8 "
+    "schedule.warmup=1 trainer.probe_every=0"
+)
+DATA_OF_A_RUN = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+
+
+class ChildHere(Child):
+    """Runs the lines of a Child in this process: an import of torch each time takes longer than the
+    runs. `trained` lists what was asked of train.py, and `answers` what is answered first."""
+
+    trained: list[list[str]] = []
+    answers: list[Answer] = []
+
+    def __init__(self, root, lines, arguments):
+        assert Path(root) == ROOT
+        self.answer = None
+        if lines == pairs._TRAIN:
+            ChildHere.trained.append([*arguments])
+            self.answer = ChildHere.answers.pop(0) if ChildHere.answers else None
+        self.answer = self.answer or run_lines(lines, arguments)
+
+    def wait(self):
+        return self.answer
+
+    def stop(self):
+        pass
+
+
+def run_lines(lines, arguments):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv, sys.argv = sys.argv, ["-c", *arguments]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            exec(lines, {})
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        err.write("" if isinstance(end.code, int) else f"{end.code}\n")
+    finally:
+        sys.argv = argv
+    return Answer(code, *(text.getvalue().rstrip().rpartition("\n")[2] for text in (out, err)))
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Judges in this process: the exit code, the JSON line and what a person reads."""
+    monkeypatch.setattr(ChildHere, "trained", [])
+    monkeypatch.setattr(ChildHere, "answers", [])
+    for module in (pairs, parties):
+        monkeypatch.setattr(module, "Child", ChildHere)
+
+    def run(*arguments, own_seeds=False):
+        ChildHere.trained.clear()
+        code = judge.main([*arguments, *([] if own_seeds else ["--share-seeds"])])
+        out, err = capsys.readouterr()
+        return code, json.loads(out.splitlines()[-1]) if out else None, err
+
+    return run
+
+
+def summaries(answer):
+    """The records of the runs of an answer, one row for each pair."""
+    found = [json.loads(Path(run, "summary.json").read_text()) for run in answer["runs"]]
+    return [found[first : first + 2] for first in range(0, len(found), 2)]
+
+
+def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_serves_again(run_here):
+    typed = ["optimizer.lr=2e-3", "optimizer.lr=6e-3", "--with", COMMON]
+    code, answer, err = run_here(*typed, "--proposals", "1")
+    assert (code, answer["decision"], answer["proposal"]) == (0, "better", 1)
+    rows = summaries(answer)
+    differences = [row[1]["test_loss"] - row[0]["test_loss"] for row in rows]
+    assert answer["difference"] == pytest.approx(np.mean(differences), rel=1e-12)
+    assert [row[0]["batch_chain"] for row in rows] == [row[1]["batch_chain"] for row in rows]
+    assert answer["level"] == 0.025
+    assert not decide(differences[:-1], 0.025, EFFECT, MOST).over
+    assert answer["low"] < answer["difference"] < answer["high"] < 0
+    assert len(err.splitlines()) == answer["pairs"] + 2
+    assert len(ChildHere.trained) == len(answer["runs"])
+
+    again, same, _ = run_here(*typed)
+    assert (again, same, ChildHere.trained) == (0, answer, [])
+
+    folders = set(Path("runs").glob("judge-*/*"))
+    code, answer, _ = run_here(typed[0], f"norm=layernorm {typed[0]}", "--with", COMMON, "--most=1")
+    assert (code, answer["decision"], answer["proposal"]) == (7, "undecided", 2)
+    assert len(set(Path("runs").glob("judge-*/*")) - folders) == 1  # the candidate's
+
+
+def test_a_stopped_command_keeps_its_number_and_the_same_command_goes_on(run_here):
+    typed = ["", "norm=layernorm", "--with", COMMON, "--most", "2", "--workers", "2"]
+    preempted = Answer(75, '{"status": "preempted"}', "")
+    ChildHere.answers = [None, None, None, preempted]
+    code, answer, err = run_here(*typed)
+    assert (code, answer) == (75, None)
+    assert err.splitlines()[-1] == "stopped; the same command goes on"
+    assert [len(p.pairs) for p in read_ledger(Path("runs/judge.json")).proposals] == [1]
+    code, answer, err = run_here(*typed)
+    assert (code, answer["pairs"], answer["proposal"]) == (7, 2, 1)
+    assert [own[-2] for own in ChildHere.trained] == ["seed=1", "seed=1"]
+    code, answer, _ = run_here(*typed, "--minutes", "0", own_seeds=True)
+    assert (code, answer["pairs"], answer["proposal"]) == (7, 0, 2)
+    assert answer["reason"] == "the 0 minutes are spent"
+
+
+def test_a_run_that_another_process_trains_is_waited_for(run_here, monkeypatch):
+    monkeypatch.setattr(pairs, "_BUSY_FOR", 0.0)
+    ChildHere.answers = [Answer(75, "", "runs/x is being trained by process 7 on here")] * 2
+    code, answer, err = run_here("", "norm=layernorm", "--with", COMMON, "--most", "1")
+    assert (code, answer["pairs"]) == (7, 1)
+    assert err.count("is being trained by process 7 on here; waiting") == 1
+    assert len(ChildHere.trained) == 2 + 2
+
+
+def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
+    assert cli.main([*COMMON.split(), "study=mine", "seed=7", "placement=sandwich"]) == 0
+    (folder,) = Path("runs/mine").iterdir()
+    code, answer, _ = run_here(str(folder), "norm=layernorm", "--most", "1", "--workers", "2")
+    configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in answer["runs"]]
+    before = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (code, answer["pairs"]) == (7, 1)
+    for config, norm in zip(configs, ("rmsnorm", "layernorm"), strict=True):
+        assert config["choices"] == {**before["choices"], "norm": norm}
+        assert config["trainer"] == before["trainer"] | {"threads": config["trainer"]["threads"]}
+        assert (before["seed"], config["seed"]) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["", "norm=layernrm"], "did you mean 'layernorm'"),
+        (["", "norm=rmsnorm"], "'norm=rmsnorm': is the same run as ''; nothing to judge"),
+        (["", "norm=layernorm seed=3"], "seed=3: goes with no judge; the judge trains one seed"),
+        (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
+        (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
+        ([".", "norm=layernorm"], ".: is neither a run folder"),
+        (["nowhere", "norm=layernorm"], "no run below ./runs; and it is no KEY=VALUE"),
+        (["", "norm=layernorm", "--most", "0"], "0: a whole number from 1 is wanted"),
+        (["", "norm=layernorm", "--most", "1001"], "--most 1001: a proposal has at most 1000"),
+        (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),
+        (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: not readable as JSON"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here):
+    before = list(Path().iterdir())
+    code, answer, err = run_here(*typed, "--with", COMMON)
+    assert (code, answer, ChildHere.trained) == (2, None, [])
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(Path().iterdir()) == before
+
+
+def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here):
+    ChildHere.answers = [Answer(4, "", "runs/x: no space left")]
+    code, _, err = run_here("", "norm=layernorm", "--with", COMMON)
+    assert (code, err.splitlines()[-1]) == (4, "'' with seed 0: runs/x: no space left")
+    ChildHere.answers = [Answer(1, "", "RuntimeError: no more")]
+    code, _, err = run_here("", "norm=layernorm", "--with", COMMON)
+    assert (code, err.splitlines()[-1]) == (1, "'' with seed 0: RuntimeError: no more")
+
+
+# ---------------------------------------------------------------------------------------- one pair
+
+
+def made(loss, norm="rmsnorm", **changed):
+    return make_run(norm, config_of(), loss, **changed)
+
+
+def test_a_pair_has_the_test_loss_if_both_runs_have_one():
+    first, second = made(2.5, test_loss=2.6), made(2.4, "b", test_loss=2.3)
+    pair = pairs.read_pair(0, first, second)
+    assert (pair.loss, pair.losses, pair.failed) == ("test_loss", (2.6, 2.3), (None, None))
+    assert pair.difference == 2.3 - 2.6
+    pair = pairs.read_pair(0, first, made(2.4, "c"))
+    assert (pair.loss, pair.losses) == ("val_loss", (2.5, 2.4))
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"batch_chain": "others"}, "batches"),
+        ({"data": {**DATA_OF_A_RUN, "fingerprint": "e" * 64}}, "tokens"),
+        ({"data": {**DATA_OF_A_RUN, "val": {"tokens": 7}}}, "held-out tokens"),
+        ({"data": {**DATA_OF_A_RUN, "ngrams": {"val": [3.0]}}}, "n-grams"),
+    ],
+)
+def test_runs_that_read_or_evaluate_other_tokens_are_no_pair(changed, name):
+    with pytest.raises(ConfigError, match=f"differ in their {name}: no pair"):
+        pairs.read_pair(0, made(2.5), made(2.4, "b", **changed))
+
+
+def test_a_candidate_that_diverged_has_failed_though_it_read_fewer_batches():
+    pair = pairs.read_pair(0, made(2.5), made(None, "b", status="diverged", batch_chain="fewer"))
+    assert (pair.losses, pair.failed) == ((2.5, None), (None, "diverged"))
+    data = {**DATA_OF_A_RUN, "ngrams": {"val": [2.45, 2.0]}}
+    pair = pairs.read_pair(0, made(2.4, "c", data=data), made(2.46, "d", data=data))
+    assert pair.failed == (None, "no better than the unigram (2.450)")
+
+
+# ----------------------------------------------------------------------------- processes, checkouts
+
+
+def test_a_child_uses_the_package_of_its_folder_and_is_stopped_by_its_parent_alone(monkeypatch):
+    for folder, word in ((".", "here"), ("there", "there")):  # Python would import that of "."
+        Path(folder, "transformer_norms").mkdir(parents=True)
+        Path(folder, "transformer_norms/__init__.py").write_text(f"WHERE = {word!r}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    lines = (
+        "import sys, transformer_norms as t; print(); print(t.WHERE, *sys.argv[1:]); sys.exit(5)"
+    )
+    assert Child(Path("there").absolute(), lines, ["a", "b c"]).wait() == (5, "there a b c", "")
+    lines = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+open("ready", "w").write(str(os.getsid(0) == os.getpid()))
+os.rename("ready", "begun")
+signal.pause()
+"""
+    child = Child(ROOT, lines, [])
+    while not Path("begun").exists():
+        assert child._process.poll() is None
+        time.sleep(0.01)
+    child.stop()
+    child.stop()
+    assert child.wait().code == 75
+    assert Path("begun").read_text() == "True"
+
+
+@pytest.fixture
+def checkouts():
+    """Two copies of this project, the second with another line in rmsnorm.py."""
+    for name in ("before", "after"):
+        for part in ("transformer_norms", "configs", "hydra_plugins"):
+            skip = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, Path(name, part), ignore=skip)
+    norm = Path("after/transformer_norms/norms/rmsnorm.py")
+    norm.write_text(norm.read_text() + "\n# another version\n")
+
+
+def test_the_code_of_a_checkout_is_known_by_its_files(checkouts):
+    own, before, after = (parties.code_hash(Path(at), []) for at in (ROOT, "before", "after"))
+    assert own == before != after
+
+
+@pytest.mark.nightly
+def test_two_checkouts_are_judged_by_the_code_of_each(checkouts, capsys):
+    code = judge.main(["before", "after", "--with", COMMON, "--most", "1"])
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (code, answer["decision"], answer["pairs"]) == (7, "undecided", 1)
+    ((first, second),) = summaries(answer)
+    sources = first["source"], second["source"]
+    differing = {file for file in sources[0] if sources[0][file] != sources[1][file]}
+    assert differing == {"norms/rmsnorm.py"}
+    assert len({Path(run).parent for run in answer["runs"]}) == 2  # no run folder is shared
+    assert first["test_loss"] == second["test_loss"]  # a comment changes no digit

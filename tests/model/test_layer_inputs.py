@@ -1,0 +1,130 @@
+"""The inputs of blocks of Gemma 3n and 4, beside their parity with transformers (test_hf)."""
+
+import pytest
+import torch
+from trainers import trainer_of
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
+from transformer_norms.config.lone_block import Block
+from transformer_norms.errors import ConfigError
+from transformer_norms.explain.explanation import explain
+from transformer_norms.training.flops import flops_per_token
+from transformer_norms.training.optimizer import groups
+from transformer_norms.training.recomputation import recompute
+
+V, D, N, P, T = 11, 16, 3, 5, 6
+SIZES = ["model=nano", f"model.width={D}", "model.heads=2", f"model.depth={N}"]
+SIZES += [f"model.context={T}", "trainer.precision=fp64"]
+INPUTS = ("gemma4_inputs", "gemma3n_inputs")
+
+
+def model_of(placement, *typed):
+    typed = [*SIZES, *typed, f"placement={placement}"]
+    if placement in INPUTS:
+        typed.append(f"placement.connection.inputs={P}")
+    return build_model(compose(typed), V)
+
+
+def some_tokens():
+    return torch.randint(V, (2, T), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("placement", "scales"), [("gemma4_inputs", 0), ("gemma3n_inputs", N * D)])
+def test_parameters_and_flops_are_those_of_the_placement_without_and_a_closed_form(
+    placement, scales
+):
+    def count(name):
+        return sum(parameter.numel() for parameter in model_of(name).parameters())
+
+    without = placement.removesuffix("_inputs")
+    table, projection, gates = V * N * P, D * N * P, N * 2 * D * P
+    learned = table + projection + P + gates + N * D + scales
+    assert count(placement) - count(without) == learned
+    typed = [f"model.width={D}", f"model.depth={N}"]
+    inputs = f"placement.connection.inputs={P}"
+    one = flops_per_token(trainer_of(*typed, f"placement={placement}", inputs), 16)
+    two = flops_per_token(trainer_of(*typed, f"placement={without}"), 16)
+    assert one - two == 3 * 2 * (projection + gates)
+
+
+@pytest.mark.parametrize("placement", INPUTS)
+def test_with_inputs_of_zero_it_is_the_placement_without(placement):
+    """So what transformers' models show of one placement holds of the other."""
+    model, without = model_of(placement), model_of(placement.removesuffix("_inputs"))
+    renamed = {"enter.projections": "enter.streams.projections", "final.gain": "final.norm.gain"}
+    shared = {
+        next((name.replace(old, new) for old, new in renamed.items() if old in name), name): weight
+        for name, weight in without.state_dict().items()
+        if ".mlp.skip." not in name and ".mlp.branch." not in name  # Gemma 4's number, at its 1
+    }
+    own = {name: x for name, x in model.state_dict().items() if name not in shared}
+    added = {name: torch.zeros_like(x) for name, x in own.items() if "connection.scale" not in name}
+    assert any("gated" in name for name in added)
+    model.load_state_dict({**own, **shared, **added})
+    torch.testing.assert_close(model(some_tokens())[0], without(some_tokens())[0])
+
+
+@pytest.mark.parametrize("placement", INPUTS)
+def test_each_block_reads_its_own_part_of_the_table_and_of_the_projection(placement):
+    model, outputs = model_of(placement), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, given, made: outputs.append(made[0]))
+    with torch.no_grad():
+        for weight in (model.enter.input_embedding.weight.mT, model.enter.input_projection.weight):
+            for i in range(N):
+                outputs.clear()
+                model(some_tokens())
+                kept = weight.clone()
+                weight[i * P : (i + 1) * P] += torch.randn_like(weight[:P])
+                model(some_tokens())
+                weight.copy_(kept)
+                moved = [not torch.equal(a, b) for a, b in zip(outputs, outputs[N:], strict=False)]
+                assert moved == [n >= i for n in range(N)]
+
+
+@pytest.mark.parametrize("placement", INPUTS)
+def test_a_cache_and_blocks_run_again_give_the_same_logits_and_gradients(placement):
+    model, tokens = model_of(placement), some_tokens()
+    expected = model(tokens)
+    gradients = torch.autograd.grad(expected.sin().sum(), [*model.parameters()])
+    cache = model.new_cache()
+    steps = [model(tokens[:, :2], cache=cache)]
+    steps += [model(tokens[:, t : t + 1], cache=cache) for t in range(2, T)]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-12, atol=1e-13)
+    model.through = recompute
+    again = torch.autograd.grad(model(tokens).sin().sum(), [*model.parameters()])
+    for one, two in zip(again, gradients, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-13)
+
+
+def test_the_table_is_an_embedding_to_the_optimizer_and_what_reads_and_writes_are_matrices():
+    by_group = {name: {key for key, _ in own} for name, own in groups(model_of(INPUTS[1])).items()}
+    assert by_group["embeddings"] == {"embedding.weight", "enter.input_embedding.weight"}
+    inside = "blocks.0.connection.gated"
+    assert {"enter.input_projection.weight", f"{inside}.gate.weight", f"{inside}.output.weight"} < (
+        by_group["matrices"]
+    )
+    assert {"enter.norm.gain", f"{inside}.norm.gain", "blocks.0.connection.scale"} < (
+        by_group["norms"]
+    )
+
+
+def test_explain_gives_the_formulas_and_the_width_of_the_norm_on_inputs():
+    config = compose([*SIZES, "placement=gemma4_inputs", f"placement.connection.inputs={P}"])
+    explanation = explain(config, V, set())
+    text = " ".join(
+        " ".join(map(str, fact.cells)) for section in explanation.sections for fact in section.facts
+    )
+    assert "x = s * (u + norm(W_o (activation(W_g u) * e_l)))" in text
+    assert "sqrt(p) * E_l[tokens]" in text
+    widths = {norm.module: norm.width for norm, _ in explanation.anatomy.norms()}
+    assert widths["enter"] == P
+    assert {width for name, width in widths.items() if "gated" in name} == {D}
+
+
+def test_a_block_alone_has_no_tokens_and_is_refused():
+    with pytest.raises(ConfigError, match="placement=gemma4_inputs: each block has an input"):
+        Block.from_equation("gemma4_inputs", width=16, heads=2)
+    with pytest.raises(ConfigError, match=r"placement\.connection\.inputs: 0 is not allowed"):
+        compose(["placement=gemma4_inputs", "placement.connection.inputs=0"])

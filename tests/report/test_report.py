@@ -1,0 +1,345 @@
+"""The report of run folders: its numbers by hand, what counts, what it notices."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_folders import (
+    PRE,
+    SANDWICH,
+    by_name,
+    config_of,
+    edit,
+    folder,
+    line_of,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    rows,
+    skip_pictures,
+    text,
+)
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.table import summary_lines
+from transformer_norms.report.writing import write_report
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skip_pictures(monkeypatch)
+
+
+T_95 = 4.302652729911275  # Student's 97.5 % point with 2 degrees of freedom, from tables
+
+
+def test_the_tables_numbers_are_those_of_arithmetic_by_hand():
+    make_study("study", {"pre": PRE, "sandwich": SANDWICH})
+    row = by_name(text(), "sandwich")
+    differences = np.array([-0.02, -0.017, -0.019])
+    half = T_95 * np.sqrt(((differences - differences.mean()) ** 2).sum() / 2) / np.sqrt(3)
+    assert row["difference"] == f"{differences.mean():+.4f}" == "-0.0187"
+    low, high = differences.mean() - half, differences.mean() + half
+    assert row["95 % interval"] == f"{low:+.4f} to {high:+.4f}"
+    assert row["validation loss, mean ± sd"] == "2.2913 ± 0.0115"
+    assert (row["seeds"], row["median"], row["verdict"]) == ("3", "2.2910", "better")
+    assert by_name(text(), "pre")["verdict"] == "baseline"
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(2, False), (3, True)])
+def test_a_study_of_two_seeds_tells_of_no_test_that_was_not_made(seeds, told):
+    losses = {seed: 3.0 + 0.01 * seed**2 for seed in range(seeds)}
+    make_study("study", {"pre": losses, "post": dict.fromkeys(losses, 3.1)})
+    said = text()
+    assert ("Holm's correction" in said) is told
+    assert ("None of them has an interval or a p." in said) is not told
+
+
+@pytest.mark.goal("Q1")
+def test_results_csv_has_every_run_in_full_precision_with_what_it_came_from():
+    make_study("study", {"pre": {0: 2.3000000000000007}, "post": {0: 2.4}})
+    text()
+    first, second = rows()
+    assert (first["study"], first["variant"], first["stage"]) == ("study", "pre", "result")
+    assert float(first["val_loss"]) == 2.3000000000000007
+    assert first["run"] == folder("pre", 0).name
+    summary = json.loads((folder("pre", 0) / "summary.json").read_text())
+    assert first["identity"] == summary["identity"] in first["identity"]
+    assert first["data_fingerprint"] == "f" * 64
+    assert first["batch_chain"] == "batches of seed 0"
+    names = "commit dirty torch device threads precision val_tokens steps".split()
+    assert [first[name] for name in names] == [
+        "c" * 40, "False", "2.13.0", "a processor, 2 cores", "1", "fp32", "2048", "40"
+    ]  # fmt: skip
+    assert (second["placement"], second["seed"], second["status"]) == ("post", "0", "finished")
+
+
+def test_the_test_loss_counts_where_every_finished_run_has_one():
+    make_study("study", {"pre": PRE, "sandwich": SANDWICH})
+    for placement, losses in {"pre": PRE, "sandwich": SANDWICH}.items():
+        for seed, loss in losses.items():
+            edit(folder(placement, seed), test_loss=loss + 0.5)
+    assert by_name(text(), "pre")["test loss, mean ± sd"] == "2.8100 ± 0.0100"
+    edit(folder("pre", 0), test_loss=None)
+    assert by_name(text(), "pre")["validation loss, mean ± sd"] == "2.3100 ± 0.0100"
+
+
+@pytest.mark.goal("Q4")
+def test_a_diverged_run_is_counted_and_no_part_of_a_mean():
+    make_study("study", {"pre": PRE, "post": {0: 2.3, 1: None, 2: None}})
+    edit(folder("post", 2), initial_loss=5.7)
+    table = text()
+    row = by_name(table, "post")
+    assert row["validation loss, mean ± sd"] == "2.3000"
+    assert (row["median"], row["verdict"]) == ("failed", "failed")
+    assert "2 of 3 (9 to 99 %)" in row["failed"]
+    numbers = {"difference", "95 % interval", "p (Holm)", "detectable"}
+    assert not numbers & set(line_of(table, "variant"))
+    assert "where a run failed, no difference is given" in table
+
+
+@pytest.mark.goal("Q4")
+def test_a_diverged_run_that_somebody_deleted_is_noticed(capsys):
+    make_study("study", {"pre": PRE, "post": {0: 2.3, 1: None, 2: 2.31}})
+    assert main(["study"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    table = Path("study", "table.md")
+    expected = {
+        "report": "study/report.html",
+        "runs": 6,
+        "finished": 5,
+        "diverged": 1,
+        "missing": 0,
+    }
+    assert answer == expected
+    shutil.rmtree(folder("post", 1))
+    assert main(["study"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer == expected | {"diverged": 0, "missing": 1}
+    assert by_name(table.read_text(), "post")["missing"] == "1"
+    assert f"missing of post: {folder('post', 1).name} (missing, result)" in table.read_text()
+    assert [row["status"] for row in rows()].count("missing") == 1
+
+
+@pytest.mark.parametrize("status", ["failed", "running", "preempted"])
+def test_a_run_that_has_not_ended_is_missing_and_named(status):
+    make_study("study", {"pre": PRE, "post": PRE})
+    edit(folder("post", 1), status=status, val_loss=None)
+    table = text()
+    assert by_name(table, "post")["missing"] == "1"
+    assert by_name(table, "post")["seeds"] == "2"
+    assert f"{folder('post', 1).name} ({status}, result)" in table
+
+
+def test_runs_that_no_sweep_planned_are_listed_and_left_out():
+    make_study("study", {"pre": PRE, "post": PRE})
+    extra = make_run("study", config_of(["placement=post"], 7), 0.5)
+    table = text()
+    assert by_name(table, "post")["seeds"] == "3"
+    assert f"planned by no sweep, and left out: {extra.name}" in table
+    row = next(row for row in rows() if row["run"] == extra.name)
+    assert (row["stage"], row["placement"], row["val_loss"]) == ("unplanned", "post", "0.5")
+
+
+def test_the_newest_attempt_counts_and_the_report_says_so():
+    make_study("study", {"pre": PRE, "post": PRE})
+    make_run("study", config_of(["placement=post"], 1), 2.0, attempt=2)
+    make_run("study", config_of(["placement=post"], 1), 2.92, attempt=10)
+    table = text()
+    mean = f"{(2.30 + 2.92 + 2.31) / 3:.4f}"
+    assert by_name(table, "post")["validation loss, mean ± sd"].startswith(mean)
+    name = folder("post", 1).name
+    assert f"a newer attempt counts instead of: {name}, {name}-2" in table
+    assert [row["stage"] for row in rows()].count("superseded") == 2
+
+
+def test_two_sweeps_of_one_question_are_put_together_unless_their_effects_differ(capsys):
+    make_study("study", {"pre": PRE, "post": PRE})
+    config = config_of(["placement=peri"])
+    runs = [planned(config, {"placement": "peri"})]
+    runs += [planned(config_of(["placement=pre"]), {"placement": "pre"})]
+    make_run("study", config, 2.2)
+    make_record("study", runs, name="more")
+    assert list(read_study([Path("study")]).count().values()) == [7, 7, 0, 0]
+    assert by_name(text(), "peri")["seeds"] == "1"
+    make_record("study", runs, name="more", effect=0.01)
+    assert main(["study"]) == 2
+    assert "sweep-more.json and sweep-quick.json differ in effect" in capsys.readouterr().err
+    assert main(["study", "--effect", "0.01"]) == 0
+    capsys.readouterr()
+    assert main(["study/sweep-more.json", "--out", "alone"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    assert Path("alone/table.md").is_file()
+
+
+def test_without_a_record_runs_that_differ_in_their_seed_alone_are_a_variant():
+    for placement in ("pre", "post"):
+        for rate in (0.003, 0.01):
+            for seed, loss in PRE.items():
+                config = config_of([f"placement={placement}"], seed, optimizer__lr=rate)
+                make_run("study", config, loss + rate)
+    table = text()
+    assert "--baseline" in table
+    assert by_name(table, "post lr=0.01")["seeds"] == "3"
+    assert "verdict" not in line_of(table, "variant")
+    table = text(baseline={"placement": "pre"})
+    assert by_name(table, "post lr=0.01")["verdict"] == "identical"
+    assert by_name(table, "pre lr=0.003")["verdict"] == "baseline"
+    table = text(baseline={"placement": "pre", "optimizer.lr": 0.003})
+    assert by_name(table, "pre lr=0.01")["difference"] == "+0.0070"
+
+
+def test_variants_are_told_apart_by_a_key_that_not_all_of_them_have():
+    make_run("study", config_of(["norm=dyt"]), 2.3)
+    for eps in (1e-5, 1e-3):
+        make_run("study", config_of(["norm=rmsnorm"], norm__eps=eps), 2.3)
+    names = {v.name for v in read_study([Path("study")]).variants}
+    assert names == {"dyt", "rmsnorm eps=1e-05", "rmsnorm eps=0.001"}
+
+
+def test_two_variants_that_come_to_one_run_both_have_it():
+    runs = []
+    for seed, loss in PRE.items():
+        config = config_of(["placement=pre"], seed)
+        make_run("study", config, loss)
+        runs += [planned(config, {"placement": "pre", "final_norm": n}) for n in ("auto", "always")]
+    make_record("study", runs, axes=["placement", "final_norm"], baseline={"final_norm": "always"})
+    assert by_name(text(), "pre final_norm=auto")["verdict"] == "identical"
+    assert list(read_study([Path("study")]).count().values()) == [3, 3, 0, 0]
+
+
+def test_a_variants_name_leaves_out_what_follows_from_its_placement():
+    for placement in ("pre", "post"):
+        make_run("study", config_of([f"placement={placement}"]), 2.3)
+    assert [v.name for v in read_study([Path("study")]).variants] == ["pre", "post"]
+    named = read_study([Path("study")], {"placement": "pre"}).variants
+    assert [v.name for v in named] == ["pre", "post"]  # the baseline first
+    make_run("study", config_of(["placement=post", "final_norm=always"]), 2.3)
+    names = {v.name for v in read_study([Path("study")]).variants}
+    assert names == {"pre final_norm=norm", "post final_norm=none", "post final_norm=always"}
+
+
+def test_a_variants_name_leaves_out_keys_that_follow_from_the_one_typed():
+    for width in (64, 128):
+        make_run("study", config_of([f"model.width={width}"]), 2.3)
+    assert {v.name for v in read_study([Path("study")]).variants} == {"width=64", "width=128"}
+
+
+def test_a_warning_of_all_variants_is_said_once():
+    make_study("study", {"pre": PRE, "post": PRE})
+    for placement in ("pre", "post"):
+        edit(folder(placement, 0), warnings=["thin ice"])
+    edit(folder("post", 1), warnings=["deep water"])
+    assert [line for line in text().splitlines() if "thin" in line or "deep" in line] == [
+        "- 2 runs (pre, post): thin ice",
+        "- 1 run (post): deep water",
+    ]
+
+
+def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
+    make_study("study", {"pre": PRE})
+    assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/report.html")
+    with pytest.raises(ConfigError, match=r"such as \['study'\]"):
+        write_report("study")
+
+
+def test_what_differs_beyond_the_axis_stands_beside_the_verdict():
+    make_study("study", {"pre": PRE, "post": PRE})
+    edit(folder("post", 0), parameters=115200, flops=6100.0 * 40 * 32 * 16, warnings=["thin ice"])
+    edit(folder("post", 1), threads=2, source={"block.py": "cc", "new.py": "dd"})
+    edit(folder("post", 2), versions={"torch": "2.14.0"}, commit="d" * 40, dirty=True)
+    beside = next(line for line in text().splitlines() if "differs in more" in line)
+    for said in (
+        "architecture.embed_scale sqrt(d) (none)",
+        "final_norm none (norm)",
+        "parameters +128 (of 115,072)",
+        "FLOPs per token +1.67%, more than 1% apart",
+        "threads mixed: 1 in 5, 2 in 1",
+        "torch mixed: 2.13.0 in 5, 2.14.0 in 1",
+        "code mixed: block.py differ",
+        f"commit mixed: {'c' * 40} in 5, {'d' * 40} in 1",
+    ):
+        assert said in beside
+    assert "placement.equation" not in beside  # that is what was asked
+    assert "1 run (post): thin ice" in text()
+
+
+def test_the_effect_worth_naming_is_the_sweeps_or_what_is_typed():
+    make_study("study", {"pre": PRE, "sandwich": SANDWICH}, effect=0.5)
+    assert by_name(text(), "sandwich")["verdict"] != "better"
+    assert by_name(text(effect=0.001), "sandwich")["verdict"] == "better"
+
+
+def test_a_terminal_gets_the_table_in_80_columns():
+    names = {"pre": "pre", "post": "a_placement_of_" + "many_" * 20 + "words"}
+    runs = []
+    for placement, name in names.items():
+        for seed, loss in PRE.items():
+            config = config_of([f"placement={placement}"], seed)
+            runs.append(planned(config, {"placement": name}))
+            make_run("study", config, loss)
+    make_record("study", runs)
+    lines = summary_lines(findings(read_study([Path("study")])))
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == "pre 3 2.3100 ± 0.0100 baseline".split()
+    assert "..." in lines[2]
+    assert lines[2].endswith("+0.0000     identical")
+
+
+def test_the_command_ends_with_one_json_line_and_needs_torch_for_drawings_alone():
+    make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
+    for placement in ("pre", "post"):  # nothing to draw, which takes longer than the rest
+        edit(folder(placement, 0), status="running")
+    code = (
+        "import sys; from transformer_norms.report.__main__ import main; "
+        "code = main(['study']); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = {"report": "study/report.html", "runs": 2, "finished": 0, "diverged": 0, "missing": 2}
+    assert done.stdout.splitlines() == [json.dumps(answer)]
+    assert "baseline" in done.stderr
+
+
+EQUATIONS = {
+    "x + norm(f(x))": "x + norm(f(x))",
+    "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)": (
+        "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)"
+    ),
+    "parts": {"attention": "norm(x + f(x))", "mlp": "x - b*f(norm(x))"},
+}
+
+
+def test_a_typed_equation_is_its_variants_name_in_every_file():
+    """The record of a sweep has the text, or the text of each part."""
+    runs = []
+    for place, equation in enumerate(EQUATIONS.values()):
+        for seed in (0, 1):
+            config = config_of([], seed, optimizer__lr=1e-3 * (1 + place))
+            runs.append(planned(config, {"placement.equation": equation}))
+            make_run("study", config, 2.3 + place / 10 + seed / 100)
+    first = {"placement.equation": EQUATIONS["x + norm(f(x))"]}
+    make_record("study", runs, axes=["placement.equation"], baseline=first)
+    table, tex = text(), Path("study/table.tex").read_text()
+    names = [*list(EQUATIONS)[:2], "attention: norm(x + f(x)), mlp: x - b*f(norm(x))"]
+    assert {row["variant"] for row in rows()} == set(names)
+    assert {row["placement.equation"] for row in rows()} == set(names)
+    for name in names:
+        assert f"| {name.replace('*', chr(92) + '*')} " in table
+        assert f"{name} & " in tex
+    found = findings(read_study([Path("study")]))
+    assert max(map(len, summary_lines(found))) <= 80

@@ -1,0 +1,131 @@
+"""A study from a stranger: whatever lies in the place of a run's file is one line that names it."""
+
+import json
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from no_files import (
+    NO_FILES,
+    bounded,  # noqa: F401  what hangs ends its test
+)
+from run_folders import config_of, folder, make_record, make_run, make_study, planned, skip_pictures
+
+from transformer_norms import ConfigError, compose, load, runs
+from transformer_norms.commands.runs import main as list_runs
+from transformer_norms.comparison.sweep_record import read_record
+from transformer_norms.errors import InputError
+from transformer_norms.report.__main__ import main as report
+from transformer_norms.run.loading import tokenizer
+from transformer_norms.run.metrics import MetricsFile
+from transformer_norms.run.reader import SavedRun, run_folders
+
+CONTENTS = {
+    "deep": b"[" * 100_000 + b"]" * 100_000 + b"\n",
+    "digits": b'{"step": ' + b"9" * 10_000 + b"}\n",
+    "no UTF-8": b"\xff\xfe\n",
+    "nothing": b"",
+    "a list": b"[]\n",
+    "a word": b'"x"\n',
+    "a damaged line in the middle": b'{"step": 1, "tokens": 1}\n{"step"\n{"step": 3}\n',
+}
+ENTRIES = {
+    "runs": lambda run: runs("study"),
+    "flat": lambda run: runs("study", flat=True),
+    "load": load,
+    "tokenizer": tokenizer,
+    "config": lambda run: compose([f"config={run}/config.yaml"]),
+    "metrics": lambda run: SavedRun(run).metrics(),
+}
+READS = {
+    "summary.json": ["runs", "flat", "metrics"],
+    "config.yaml": ["runs", "flat", "config", "load"],
+    "metrics.jsonl": ["runs", "metrics"],
+    "tokenizer.json": ["tokenizer"],
+}
+
+
+@pytest.fixture
+def run(bounded, monkeypatch):  # noqa: F811
+    skip_pictures(monkeypatch)
+    make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
+    (folder("pre", 0) / "tokenizer.json").write_text("{}")
+    return folder("pre", 0)
+
+
+def attack(file, what):
+    if file.is_symlink() or file.exists():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    if what in CONTENTS:
+        file.write_bytes(CONTENTS[what])
+    else:
+        NO_FILES[what][0](file)
+
+
+ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
+
+
+@pytest.mark.goal("X1", "X7")
+@pytest.mark.parametrize("what", ATTACKS)
+@pytest.mark.parametrize("name", READS)
+def test_one_line_names_the_file(run, name, what):
+    attack(run / name, what)
+    harmless = name == "metrics.jsonl" and what == "nothing"  # a run that has no rows yet
+    for entry in READS[name]:
+        if harmless:
+            ENTRIES[entry](run)
+            continue
+        with pytest.raises((ConfigError, InputError)) as caught:
+            ENTRIES[entry](run)
+        assert len(str(caught.value).splitlines()) == 1
+        assert name in str(caught.value) or "tokenizer" in str(caught.value)
+        assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device behind a link", "deep", "no UTF-8"])
+def test_commands_name_the_file_and_show_the_other_runs(run, what, capfd):
+    attack(run / "summary.json", what)
+    for command in (partial(list_runs, ["study"]), partial(report, ["study"])):
+        command()
+        said = capfd.readouterr()
+        assert sum(f"{run.name}/summary.json: " in line for line in said.err.splitlines()) == 1
+        assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("bounded", [1 << 30], indirect=True)
+@pytest.mark.parametrize("count", [30_001, pytest.param(100_000, marks=pytest.mark.nightly)])
+def test_a_sweep_record_of_more_runs_than_sweeps_plan_is_answered(count, bounded):  # noqa: F811
+    file = make_record("study", [planned(config_of(), {"placement": "pre"})])
+    record = json.loads(file.read_text())
+    text = ",".join([json.dumps(record["runs"][0])] * count)
+    file.write_text(json.dumps({**record, "runs": ["RUNS"]}).replace('"RUNS"', text))
+    with pytest.raises(ConfigError, match="sweep-quick.json: runs: list should have at most 30000"):
+        read_record(file)
+
+
+def test_a_link_to_a_run_is_named_and_no_link_is_followed(run):
+    Path("outside").mkdir()
+    make_run("outside", config_of(seed=7), 2.0)
+    (Path("study") / "away").symlink_to(Path("outside").absolute())
+    assert len(run_folders(Path("study"))) == 2  # what lies behind it is not even listed
+    inside = next(Path("outside").iterdir())
+    (Path("study") / inside.name).symlink_to(inside.absolute())
+    with pytest.raises(ConfigError, match=f"{inside.name}: is a link"):
+        runs("study")
+    assert len(runs(Path("study", inside.name))) == 1  # the user has named it
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a device behind a link", "a link out of the folder"])
+def test_rows_are_appended_to_a_plain_file_alone(bounded, what):  # noqa: F811
+    NO_FILES[what][0](Path("metrics.jsonl"))
+    with pytest.raises(ConfigError, match="metrics.jsonl: is "):
+        MetricsFile(Path("metrics.jsonl"))
+
+
+def test_pipes_and_sockets_among_runs_are_passed_over(run):
+    os.mkfifo("study/pipe")
+    NO_FILES["a socket"][0](Path("study/socket"))
+    assert len(runs("study")) == 2
+    assert report(["study"]) == 0

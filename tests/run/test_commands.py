@@ -1,0 +1,172 @@
+"""transformer-norms: the table of commands, and what is answered before one begins."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import argcomplete
+import pytest
+import yaml
+
+from transformer_norms.__main__ import main
+from transformer_norms.commands.dispatch import COMMANDS
+from transformer_norms.names import option_files
+
+
+def test_the_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"\n  {name} " in listed for name in COMMANDS)
+    assert main(["analysis", "--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"\n  {name} " in listed for name in COMMANDS["analysis"].parts)
+
+
+def test_no_command_is_wrong_and_shows_the_help(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "usage: transformer-norms COMMAND" in err
+
+
+def test_the_version_is_ours_and_torchs(capsys):
+    assert main(["--version"]) == 0
+    expected = f"transformer-norms {version('transformer_norms')}, torch {version('torch')}\n"
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("trian", "trian: did you mean train? there is no such command; there are train, report"),
+        ("norm=dyt", "norm=dyt: did you mean transformer-norms train norm=dyt? there is no such "),
+        ("-m", "-m: did you mean transformer-norms train -m? there is no such command; "),
+        ("analysis invariance", "invariance: did you mean invariances? there is no such analysis"),
+        ("train --cfg jb", "--cfg jb: did you mean 'job'? --cfg takes job, hydra, all\n"),
+        ("train --cfg", "--cfg: a value is missing ("),
+        ("explain --cfg job", "--cfg: there is no such flag; there are --help, --svg, "),
+        ("runs --csv=a.csv", "--csv: takes no value ("),
+        ("runs --csv --json", "--json: does not go with --csv ("),
+        ("sample x --tokens a", "--tokens: 'a' is no whole number ("),
+        ("sample x --temperature a", "--temperature: 'a' is no number ("),
+        ("export x", "OUT: is missing ("),
+        (
+            "train --out=~/x",
+            "--out=~/x: did you mean 'study=~/x' (runs are written to runs/STUDY)?",
+        ),
+        ("train rmsnorm post", "'rmsnorm': did you mean 'norm=rmsnorm'? a setting is one word"),
+        ("train pre-norm", "'pre-norm': did you mean 'placement=pre'? a setting is one word"),
+        ("train layer_norm", "'layer_norm': did you mean 'norm=layernorm'? a setting is one word"),
+        ("train fp16", "'fp16': did you mean 'trainer.precision=bf16'? a setting is one word"),
+        ("train none", "'none' is no KEY=VALUE, "),
+        ("train --hepl", "--hepl: did you mean --help? there is no such flag; there are --help, "),
+    ],
+)
+def test_a_wrong_command_is_answered_by_the_nearest_one_and_the_list(capsys, typed, message):
+    assert main(typed.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def _all_commands():
+    for name, command in COMMANDS.items():
+        yield from command.parts.items() if command.parts else [(name, command)]
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*c, id=c[0]) for c in _all_commands()])
+def test_help_fits_into_80_columns_and_names_every_flag(name, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        command.make_parser().parse_args(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    usage = " ".join(text.partition("\n\n")[0].split())
+    assert usage.startswith("usage: transformer-norms ")
+    assert f" {name} " in usage
+    assert command.make_parser().epilog
+    for flag in command.make_parser().flags:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text)
+
+
+def test_the_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    paths = [
+        action
+        for _, command in _all_commands()
+        for action in command.make_parser()._actions
+        if action.metavar in ("DIR", "FILE", "OUT") or "--plugins" in action.option_strings
+    ]
+    assert len(paths) > 8
+    assert {str(action.type("~/x")) for action in paths} == {"/home/me/x"}
+
+
+def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):
+    assert main("train --cfg job preset=gpt2 model=nano model.width=96".split()) == 0
+    text = capsys.readouterr().out
+    config = yaml.safe_load(text)
+    assert config["choices"]["norm"] == "layernorm"
+    assert config["model"]["mlp_width"] == "auto"
+    heads = config["model"]["heads"]
+    for line in ("mlp_width: auto  # 384", f"head_dim: auto  # {96 // heads}", "seed: auto  # 0"):
+        assert f"  {line}\n" in text  # 4 x width; width / heads; the run's seed
+    assert main("train --cfg job -p trainer sweep=quick seed=3..20".split()) == 0
+    fixed = yaml.safe_load(option_files("sweep")["quick"].read_text())["fixed"]
+    trainer = yaml.safe_load(capsys.readouterr().out)
+    assert trainer["steps"] == fixed["trainer.steps"]
+    assert trainer["device"] == "auto"
+
+
+@pytest.mark.parametrize("typed", ["trainer.steps=-1", "norm=a norm=b", "-p modl", "-m seed=0"])
+def test_cfg_job_refuses_what_a_run_refuses(capsys, typed):
+    assert main(["train", "--cfg", "job", *typed.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+
+
+ROOT = Path(__file__).parents[2]
+ASK = """
+for COMP_LINE in "$@"; do
+  COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMPREPLY=()
+  _python_argcomplete transformer-norms "${COMP_LINE##* }" ""
+  echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_a_shell_completes_commands_flags_choices_and_runs_without_torch(tmp_path):
+    program = tmp_path / "bin" / "transformer-norms"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom transformer_norms.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    run = tmp_path / "runs" / "mine" / "rmsnorm-pre-s0-12345678"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    asked = {
+        "rep": "report ",
+        "report --base": "--baseline ",
+        "report mi": "mine ",
+        "sample rms": f"{run.name} ",
+        "train placement=sand": "sandwich ",
+        "train config=r": f"{run.name} ",
+        "explain optimizer.weight_d": "optimizer.weight_decay=",
+        "analysis coord": "coordinate_check ",
+    }
+    for name in ("torch", "hydra"):  # what takes long to import leaves a trace here
+        (program.parent / f"{name}.py").write_text(f"open({name!r}, 'w')")
+    environment = {**os.environ, "PYTHONPATH": f"{program.parent}:{ROOT}"}
+    environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+    lines = [f"transformer-norms {words}" for words in asked]
+    script = argcomplete.shellcode(["transformer-norms"]) + ASK
+    answer = subprocess.run(
+        ["bash", "-c", script, "bash", *lines],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer.stdout.splitlines() == list(asked.values())
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "runs"}

@@ -1,0 +1,96 @@
+"""docs/licences.md: each package that the lock installs, with its version and its licence.
+
+python tests/security/licences.py docs/licences.md      make tables
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DECLARED = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+OPTIONAL = [
+    Requirement(text)
+    for group in (PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"])
+    for texts in group.values()
+    for text in texts
+]
+LEFT_OUT = set(PROJECT["tool"]["uv"]["exclude-dependencies"])
+COPYLEFT = re.compile("GPL|GNU|MPL|Mozilla|EPL|CDDL")
+HEAD = """\
+# Licences
+
+transformer_norms has the [MIT licence](../LICENSE). The packages that it installs have the licences
+below, as each package states them; `make tables` writes this page. None of them is copied into this
+project. These are copyleft (LGPL, MPL): {copyleft}.
+They are installed beside this project, unchanged; both licences allow that for a program of any
+licence. The builds of torch for a GPU also install NVIDIA's libraries, under NVIDIA's own terms.
+
+"""
+
+
+def pinned(file: str = "constraints.txt") -> dict[str, str]:
+    """The version of each package that a file of pins names for this machine."""
+    lines = re.findall(r"^[a-z].*?(?= \\$|$)", (ROOT / file).read_text(), re.MULTILINE)
+    wanted = [Requirement(line) for line in lines]
+    assert all(re.fullmatch("==[^,*]+", str(one.specifier)) for one in wanted)
+    return {
+        canonical(one.name): str(one.specifier)[2:]
+        for one in wanted
+        if one.marker is None or one.marker.evaluate()
+    }
+
+
+def brought(wanted: Iterable[Requirement]) -> set[str]:
+    """The packages that requirements bring, by what is installed."""
+    found: set[tuple[str, str]] = set()
+    waiting = list(wanted)
+    while waiting:
+        one = waiting.pop()
+        name = canonical(one.name)
+        for extra in {"", *one.extras}:
+            if (name, extra) in found or name in LEFT_OUT:
+                continue
+            found.add((name, extra))
+            for text in metadata.requires(name) or ():
+                then = Requirement(text)
+                if then.marker is None or then.marker.evaluate({"extra": extra}):
+                    waiting.append(then)
+    return {name for name, _ in found}
+
+
+def licence(package: str) -> str:
+    """The licence that a package states: as an expression, by its classifiers, or in words."""
+    says = metadata.metadata(package)
+    classes = [text.rpartition(" :: ")[2] for text in says.get_all("Classifier", [])
+               if text.startswith("License ::")]  # fmt: skip
+    words = (says["License"] or "").strip().splitlines()
+    return says["License-Expression"] or " or ".join(classes) or words[0]
+
+
+def page() -> str:
+    """Returns docs/licences.md."""
+    runs = brought(DECLARED)
+    rows = [
+        (name, metadata.version(name).partition("+")[0], licence(name), name in runs)
+        for name in pinned()
+    ]
+    copyleft = [name for name, _, text, _ in rows if COPYLEFT.search(text)]
+    lines = ["| package | version | licence | needed for |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {version} | {text} | {'every run' if run else 'tests, examples'} |"
+        for name, version, text, run in rows
+    ]
+    *some, last = copyleft
+    return HEAD.format(copyleft=f"{', '.join(some)} and {last}") + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

@@ -1,0 +1,276 @@
+"""Full disks and kills: the order of what reaches the disk, and what is said if they do not."""
+
+import errno
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from transformer_norms import compose
+from transformer_norms.errors import ConfigError, StorageError
+from transformer_norms.run import checkpoint
+from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.run.space import check_metrics_size
+from transformer_norms.storage import files
+from transformer_norms.storage.reading import read_json
+
+RUN = "0123456789abcdef"
+
+
+def save(folder: Path, step: int, size: int = 1000) -> Path:
+    content = {"model": {"weight": torch.ones(size)}, "optimizer": {"average": torch.ones(size)}}
+    return checkpoint.save(folder, RUN, step, content, {"step": step}, {}, keep=2)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """(call, file name, bytes in the file at that time), in order."""
+    recorded: list[tuple[str, str, int]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def recording_fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        recorded.append(("fsync", path.name, path.stat().st_size if path.is_file() else 0))
+        fsync(descriptor)
+
+    def recording_rename(source: Path, target: Path) -> None:
+        recorded.append(("rename", target.name, 0))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "rename", recording_rename)
+    return recorded
+
+
+@pytest.mark.goal("C7")
+def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
+    tmp_path: Path, calls: list[tuple[str, str, int]]
+) -> None:
+    path = save(tmp_path / "checkpoints", 1)
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert calls == [
+        *(("fsync", name, sizes[name]) for name in order),
+        ("fsync", f".tmp-{os.getpid()}-step-00000001", 0),
+        ("rename", "step-00000001", 0),
+        ("fsync", "checkpoints", 0),
+    ]
+
+
+SAVE = "import sys, pathlib, test_checkpoint_storage as t; t.save(pathlib.Path(sys.argv[1]), 1)"
+
+
+@pytest.mark.nightly
+@pytest.mark.goal("C7")
+def test_the_calls_of_the_system_are_in_that_order(tmp_path: Path, measured: Any) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    folder, log = tmp_path / "checkpoints", tmp_path / "calls"
+    command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=write,fsync,fdatasync,/^rename"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command += [sys.executable, "-c", SAVE, str(folder)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    found = re.findall(r"(write|fsync|rename)\w*\(.*?(checkpoints\S*?)[>\"]", log.read_text())
+    steps = [(call, Path(path).name.partition("-step")[0]) for call, path in found]
+    synced = [step for step in steps if step[0] != "write"]
+    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert [name for _, name in synced[:4]] == order
+    assert [call for call, _ in synced] == ["fsync"] * 5 + ["rename", "fsync"]
+    assert synced[-1] == ("fsync", "checkpoints")
+    for name in order:  # nothing is written to a file after it was brought to the disk
+        assert ("write", name) not in steps[steps.index(("fsync", name)) :]
+        assert ("write", name) in steps
+    measured("write and fsync of 4 files, fsync, rename, fsync, by strace")
+
+
+@pytest.mark.goal("D1")
+@pytest.mark.parametrize("failing", range(1, 7))
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_costs_nothing_but_the_new_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, code: int
+) -> None:
+    save(tmp_path, 1)
+    count, fsync = 0, os.fsync
+
+    def refusing(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        if count == failing:
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refusing)
+        with pytest.raises(StorageError, match=r"bytes needed, \d+ bytes free") as caught:
+            save(tmp_path, 2)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    found = checkpoint.newest(tmp_path, RUN, pytest.fail)
+    # The sixth is the last: the new name stands already when the folder cannot be synced.
+    assert found is not None
+    assert found.step == (2 if failing == 6 else 1)
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.goal("D1")
+def test_on_a_full_disk_the_old_checkpoint_verifies_and_saving_works_once_there_is_space(
+    small_disk: Path,
+) -> None:
+    folder = small_disk / "checkpoints"
+    size = 5000
+    save(folder, 1, size)
+    (small_disk / "ballast").write_bytes(bytes(16 * 1024))
+    with pytest.raises(StorageError, match=r"no space left \(\d+ bytes needed, \d+ bytes free\)"):
+        save(folder, 2, size)
+    found = checkpoint.newest(folder, RUN, pytest.fail)
+    assert found is not None
+    assert found.step == 1
+    assert not list(folder.glob(".tmp-*"))
+    (small_disk / "ballast").unlink()
+    save(folder, 2, size)
+    saved = checkpoint.verify(folder / "step-00000002").path / "model.safetensors"
+    assert load_file(saved)["weight"].sum() == size
+
+
+@pytest.mark.goal("D4")
+def test_metrics_on_a_full_disk_stay_whole_lines(small_disk: Path) -> None:
+    metrics = MetricsFile(small_disk / "metrics.jsonl")
+    metrics.append({"step": 1})
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while shutil.disk_usage(small_disk).free:
+            file.write(bytes(4096))
+    with pytest.raises(StorageError, match="metrics.jsonl"):
+        metrics.append({"step": 2, "text": "x" * 8192})
+    ballast.unlink()
+    metrics.append({"step": 3})
+    metrics.close()
+    assert read_metrics(metrics.path) == [{"step": 1}, {"step": 3}]
+
+
+@pytest.mark.goal("D4")
+def test_metrics_that_are_deleted_while_a_run_writes_end_it(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append({"step": 1})
+    metrics.sync()
+    metrics.path.unlink()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: was deleted while the run wrote"):
+        metrics.sync()
+
+
+@pytest.mark.goal("D3")
+def test_metrics_that_no_reader_takes_are_refused_before_a_run() -> None:
+    short, long = (
+        compose(["data=stories", "tracking=none", "trainer.log_every=1", f"trainer.steps={steps}"])
+        for steps in (10**6, 10**7)
+    )
+    check_metrics_size(short)
+    with pytest.raises(ConfigError, match=r"log_every=1 .*10,000,000 steps .* 1\.1 GB at most"):
+        check_metrics_size(long)
+
+
+@pytest.mark.goal("D3")
+def test_preflight_says_what_is_needed_and_leaves_nothing(tmp_path: Path) -> None:
+    files.preflight(tmp_path / "not" / "made", 1)
+    with pytest.raises(StorageError, match=r"1152921504606846976 bytes needed, \d+ bytes free"):
+        files.preflight(tmp_path / "not" / "made", 1 << 60)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.goal("D3")
+def test_preflight_refuses_a_folder_that_takes_no_file() -> None:
+    with pytest.raises(StorageError, match="/proc"):
+        files.preflight(Path("/proc/self"), 1)
+
+
+def test_an_error_that_is_not_about_storage_stays_itself(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.storage(tmp_path):
+        (tmp_path / "missing").read_bytes()
+
+
+def test_json_is_replaced_at_once_and_never_holds_nan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "summary.json"
+    files.write_json(path, {"step": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(path, {"loss": math.nan})
+
+    def killed(source: Any, target: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(path, {"step": 2})
+    assert read_json(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', "[" * 100_000, "\xff"])
+def test_what_is_no_json_is_one_line_with_the_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match="summary.json") as caught:
+        read_json(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_become_null_and_are_named(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append({"step": 1, "loss": math.nan, "lr": 0.1, "norms": (1.0, math.inf), "ok": (1, 2)})
+    metrics.sync()
+    assert json.loads(metrics.path.read_text()) == {
+        **{"step": 1, "loss": None, "lr": 0.1, "norms": [1.0, None], "ok": [1, 2]},
+        "nonfinite": ["loss", "norms"],
+    }
+
+
+def test_after_a_rewind_and_the_same_rows_the_file_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "loss": 1 / step} for step in range(1, 10)]
+    metrics = MetricsFile(path)
+    for row in rows:
+        metrics.append(row)
+    whole = path.read_bytes()
+    metrics.truncate_after(6)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4, 5, 6]
+    for row in rows[6:]:
+        metrics.append(row)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.goal("D4")
+def test_a_torn_last_line_is_left_out_and_gone_when_writing_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "loss":')
+    assert read_metrics(path) == [{"step": 1}]
+    MetricsFile(path).append({"step": 2})
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step":\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        read_metrics(path)

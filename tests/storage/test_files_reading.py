@@ -1,0 +1,231 @@
+"""One reader opens every file that anybody may have written, and believes nothing unchecked."""
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+from no_files import (
+    LIMIT,
+    NO_FILES,
+    bounded,  # noqa: F401  what hangs ends its test
+)
+
+from transformer_norms import ConfigError, compose
+from transformer_norms.storage.reading import (
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_yaml,
+)
+from transformer_norms.sweep.question import read_request
+
+PACKAGE = Path(__file__).parents[2] / "transformer_norms"
+
+
+@pytest.mark.goal("X1", "X7")
+@pytest.mark.parametrize("what", NO_FILES)
+def test_what_is_no_plain_file_of_bounded_size_is_one_line(what):
+    make, said = NO_FILES[what]
+    make(Path("file"))
+    with pytest.raises(ConfigError) as caught:
+        read_bytes(Path("file"), LIMIT)
+    assert str(caught.value).startswith("file: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_is_no_file():
+    with pytest.raises(ConfigError, match="/dev/zero: is no file, but a device"):
+        read_bytes(Path("/dev/zero"), LIMIT)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
+def test_a_name_that_can_be_no_path_is_one_line(name):
+    with pytest.raises(ConfigError):
+        read_bytes(Path(name), LIMIT)
+
+
+def test_the_file_is_asked_after_it_was_opened(monkeypatch):
+    """A file that was looked at may be another thing once it is opened."""
+    Path("file").write_text("{}")
+    opened = os.open
+
+    def exchange(path, *rest):
+        os.unlink(path)
+        os.mkfifo(path)
+        return opened(path, *rest)
+
+    monkeypatch.setattr(os, "open", exchange)
+    with pytest.raises(ConfigError, match="but a pipe"):
+        read_bytes(Path("file"), LIMIT)
+
+
+JSON = {
+    "deep lists": (b"[" * 100_000 + b"]" * 100_000, "nested more than 40 deep"),
+    "deep objects": (b'{"a":' * 100_000, "nested more than 40 deep"),
+    "41 brackets": (b"[" * 41 + b"]" * 41, "nested more than 40 deep"),
+    "a flat head, then a deep end": (b"[" + b"[]," * 9 + b"[" * 99 + b"]" * 100, "40 deep"),
+    "an integer of ten thousand digits": (b"9" * 10_000, "a number of 10000 digits"),
+    "an integer of 41 digits": (b'{"a": -' + b"1" * 41 + b"}", "a number of 42 digits"),
+    "a fraction that is infinite": (b"1e999", "is no number"),
+    "NaN": (b'{"a": NaN}', "NaN is no JSON"),
+    "no UTF-8": (b'"\xff\xfe"', "can't decode"),
+    "nothing": (b"", "not readable as JSON"),
+    "half an object": (b'{"a": 1', "not readable as JSON"),
+    "five million values": (b"[" + b"[]," * 5_000_000 + b"[]]", "too many values"),
+}
+
+
+@pytest.mark.goal("X7")
+@pytest.mark.parametrize("what", JSON)
+def test_json_of_too_much_depth_digits_or_values_is_one_line(what):
+    data, said = JSON[what]
+    with pytest.raises(ConfigError) as caught:
+        parse_json(data, "a file")
+    assert str(caught.value).startswith("a file: not readable as JSON: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 40 + "]" * 40,
+        '"' + "[{" * 99 + '"',
+        r'{"\\": "\"[[", "a": [' + r'"]]]]]\\", "[\"[", ' * 40 + "{}]}",
+        "[" + "[], {}, " * 100 + "[[]]]",
+        f"[{10**39}, -1.5e-300, 1.2345678901234567e+30]",
+    ],
+)
+def test_brackets_in_strings_count_for_nothing(value):
+    import json
+
+    assert parse_json(value.encode(), "a file") == json.loads(value)
+
+
+def bomb(width, levels):
+    lines = [f"a0: &a0 [{', '.join('x' * width)}]"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
+    return "\n".join(lines).encode()
+
+
+YAML = {
+    "a bomb": (bomb(10, 12), "is more than 65536 values, with what its aliases repeat"),
+    "an alias of itself": (b"a: &a [*a]", "is more than 65536 values"),
+    "deep": (b"[" * 20_000, "nested too deeply"),
+    "a tag": (b"a: !!python/object/apply:os.system [ls]", "holds no tags"),
+    "an integer of ten thousand digits": (b"a: " + b"9" * 10_000, "a number of 10000 digits"),
+    "sixties": (b"a: 1" + b":59" * 5000, "a number of 15001 digits"),
+    "a key twice": (b"a: 1\na: 2\n", "duplicate"),
+    "two documents": (b"a: 1\n---\nb: 2\n", "is no YAML"),
+    "no UTF-8": (b"\xff\xfe", "cannot be read as UTF-8"),
+}
+
+
+@pytest.mark.goal("X3")
+@pytest.mark.parametrize("what", YAML)
+def test_yaml_that_expands_or_is_more_than_values_is_one_line(what):
+    data, said = YAML[what]
+    for values_only in (True, False):
+        with pytest.raises(ConfigError) as caught:
+            parse_yaml(data, "a file", values_only)
+        assert str(caught.value).startswith("a file: ")
+        assert "\n" not in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_sweep_file_that_expands_without_end_is_refused_at_once():
+    """It is an option of plugins, whose files Hydra would read next."""
+    folder = Path("mine", "configs", "sweep")
+    folder.mkdir(parents=True)
+    (folder / "bomb.yaml").write_bytes(bomb(10, 12))
+    for read in (
+        lambda: read_request(["sweep=bomb", "plugins=mine"]),
+        lambda: compose(["plugins=mine"]),
+    ):
+        with pytest.raises(ConfigError, match=r"bomb.yaml: is more than 65536 values"):
+            read()
+
+
+def test_an_alias_may_repeat_what_stands_once_where_a_person_writes():
+    data = b"same: &same\n  a: 1e-5\n  b: ${x}\nlist: [*same, *same]\n"
+    same = {"a": 1e-5, "b": "${x}"}
+    assert parse_yaml(data, "a file", values_only=False) == {"same": same, "list": [same, same]}
+    with pytest.raises(ConfigError, match="a file: a saved config holds no anchors"):
+        parse_yaml(data, "a file")
+
+
+def test_a_growing_file_is_read_as_far_as_it_was_asked_for(monkeypatch):
+    Path("rows").write_bytes(b"12")
+    stat = os.fstat
+
+    def grow(descriptor):
+        before = stat(descriptor)
+        with Path("rows").open("ab") as file:
+            file.write(b"3" * LIMIT)
+        return before
+
+    monkeypatch.setattr(os, "fstat", grow)
+    assert len(read_bytes(Path("rows"), 2)) == 2
+
+
+# ---------------------------------------------------------------- no other module opens such a file
+
+OPENS = {"open", "read_text", "read_bytes", "load", "loads", "safe_load", "fromfile", "memmap"}
+OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
+OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
+# The modules that open files otherwise, and what they open.
+OTHERS = {
+    "the package's own files": "analysis/folded_config analysis/invariances commands/completion "
+    "config/compose config/old config/overrides explain/catalogue explain/listing hf/facts names "
+    "report/page/__init__ report/paper/citations run/identity",
+    "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
+    "run/machine processes streams",
+    "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "
+    "judge/parties model/placement norms/stated comparison/sweep_record",
+    "a file to write": "storage/files storage/locks run/metrics tracking/view",
+    "a report of this command, to be compared with": "report/writing",
+    "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
+    "run/loading storage/manifest",
+    "a run, through load()": "analysis/trained/fold analysis/trained/subjects "
+    "analysis/trained/tunable commands/sampling hf/__main__",
+    "whatever it is": "storage/reading",
+}
+
+
+def opening_calls(source):
+    """The calls by which a module opens or parses a file itself."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        alone = isinstance(called, ast.Name)
+        name = called.id if alone else getattr(called, "attr", "")
+        if name in OPENS and not (alone and name in OF_THE_READER):
+            yield f"{node.lineno}: {name}"
+
+
+def test_the_search_finds_what_opens_a_file():
+    for call in ("open(f)", "f.read_text()", "json.loads(t)", "yaml.safe_load(t)", "os.open(f, 0)"):
+        assert [*opening_calls(call)]
+    assert [*opening_calls("read_text(f); read_json(f); open_file(f)")] == []
+
+
+def test_no_other_module_opens_what_anybody_may_have_written():
+    known = {name for names in OTHERS.values() for name in names.split()}
+    found = {
+        str(file.relative_to(PACKAGE).with_suffix("")): calls
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if (calls := [*opening_calls(file.read_text())])
+    }
+    assert {name: calls for name, calls in found.items() if name not in known} == {}
+    assert known - found.keys() == set()
+
+
+def test_values_are_read_by_their_path():
+    Path("a.json").write_text('{"a": [1, 2.5, null, true, "\\u00e9"]}')
+    Path("a.yaml").write_text("a: [1, 2.5, null, true, \u00e9]", encoding="utf-8")
+    expected = {"a": [1, 2.5, None, True, "\u00e9"]}
+    assert read_json(Path("a.json")) == read_yaml(Path("a.yaml")) == expected

@@ -1,0 +1,373 @@
+"""Sweeps as commands: workers, signals, kill -9, two drivers, launchers and sweepers of Hydra's."""
+
+import csv
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pausing import PAUSE
+from run_folders import draw_nothing
+from sweeps import PLUGIN, BasicLauncher
+from warm import CEILING, Command
+
+from transformer_norms import cli, compose, train
+from transformer_norms.run.machine import cores
+from transformer_norms.sweep import drive
+
+ROOT = Path(__file__).parents[2]
+TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
+SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
+SHORT += ["tracking=none", "schedule.warmup=3", "trainer.checkpoint_every=50"]
+SHORT += ["trainer.probe_every=0", "model.depth=1"]
+MINE = """
+question: Which norm?
+baseline: {norm: rmsnorm}
+vary: {norm: [rmsnorm, layernorm]}
+tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}
+seeds: [0, 1]
+fixed: {trainer.steps: 240}
+"""
+SMALL = """
+question: Which norm?
+baseline: {norm: rmsnorm}
+vary: {norm: [rmsnorm, layernorm]}
+seeds: [0]
+fixed: {trainer.steps: 12, trainer.log_every: 1}
+"""
+
+
+WAIT = """
+import os, time
+from pathlib import Path
+Path(f"ready-{os.getpid()}").touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+"""
+
+COUNTED = """
+import torch
+from torch import nn
+from transformer_norms.norms import NORMS
+
+@NORMS("NAME")
+class Counted(nn.Module):
+    '''x; each use in training leaves a word'''
+    def __init__(self, width: int, *, number: int) -> None:
+        super().__init__()
+        self.number = number
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled():
+            with open("used.txt", "a") as file:
+                file.write(f"{self.number}\\n")
+        return x
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text(TEXT)
+    folder = Path("mine/configs/sweep")
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(MINE)
+    (folder / "small.yaml").write_text(SMALL)
+
+
+def start(*arguments, prepare=None, **environment):
+    """Starts train.py in a process group of its own, as a terminal would."""
+    typed = {text.partition("=")[0] for text in arguments}
+    short = [text for text in SHORT if text.partition("=")[0] not in typed]
+    return Command([*arguments, *short], environment, prepare=prepare)
+
+
+def wait_for_end(process):
+    out, err = process.communicate(timeout=CEILING)
+    return process.returncode, json.loads(out.splitlines()[-1]) if out else None, err
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + CEILING
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def drive_here(capsys, launcher, *arguments):
+    """(the JSON line, the exit code, what a person reads) of a driver in this process."""
+    drive.plan_sweep.cache_clear()
+    code = 0
+    try:
+        drive.run_sweep([*arguments, *SHORT], launcher)
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]), err
+
+
+def summaries(study):
+    runs = {}
+    for file in Path("runs", study).glob("*/summary.json"):
+        try:
+            runs[file.parent.name] = json.loads(file.read_text())
+        except (OSError, ValueError):
+            continue
+    return runs
+
+
+def workers_at_work(study):
+    return {
+        summary["process"]["pid"]
+        for name, summary in summaries(study).items()
+        if summary["status"] == "running"
+        and (rows := Path("runs", study, name, "metrics.jsonl")).is_file()
+        and rows.stat().st_size
+    }
+
+
+def results(study):
+    """The weights and the rows of a study's finished runs, in which each step stands once."""
+    runs = {}
+    for name, summary in summaries(study).items():
+        if summary["status"] != "finished":
+            continue
+        run = Path("runs", study, name)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        steps = [row["step"] for row in rows]
+        assert steps == sorted(set(steps))
+        weights = max((run / "checkpoints").glob("step-*")) / "model.safetensors"
+        untimed = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+        runs[run.name] = (weights.read_bytes(), untimed)
+    return runs
+
+
+def table(study):
+    """The report's table, less what names the folder."""
+    return Path("runs", study, "table.tex").read_text().replace(f"tab:{study}", "")
+
+
+@pytest.mark.nightly  # four processes; test_sweep_pool.py and test_sweep_interrupted.py are quick
+def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(capsys):
+    Path("mine/pause.py").write_text(PAUSE)
+    small = ["sweep=small", "plugins=mine", "study=rough"]
+    stopped = start(*small, "launcher=pool", "launcher.workers=2", PAUSE="5")
+    wait_for(lambda: len(workers_at_work("rough")) == 2, stopped)
+    os.killpg(stopped.pid, signal.SIGINT)
+    code, answer, err = wait_for_end(stopped)
+    assert (code, answer["report"], answer["missing"]) == (75, None, 2), err
+    assert not workers_at_work("rough")
+    assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
+
+    code, answer, err = drive_here(capsys, BasicLauncher(), *small)
+    assert (code, answer["finished"], answer["runs"]) == (0, 2, 2), err
+    # A run that a worker of two began goes on with its share of the cores.
+    assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
+    for norm in ("rmsnorm", "layernorm"):
+        train(compose([*SHORT, f"norm={norm}", "trainer.steps=12", "trainer.log_every=1",
+                       "study=calm", f"trainer.threads={max(1, cores() // 2)}"]))  # fmt: skip
+    assert results("rough") == results("calm")
+
+
+@pytest.mark.goal("S4")
+@pytest.mark.parametrize("jobs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
+    folder, name = Path("mine/configs/norm"), f"counted_{jobs}"  # a name is registered once
+    folder.mkdir()
+    (folder / f"{name}.yaml").write_text(f"type: {name}\nnumber: 0\n")
+    Path("mine/counted.py").write_text(COUNTED.replace("NAME", name))
+    Path("mine/pause.py").write_text(PAUSE)
+    numbers = [str(number) for number in range(jobs)]
+    arguments = ["plugins=mine", f"norm={name}", f"norm.number={','.join(numbers)}"]
+    arguments += ["trainer.steps=20", "trainer.threads=1", "trainer.log_every=2"]
+    first = start("-m", *arguments, PAUSE="2")
+    wait_for(lambda: workers_at_work("main"), first)
+
+    class Second(BasicLauncher):
+        def launch(self, *jobs, **words):
+            answers = super().launch(*jobs, **words)
+            Path("go").touch()  # once it has found the first driver's run held
+            return answers
+
+    Second.__name__ = "BasicLauncher"
+    for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
+        assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
+    used = Counter(Path("used.txt").read_text().split())
+    assert used == dict.fromkeys(numbers, 20 * 3)  # three norms in each of 20 steps
+    assert [len(rows) for _, rows in results("main").values()] == [10] * jobs
+    measured(f"{jobs} of {jobs} jobs trained once by two drivers")
+
+
+@pytest.mark.goal("S3")
+@pytest.mark.parametrize("runs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
+    """Each command waits for all others before it trains."""
+    Path("mine/wait.py").write_text(WAIT)
+    commands = [
+        start("plugins=mine", f"seed={seed}", "trainer.steps=2", "trainer.threads=1")
+        for seed in range(runs)
+    ]
+    for command in commands:
+        wait_for(lambda command=command: Path(f"ready-{command.pid}").exists(), command)
+    Path("go").touch()
+    folders = set()
+    for command in commands:
+        code, answer, err = wait_for_end(command)
+        assert (code, answer["status"]) == (0, "finished"), err
+        folders.add(answer["run"])
+    assert len(folders) == len(list(Path("runs/main").iterdir())) == runs
+    measured(f"{len(folders)} folders of {runs} runs that began at one moment")
+
+
+def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monkeypatch):
+    Path("mine/configs/norm").mkdir()
+    Path("mine/configs/norm/calm.yaml").write_text("type: calm\n")
+    Path("mine/calm.py").write_text(
+        "from torch import nn\nfrom transformer_norms.norms import NORMS\n"
+        "@NORMS('calm')\nclass Calm(nn.Module):\n    '''x'''\n"
+        "    def __init__(self, width: int) -> None:\n        super().__init__()\n"
+        "    def forward(self, x):\n        return x\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    typed = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "norm=rmsnorm,calm"]
+    code = cli.main([*typed, "plugins=mine", "trainer.steps=5", "trainer.threads=1", *SHORT])
+    out, err = capsys.readouterr()
+    answer = json.loads(out.splitlines()[-1])
+    assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
+
+
+@pytest.mark.nightly
+def test_a_sweeper_that_is_not_ours_runs_our_jobs_and_gets_a_report_with_short_names():
+    drawn = "optimizer.lr=0.0036370446707501072,0.00759"
+    process = start("-m", "hydra/sweeper=basic", drawn, "trainer.steps=5", "study=other")
+    out, err = process.communicate(timeout=CEILING)
+    assert process.returncode == 0, err
+    answer = json.loads(out.splitlines()[-1])
+    assert (answer["study"], answer["finished"]) == ("other", 2)
+    table = csv.DictReader(Path("runs/other/results.csv").read_text().splitlines())
+    assert {row["optimizer.lr"] for row in table} == {"0.003637", "0.00759"}
+    assert Path(answer["report"]).is_file()
+    assert {path.name for path in Path().iterdir()} == {"runs", "mine", "corpus.txt"}
+    assert {summary["status"] for summary in summaries("other").values()} == {"finished"}
+
+
+def ended_runs(study):
+    """The bytes of the summaries of ended runs, and when they were written."""
+    return {
+        name: (file.read_bytes(), file.stat().st_mtime_ns)
+        for name, summary in summaries(study).items()
+        if summary["status"] in ("finished", "diverged")
+        for file in [Path("runs", study, name, "summary.json")]
+    }
+
+
+def end_through_kills(study, most, arguments, chance, rows):
+    """Starts a sweep over and over, and kills its driver, `most` times at most, and at times one of
+    its workers, until it has ended: soon after any number of its `rows` of metrics, and so before
+    the first, in a save and in the report too. Returns the number of kills. What has ended is not
+    touched again."""
+    kills, before = 0, {}
+    while True:
+        driver = start(*arguments, f"study={study}", prepare=draw_nothing)
+        if kills < most:
+            at = chance.randint(0, rows)
+            while driver.poll() is None and rows_of(study) < at:
+                time.sleep(0.01)
+            wait_a_while(driver, chance.uniform(0, 1.0))
+        else:
+            driver.communicate(timeout=CEILING)
+        now = ended_runs(study)
+        assert {name: now[name] for name in before} == before, "a run that had ended was run again"
+        before = now
+        if driver.poll() is not None:
+            code, answer, err = wait_for_end(driver)
+            if code == 0:
+                assert answer["finished"] == answer["runs"] == len(now)
+                return kills
+            assert (code, "killed by SIGKILL" in err) == (1, True), err  # twice, both by us
+        elif (workers := sorted(workers_at_work(study) - {driver.pid})) and chance.random() < 0.5:
+            with suppress(ProcessLookupError):  # and the driver, whose other workers live on
+                os.kill(chance.choice(workers), signal.SIGKILL)
+        driver.kill()
+        driver.communicate()
+        kills += 1
+
+
+def rows_of(study):
+    """How many rows of metrics there are in a study."""
+    files = Path("runs", study).glob("*/metrics.jsonl")
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+
+def wait_a_while(driver, seconds):
+    end = time.monotonic() + seconds
+    while driver.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+@pytest.mark.goal("S1")
+@pytest.mark.parametrize(
+    ("points", "launcher"),
+    [
+        (1, "basic"),
+        pytest.param(50, "basic", marks=pytest.mark.nightly),
+        pytest.param(25, "pool", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, launcher, measured):
+    """Two stages, or a quick one. KILLS in the environment says how many kills there are."""
+    points = int(os.environ.get("KILLS", points))
+    quick = points == 1
+    common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
+    common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
+    common += ["trainer.threads=1", "trainer.log_every=1"]
+    code, answer, err = wait_for_end(start(*common, "study=calm", prepare=draw_nothing))
+    assert code == 0, err
+    rows, counts, chance = rows_of("calm"), [], random.Random(0)
+    while sum(counts) < points:
+        study = f"rough{len(counts)}"
+        left = points - sum(counts)
+        counts.append(end_through_kills(study, left, common, chance, rows))
+        assert results(study) == results("calm")
+        assert len(results(study)) == answer["runs"]
+        assert table(study) == table("calm")
+    measured(f"{sum(counts)} of {points} kills over {len(counts)} sweeps, bitwise ({launcher})")
+
+
+@pytest.mark.nightly
+@pytest.mark.goal("S2")
+@pytest.mark.parametrize("launcher", ["launcher=pool", "hydra/launcher=joblib"])
+def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
+    """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
+    the kernel where memory is short, and an end without a word."""
+    Path("mine/configs/norm").mkdir()
+    Path("mine/configs/norm/bad.yaml").write_text("type: bad\nfactor: 1.0\n")
+    Path("mine/bad.py").write_text(PLUGIN)
+    ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}
+    dies = {4: "killed by SIGKILL", 5: "ended with code 0"}
+    if "joblib" in launcher:
+        dies = dict.fromkeys(dies, "TerminatedWorkerError")
+    together = ", ".join(f"{{norm: bad, norm.factor: {end}.0}}" for end in (-1, *ends, *dies))
+    rates = [number / 1000 for number in range(1, 15)]
+    Path("mine/configs/sweep/twenty.yaml").write_text(
+        f"question: Which?\nbaseline: {{optimizer.lr: 0.001}}\nvary: {{optimizer.lr: {rates}}}\n"
+        f"together: [{together}]\nseeds: [0]\nfixed: {{trainer.steps: 8}}\n"
+    )
+    code, answer, err = wait_for_end(start("sweep=twenty", "plugins=mine", launcher))
+    assert code == 1, err
+    counts = [answer[key] for key in ("runs", "finished", "diverged", "failed", "missing")]
+    assert counts == [20, 14, 1, 5, 0], err
+    for end, cause in {**ends, **dies}.items():
+        lines = [line for line in err.splitlines() if line.startswith(f"failed: bad factor={end}")]
+        assert len(lines) == 1, err
+        assert cause in lines[0]
+    status = Counter(summary["status"] for summary in summaries("twenty").values())
+    assert status == {"finished": 14, "diverged": 1, "failed": 5}
+    measured(f"14 of 20 jobs finish, 5 fail and 1 diverges, each with its cause ({launcher})")

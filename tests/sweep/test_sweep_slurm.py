@@ -1,0 +1,262 @@
+"""`launcher=slurm` beside programs that stand for Slurm's: what is submitted, when, and what the
+command says. tests/scale/test_slurm.py has a real Slurm."""
+
+import errno
+import json
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from test_sweep_looks import (
+    LISTED,
+    SHORT,
+    BasicLauncher,
+    Killed,
+    sweep,
+    trainings,  # noqa: F401
+    write_sweep,
+)
+
+from transformer_norms import ConfigError
+from transformer_norms.config.launchers import SlurmSettings
+from transformer_norms.errors import StorageError
+from transformer_norms.storage.locks import take_lock
+from transformer_norms.sweep import pilots
+
+PROGRAMS = {
+    "sbatch": 'n=$(ls | grep -c "^job-"); cp "$1" "job-$n"; echo "Submitted batch job $n"',
+    "squeue": 'echo "$*" >> asked; [ ! -f broken ] || { cat broken >&2; exit 1; }; cat queue',
+    "srun": "exit 1",
+    "scontrol": 'echo "$*" >> controlled',
+}
+SIGNALS = (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR1)
+TWO = LISTED.replace("layernorm, dyt, scalenorm", "layernorm")
+DEFAULTS = {
+    "partition": "none", "pilots": 2, "time": 30, "gpus": 0, "cpus": 2, "memory": "none",
+    "workers": "auto", "per_gpu": 1, "wait": False, "options": "none",
+}  # fmt: skip
+
+
+@pytest.fixture
+def slurm(request, monkeypatch, tmp_path):
+    """Programs that note what they are asked. `queue` is what squeue prints. The runs of pilots are
+    made up."""
+    made = request.getfixturevalue("trainings")
+    for name, line in PROGRAMS.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SUBMITIT_FOLDER"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "USR1")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(pilots, "_LOOK_EVERY", 0)
+    monkeypatch.setattr(pilots, "PoolLauncher", Inside)
+    Path("queue").touch()
+    Inside.settings.clear()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield made
+    for number, handler in before.items():  # submitit has its own
+        signal.signal(number, handler)
+
+
+class Inside(BasicLauncher):
+    """Stands for the pool of a pilot: runs the jobs in this process."""
+
+    settings: list[dict] = []
+
+    def __init__(self, settings):
+        super().__init__()
+        self.settings.append(settings)
+
+    def setup(self, **_):
+        pass
+
+    def close(self):
+        pass
+
+
+class Slurm:
+    """The launcher as Hydra makes it."""
+
+    def __init__(self, *command, **typed):
+        self.pilots = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), command)
+
+
+def command(capsys, text=TWO, **typed):
+    """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
+    own = [*SHORT, *write_sweep(text)]
+    launcher = Slurm(*own, "launcher=slurm", "launcher.pilots=2", "hydra/launcher=slurm", **typed)
+    return sweep(capsys, *own[len(SHORT) :], launcher=launcher)
+
+
+def submissions():
+    return sorted(file.name for file in Path().glob("job-*"))
+
+
+def run_pilots(job, number=1):
+    """Runs the jobs of an array as Slurm would, one after another, in this process."""
+    from submitit.core.submission import process_job
+
+    for index in range(number):
+        os.environ.update(SLURM_ARRAY_JOB_ID=job, SLURM_ARRAY_TASK_ID=str(index))
+        process_job("runs/mine/slurm")
+
+
+def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm, capsys):
+    answer, code, err = command(capsys, partition="long", gpus=2, memory=1.5, options="--nice=3")
+    assert (code, answer["missing"], answer["report"]) == (75, 6, None)
+    assert "submitted job 0, 2 pilots for 6 runs" in err
+    script = Path("job-0").read_text()
+    flags = "array=0-1%2 time=30 cpus-per-task=2 gpus-per-node=2 mem=1536M partition=long nice=3"
+    for flag in (*flags.split(), "signal=USR1@90", "requeue", "job-name=mine"):
+        assert f"#SBATCH --{flag}\n" in script
+    assert "--cpus-per-task=2 " in script.split("srun")[1]
+
+    Path("queue").write_text("RUNNING None\nPENDING BeginTime\n")
+    answer, code, err = command(capsys)
+    assert (code, answer["missing"], submissions()) == (75, 6, ["job-0"])
+    assert "job 0: 1 PENDING (BeginTime), 1 RUNNING; not ended: 6 waiting" in err
+    assert slurm.runs == []
+
+    run_pilots("0", 2)
+    assert len(slurm.runs) == 6  # the second pilot found nothing to do
+    pool = {"workers": "auto", "per_gpu": 1, "pools": 2}
+    assert Inside.settings == [pool, pool]
+    answer, code, _ = command(capsys)
+    assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")
+    assert submissions() == ["job-0"]
+
+    more_seeds = TWO.replace("[0, 1, 2]", "[0, 1, 2, 3]")
+    answer, code, _ = command(capsys, more_seeds)
+    assert (code, answer["missing"], answer["failed"]) == (75, 2, 0)
+    assert submissions() == ["job-0", "job-1"]
+
+
+def test_pilots_that_ended_too_early_are_submitted_anew(slurm, capsys):
+    command(capsys)
+    slurm.left = 4
+    with pytest.raises(Killed):  # the first pilot
+        run_pilots("0")
+    answer, code, err = command(capsys)
+    assert (code, answer["finished"], answer["missing"]) == (75, 4, 2)
+    assert "the pilots of job 0 have ended without 2 runs; their logs are in runs/mine/slurm" in err
+    assert submissions() == ["job-0", "job-1"]
+
+
+def test_a_failure_is_told_once_and_then_tried_again(slurm, capsys):
+    slurm.broken.add("layernorm")
+    command(capsys)
+    run_pilots("0")
+    answer, code, err = command(capsys)
+    assert (code, answer["finished"], answer["failed"]) == (1, 3, 3)
+    failed = (
+        "failed: 3 runs (layernorm s0, layernorm s1, layernorm s2): the pilots ended without it"
+    )
+    assert failed in err
+    assert submissions() == ["job-0"]
+    assert command(capsys)[1] == 75
+    assert submissions() == ["job-0", "job-1"]
+
+
+def test_a_command_that_waits_ends_in_the_report(slurm, capsys, monkeypatch):
+    looks = []
+
+    def states(job):
+        looks.append(job)
+        if len(looks) < 3:
+            return Counter(RUNNING=2)
+        if len(looks) == 3 or job == "1":
+            slurm.left = 4 if job == "0" else 9  # the first pilots are killed
+            with suppress(Killed):
+                run_pilots(job)
+        return Counter()
+
+    monkeypatch.setattr(pilots, "pilot_states", states)
+    answer, code, _ = command(capsys, wait=True)
+    assert (code, answer["finished"], submissions()) == (0, 6, ["job-0", "job-1"])
+
+
+def test_a_command_that_waits_does_not_submit_pilots_for_ever(slurm, capsys):
+    answer, code, err = command(capsys, wait=True)
+    assert (code, answer["finished"], submissions()) == (1, 0, ["job-0"])
+    assert "the pilots ended without it; their logs are in runs/mine/slurm" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "submitted"),
+    [("slurm_load_jobs error: Unable to contact slurm controller", 75, 1),
+     ("slurm_load_jobs error: Invalid job id specified", 75, 2)],
+)  # fmt: skip
+def test_without_an_answer_of_slurm_nothing_is_submitted_twice(
+    error, code, submitted, slurm, capsys
+):
+    command(capsys)
+    Path("broken").write_text(error)
+    answer, code_now, err = command(capsys)
+    assert (code_now, len(submissions()), answer["report"]) == (code, submitted, None)
+    assert ("squeue: slurm_load_jobs error: Unable" in err) == (submitted == 1)
+
+
+def test_a_refusal_of_sbatch_is_one_line(slurm, capsys, tmp_path):
+    line = "sbatch: error: invalid partition specified: nowhere"
+    (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/sh\necho '{line}' >&2; exit 1\n")
+    with pytest.raises(ConfigError, match="^sbatch: error: invalid partition specified: nowhere$"):
+        command(capsys)
+
+
+def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monkeypatch, tmp_path):
+    (tmp_path / "bin" / "srun").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(ConfigError, match="there is no srun here"):
+        Slurm()
+    monkeypatch.setattr(pilots, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'transformer_norms\[slurm\]'"):
+        Slurm()
+
+
+@pytest.mark.parametrize(
+    ("broken", "state", "queued"),
+    [(None, "RUNNING", ["requeue 0_0"]), (None, "COMPLETING", []),
+     ("squeue", "RUNNING", []), ("scontrol", "RUNNING", [])],
+)  # fmt: skip
+def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_cannot(
+    broken, state, queued, slurm, capsys, monkeypatch, tmp_path
+):
+    command(capsys)
+
+    def stop(arguments, launcher):
+        assert arguments == (*SHORT, *write_sweep(TWO))
+        raise SystemExit(75)
+
+    monkeypatch.setattr(pilots, "run_sweep", stop)
+    Path("queue").write_text(f"{state} None\n")
+    if broken:
+        (tmp_path / "bin" / broken).write_text("#!/bin/sh\necho no answer >&2; exit 1\n")
+    with pytest.raises(SystemExit):
+        run_pilots("0")
+    told = Path("controlled")
+    assert (told.read_text().splitlines() if told.exists() else []) == queued
+    if broken != "squeue":
+        assert "--jobs=0_0 " in Path("asked").read_text()  # the whole array has other states
+    assert not list(Path("runs/mine/slurm").glob("*result.pkl"))
+
+
+def test_what_is_submitted_is_recorded_beside_the_logs(slurm, capsys):
+    command(capsys)
+    assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0", "pilots": 2}
+
+
+def test_a_file_system_without_locks_is_named(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageError, match="its file system offers no locks"):
+        take_lock(tmp_path)

@@ -1,0 +1,99 @@
+"""What stands in examples/ runs, and trains as `train` does."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from transformer_norms import compose, train
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+LAUNCH = "-m accelerate.commands.launch --cpu --num_machines 1 --num_processes 2".split()
+PLAIN = "--mixed_precision no --dynamo_backend no".split()
+
+
+def config_of(program):
+    """What a program passes to compose."""
+    calls = [
+        node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Call)
+    ]
+    (call,) = [one for one in calls if ast.unparse(one.func) == "compose"]
+    return ast.literal_eval(call.args[0])
+
+
+def run(arguments, folder):
+    """Returns what a Python program prints."""
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def notebook_cells():
+    notebook = json.loads((EXAMPLES / "sweep_to_figure.ipynb").read_text())
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_every_example_says_what_it_shows_and_compiles():
+    assert {program.stem for program in PROGRAMS} == {
+        "plain_loop",
+        "with_accelerate",
+        "with_lightning",
+    }
+    for program in PROGRAMS:
+        assert f"python examples/{program.name}" in ast.get_docstring(
+            ast.parse(program.read_text())
+        )
+        assert compose(config_of(program)) == compose(config_of(PROGRAMS[0]))
+    figures = [output for cell in notebook_cells() for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in figures)
+    assert (EXAMPLES / "sweep_to_figure.ipynb").stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_what_an_example_imports_of_ours_is_there(program):
+    nodes = [n for n in ast.walk(ast.parse(program.read_text())) if isinstance(n, ast.ImportFrom)]
+    ours = [node for node in nodes if node.module.startswith("transformer_norms")]
+    assert ours
+    for node in ours:
+        assert {name.name for name in node.names} <= {*dir(import_module(node.module))}, node.module
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The validation loss of the run that all programs train."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("trained"))
+    try:
+        return train(compose([*config_of(PROGRAMS[0]), "tracking=none"], device="cpu"))["val_loss"]
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "arguments",
+    [*([program] for program in PROGRAMS), [*LAUNCH, *PLAIN, EXAMPLES / "with_accelerate.py"]],
+    ids=[*(program.stem for program in PROGRAMS), "two processes"],
+)
+def test_a_loop_of_ones_own_reaches_the_loss_of_train(arguments, trained, tmp_path):
+    printed = re.search(r"validation loss (\S+)", run(arguments, tmp_path))
+    assert float(printed[1]) == pytest.approx(trained, abs=2e-3)
+
+
+@pytest.mark.nightly
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path):
+    cells = ["".join(cell["source"]) for cell in notebook_cells()]
+    program = tmp_path / "notebook.py"
+    program.write_text("import matplotlib\nmatplotlib.use('Agg')\n" + "\n".join(cells))
+    printed = run([program], tmp_path)
+    assert "Runs by variant" in printed
+    assert len(list(tmp_path.glob("runs/notebook/*/summary.json"))) == 9

@@ -1,0 +1,198 @@
+"""What a device could compute, and how much of that a run made use of."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from trainers import trainer_of
+
+from transformer_norms import compose
+from transformer_norms.config.building import build_model
+from transformer_norms.errors import ConfigError
+from transformer_norms.run import machine
+from transformer_norms.training.accelerators import find_accelerator
+from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
+from transformer_norms.training.trainer import Trainer
+
+NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
+    "NVIDIA A100-SXM4-80GB": (312e12, 19.5e12),
+    "NVIDIA A100-PCIE-40GB": (312e12, 19.5e12),
+    "NVIDIA A100 80GB PCIe": (312e12, 19.5e12),
+    "NVIDIA H100 80GB HBM3": (989e12, 67e12),
+    "NVIDIA H100 PCIe": (756e12, 51e12),
+    "NVIDIA H200": (989e12, 67e12),
+    "NVIDIA L4": (121e12, 30.3e12),
+    "NVIDIA L40S": (362e12, 91.6e12),
+    "NVIDIA A10": (125e12, 31.2e12),
+    "NVIDIA GeForce RTX 3090": (71e12, 35.6e12),
+    "NVIDIA GeForce RTX 4090": (165e12, 82.6e12),
+    "Tesla V100-SXM2-16GB": (None, 15.7e12),
+    "Tesla V100-PCIE-32GB": (None, 14e12),
+    "Tesla T4": (None, 8.1e12),
+}
+# Of other figures than the one whose name theirs begins with, or of none that is known here.
+UNKNOWN = """NVIDIA A10G|NVIDIA L40|NVIDIA H100 NVL|NVIDIA H200 NVL|NVIDIA GH200 480GB
+NVIDIA GeForce RTX 3090 Ti|NVIDIA GeForce RTX 4090 D|NVIDIA GeForce RTX 4090 Laptop GPU
+NVIDIA A100-SXM4-40GB MIG 1g.5gb|AMD Instinct MI300X|Intel(R) Xeon(R) Processor, 2 cores"""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_devices_peak_is_its_data_sheets(name):
+    assert (peak(name, "bf16"), peak(name, "fp32")) == NAMED[name]
+    assert peak(name, "fp64") is None
+
+
+@pytest.mark.parametrize("name", [name for line in UNKNOWN.split("\n") for name in line.split("|")])
+def test_of_a_device_that_is_not_known_no_peak_is_guessed(name):
+    assert peak(name, "bf16") is None is peak(name, "fp32")
+
+
+def test_products_in_tf32_have_no_peak_of_float32(monkeypatch):
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert peak("NVIDIA A100-SXM4-80GB", "fp32") is None
+    assert peak("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+
+
+def test_nothing_here_turns_tf32_on():
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_utilisation_is_flops_by_the_second_over_the_peak():
+    # 6 * 124e6 FLOPs a token, 200,000 tokens in 2 seconds: 74.4e12 a second of 312e12
+    assert utilisation(6 * 124e6 * 200_000, 2.0, 312e12) == 0.2385
+    assert utilisation(1e12, 2.0, None) is None
+    assert utilisation(1e12, 0.0, 312e12) is None
+
+
+def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    product = torch.compile(lambda x: x @ torch.ones(2, 3), backend=backend)
+    trainer = object.__new__(Trainer)
+    trainer.model = torch.nn.Identity()
+    trainer.batches = lambda step: torch.ones(1, 5).long()
+    trainer.loss = SimpleNamespace(sum=lambda tokens: product(torch.ones(4, 2)).sum())
+    assert flops_per_token(trainer, 4) == 3 * (2 * 4 * 2 * 3) / 4
+    assert not graphs
+    product(torch.ones(4, 2))
+    assert graphs
+
+
+@pytest.mark.goal("Q5")
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "norm=layernorm",
+        "norm=rmsnorm",
+        "norm=gatednorm",
+        "placement=qk_cap",
+        "trainer.activation_checkpointing=true",
+    ],
+)
+def test_flops_are_two_for_each_weight_and_pair_of_tokens_forward_and_four_backward(variant):
+    """Fused attention or not, for a norm its matrices, and nothing that is computed again."""
+    width, mlp, context, vocabulary, depth = 64, 256, 16, 31, 2
+    typed = [f"model.{key}={value}" for key, value in (("width", width), ("depth", depth))]
+    trainer = trainer_of(*typed, variant, "model.mlp_width=256")
+    weights = depth * (4 * width * width + 2 * width * mlp) + width * vocabulary
+    weights += (2 * depth + 1) * 2 * 16 * width if variant == "norm=gatednorm" else 0
+    pairs = depth * 2 * context * width  # of one token, q k^T and the weights times v
+    assert flops_per_token(trainer, context) == 3 * 2 * (weights + pairs)
+    assert trainer.model.training
+
+
+def test_flops_of_latents_are_those_of_their_matrices_and_sizes():
+    """Two for each weight and each number of a key or a value, forward and four backward."""
+    d, heads, q_rank, kv_rank, rope_dim, value_dim, context = 64, 2, 24, 12, 8, 20, 16
+    sizes = {"q_rank": q_rank, "kv_rank": kv_rank, "rope_dim": rope_dim, "value_dim": value_dim}
+    typed = [f"architecture.{key}={size}" for key, size in sizes.items()]
+    typed += ["model.width=64", "model.heads=2", "model.depth=2", "model.mlp_width=256"]
+    head_dim = d // heads
+    attention = d * (q_rank + kv_rank + rope_dim) + q_rank * heads * head_dim
+    attention += kv_rank * heads * (head_dim - rope_dim + value_dim) + heads * value_dim * d
+    weights = 2 * (attention + 2 * d * 256) + d * 31
+    pairs = 2 * context * heads * (head_dim + value_dim)
+    assert flops_per_token(trainer_of(*typed), context) == 3 * 2 * (weights + pairs)
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_flops_of_streams_are_those_of_one_and_of_the_products_that_mix_them(streams):
+    """n streams of d: n d for what is read and n^2 d for what is kept, before and behind each of
+    two sub-layers. What is written and the norms are no products."""
+    d, depth, context = 64, 2, 16
+    typed = ["model.width=64", "model.depth=2", "model.mlp_width=256"]
+    one = flops_per_token(trainer_of(*typed), context)
+    key = f"placement.connection.streams={streams}"
+    several = flops_per_token(
+        trainer_of(*typed, "placement=hyper_connections_static", key), context
+    )
+    assert several - one == 3 * 2 * 2 * depth * (streams + streams**2) * d
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
+    q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)
+    count = ATTENTION[getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")]
+    assert count(q, k, v, None, True, out_shape=()) == 2 * (2 * 3 * 8 * 6) * (4 + 5)
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("h100 sxn", "'H100 SXM'"),
+        ("H100", "'H100 SXM'"),
+        ("A100 SXM 80", "'A100 SXM 80GB'"),
+        ("4090", "'RTX 4090'"),
+    ],
+)
+def test_an_accelerator_that_is_not_known_is_answered_with_the_nearest_name(typed, near):
+    with pytest.raises(ConfigError, match=near) as error:
+        find_accelerator(typed)
+    assert typed in str(error.value)
+
+
+def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
+    figures = {"H100 SXM": (80e9, 450e9), "A100 PCIe 40GB": (40e9, 32e9), "T4": (16e9, 16e9)}
+    for name, wanted in figures.items():
+        found = find_accelerator(name.lower())
+        assert (found.memory, found.link) == wanted
+
+
+@pytest.mark.goal("Q5")
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "mlp=gelu architecture.attention_gate=elementwise",
+        "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
+        "architecture.kv_from_block=0 model.kv_heads=2 architecture.kv_rank=8",
+        "model.kv_heads=H/(1+i) model.head_dim=[20,8] architecture.attention_gate=elementwise",
+        "architecture.q_rank=24 architecture.kv_rank=12 architecture.rope_dim=8 "
+        "architecture.value_dim=20",
+    ],
+)
+def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):
+    """The counter is torch's own, on the model itself."""
+    typed = ["model=nano", "tokenizer=byte", "trainer.steps=10", "trainer.eval_every=0"]
+    config = compose([*typed, "data.val_tokens=3", *choice.split()], device="cpu")
+    tokens = torch.zeros(1, config.model.context, dtype=torch.int64)
+    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, torch.no_grad():
+        build_model(config, 257)(tokens)
+    read = 10 * config.trainer.batch_size * config.model.context
+    counted = 3 * counter.get_total_flops() / config.model.context * (read + 1)
+    assert machine.rough_flops(config) == pytest.approx(counted, rel=1e-3)
+
+
+def test_a_run_of_days_is_announced_and_a_shorter_one_is_not(monkeypatch):
+    monkeypatch.setattr(machine, "product_speed", lambda device, precision: 1e11)
+    large = compose(["model=124m", "tokenizer=gpt2", "trainer.steps=3000"], device="cpu")
+    days = 3000 * 16 * 1024 * 6 * (12 * 12 * 768**2 + 50257 * 768 + 2 * 12 * 768 * 1024)
+    days /= 0.5e11 * 86400
+    assert f"about {days:.0f} days" in machine.days_line([large], 1)
+    assert f"5 runs take about {5 * days:.0f} days" in machine.days_line([large, large], 5)
+    monkeypatch.setattr(machine, "product_speed", None)  # which is not asked for a small run
+    assert machine.days_line([compose(device="cpu")], 20) == ""

@@ -1,0 +1,246 @@
+"""NaN and infinity in a loss, a gradient, an update, a running average, a validation loss."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from short_runs import BASE, go, here, rows, same, stop_at  # noqa: F401
+from trainers import SIZES
+
+from transformer_norms import cli, compose, runs
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.report.study import LOSS_KEYS
+from transformer_norms.report.writing import write_report
+from transformer_norms.run.curve import draw_curve
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.sweep.board import last_loss
+from transformer_norms.training.divergence import find_nonfinite
+from transformer_norms.training.loss import ModelLoss
+from transformer_norms.training.trainer import Trainer
+
+
+@pytest.fixture
+def calm(stop_at):  # noqa: F811
+    """calm(*overrides): the folder of the same run, stopped after step 12 by a signal."""
+
+    def stopped(*overrides):
+        stop_at(12)
+        return go("study=calm", *overrides)["folder"]
+
+    return stopped
+
+
+# ------------------------------------------------------------------------- losses and gradients
+
+
+def nan_loss(monkeypatch):
+    original, calls = ModelLoss.backward, iter(range(1, 1000))
+
+    def backward(self, batch, parts):
+        return original(self, batch, parts) * (math.nan if next(calls) == 13 else 1)
+
+    monkeypatch.setattr(ModelLoss, "backward", backward)
+
+
+def infinite_gradient(monkeypatch):
+    """One number of one gradient, after the loss has been computed."""
+    original, calls = ModelLoss.backward, iter(range(1, 1000))
+
+    def backward(self, batch, parts):
+        total = original(self, batch, parts)
+        if next(calls) == 13:
+            self.model.blocks[0].mlp.f.up.weight.grad[1, 2] = math.inf
+        return total
+
+    monkeypatch.setattr(ModelLoss, "backward", backward)
+
+
+def nan_micro_batch(monkeypatch):
+    """The third of four micro-batches."""
+    original, calls = ModelLoss.backward, iter(range(1, 1000))
+
+    def backward(self, batch, parts):
+        total = original(self, batch, parts)
+        if next(calls) == 4 * 12 + 3:
+            self.model.final.gain.grad.fill_(math.nan)
+        return total
+
+    monkeypatch.setattr(ModelLoss, "backward", backward)
+
+
+@pytest.mark.goal("N1")
+@pytest.mark.parametrize(
+    ("plant", "typed"),
+    [
+        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
+        pytest.param(infinite_gradient, [], marks=pytest.mark.nightly),
+        pytest.param(
+            nan_micro_batch,
+            ["trainer.accumulation=4", "optimizer=muon"],
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
+    plant, typed, calm, monkeypatch, measured
+):
+    """Weights, moments and running averages are bitwise those after step 12."""
+    before = calm(*typed)
+    with monkeypatch.context() as planted:
+        plant(planted)
+        diverged = go("study=planted", *typed)
+    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
+    assert "at step 13" in diverged["diverged"]
+    assert same(before, diverged["folder"])
+    assert go("study=planted", *typed)["status"] == "diverged"
+    measured(f"{plant.__name__}: step 12 bitwise")
+
+
+def test_a_running_average_that_a_module_replaces_goes_back_as_well():
+    class Counting(torch.nn.Module):
+        def __init__(self, inside):
+            super().__init__()
+            self.inside = inside
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.inside(x)
+
+    config = compose(SIZES)
+    model = build_model(config, 31)
+    model.final = Counting(model.final)
+    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
+    trainer = build_trainer(config, model, lambda step: batch, lambda: ())
+    trainer.train_step()
+    assert model.final.seen == 1
+    model.final.inside.gain.register_hook(lambda grad: grad * math.nan)
+    assert "at step 2" in trainer.train_step()
+    assert model.final.seen == 1
+
+
+# ------------------------------------------------------------------------- updates
+
+WEIGHT = "blocks.0.mlp.f.up.weight"
+
+
+def overflow(monkeypatch, name, step=13):
+    """From now on the update of `step` leaves an infinity in one number of a weight or a moment.
+    That of an embedding stands at a token that the text has not, so that no loss shows it."""
+    original = Trainer.train_step
+
+    def stepped(self):
+        reason = original(self)
+        if reason is None and self.step == step:
+            for group in self.tensors().values():
+                if name in group:
+                    group[name].detach().view(-1)[0] = math.inf
+        return reason
+
+    monkeypatch.setattr(Trainer, "train_step", stepped)
+
+
+@pytest.mark.goal("N1")
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        # Found at the checkpoint of step 14, and again at step 13.
+        (f"{WEIGHT}:exp_avg_sq", []),
+        pytest.param("embedding.weight", [], marks=pytest.mark.nightly),
+        # The next loss is NaN. There is no checkpoint: from the start.
+        pytest.param(WEIGHT, ["trainer.checkpoint_every=0"], marks=pytest.mark.nightly),
+        pytest.param(f"{WEIGHT}:momentum", ["optimizer=muon"], marks=pytest.mark.nightly),
+    ],
+)
+def test_an_update_that_overflows_is_a_divergence_of_its_step(
+    name, typed, calm, monkeypatch, capfd, measured
+):
+    before = calm(*typed)
+    with monkeypatch.context() as planted:
+        overflow(planted, name)
+        diverged = go("study=planted", *typed)
+    assert (diverged["status"], diverged["step"], diverged["error"]) == ("diverged", 12, None)
+    assert diverged["diverged"] == f"{name} is not finite after the update of step 13"
+    assert same(before, diverged["folder"])
+    assert "training again up to the step before" in capfd.readouterr().err
+    measured(f"{name}: step 12 bitwise")
+
+
+@pytest.mark.goal("N1")
+def test_a_diverged_command_exits_5(monkeypatch, capsys):
+    overflow(monkeypatch, WEIGHT)
+    assert cli.main(BASE) == 5
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["status"], answer["steps"], answer["val_loss"]) == ("diverged", 12, None)
+    assert cli.main(BASE) == 5
+
+
+def test_a_tensor_is_named_whatever_its_size_and_large_numbers_are_finite():
+    large = torch.full((3, 2), 1e38)
+    tensors = {"large": large, "empty": torch.zeros(0, 4), "count": torch.tensor([1 << 40])}
+    assert find_nonfinite(tensors) is None
+    for bad in (math.nan, math.inf, -math.inf):
+        other = torch.zeros(5, dtype=torch.bfloat16)
+        other[3] = bad
+        assert find_nonfinite({**tensors, "other": other}) == "other"
+
+
+# ------------------------------------------------------------------------- validation
+
+
+def infinite_validations(monkeypatch, at):
+    """At the steps of `at`, the summed nats of a validation are what it says."""
+    original = Trainer.evaluate
+
+    def evaluate(self, windows, stopping=None):
+        found = original(self, windows, stopping)
+        return found and (at.get(self.step, found[0]), found[1])
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+
+
+BAD = {5: math.inf, 10: math.nan, 15: 1e300}
+
+
+def test_an_infinite_validation_loss_is_null_and_stops_nothing(stop_at, monkeypatch):  # noqa: F811
+    often = ["trainer.eval_every=5", "trainer.log_every=5"]
+    with monkeypatch.context() as planted:
+        infinite_validations(planted, BAD)
+        whole = go("study=whole", *often)
+        stop_at(6, 16)  # its checkpoints are read back
+        parts = [go("study=parts", *often) for _ in range(3)]
+    assert whole["status"] == "finished"
+    assert [run["status"] for run in parts] == ["preempted"] * 2 + ["finished"]
+    assert same(whole["folder"], parts[-1]["folder"])
+    found = {row["step"]: row for row in rows(whole["folder"]) if "val/loss" in row}
+    assert {step for step, row in found.items() if row["val/loss"] is None} == BAD.keys()
+    assert all(found[step]["nonfinite"] == ["val/loss", "val/bpb"] for step in BAD)
+    losses = [row["val/loss"] for row in found.values() if row["val/loss"] is not None]
+    assert (whole["val_loss"], whole["best_val_loss"]) == (losses[-1], min(losses))
+    assert parts[0]["best_val_loss"] is None
+    run = SavedRun(Path(whole["folder"]))
+    assert len(run.metrics()) == len(rows(whole["folder"]))
+    assert draw_curve(run.folder, run.summary).is_file()
+    assert LOSS_KEYS.keys() <= last_loss(run.folder / "metrics.jsonl").keys()
+
+
+@pytest.mark.nightly
+def test_a_report_and_a_table_are_made_of_a_run_with_infinite_validation_losses(monkeypatch):
+    with monkeypatch.context() as planted:
+        infinite_validations(planted, BAD)
+        run = go("study=whole", "trainer.eval_every=5", "trainer.log_every=5")
+    page = write_report([Path("runs/whole")])[0].read_text()
+    assert Path(run["folder"]).name in page
+    assert "NaN" not in page.partition("<main")[2].partition("<script")[0]
+    (listed,) = runs("runs")
+    assert [row["val/loss"] for row in listed["metrics"] if row["step"] in BAD] == [None] * 3
+
+
+def test_an_infinite_validation_loss_at_the_end_is_a_divergence(monkeypatch):
+    infinite_validations(monkeypatch, {24: math.inf})
+    diverged = go()
+    assert (diverged["status"], diverged["step"], diverged["val_loss"]) == ("diverged", 24, None)
+    assert diverged["diverged"] == "the final validation loss is not finite"
+    assert diverged["best_val_loss"] is not None

@@ -1,0 +1,84 @@
+"""Under bf16 the sums are float32 or float64: each against a float64 oracle of the same numbers.
+
+tests/model/test_norms.py does the same for the norms.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from trainers import trainer_of
+
+from transformer_norms.model.attention import Softmax
+from transformer_norms.model.kernels import capped_attention
+
+HALF = 2**-8  # the rounding of a bfloat16, relative
+BF16 = "trainer.precision=bf16"
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+def nats(logits, targets):
+    return F.cross_entropy(logits.double(), targets, reduction="sum").item()
+
+
+@pytest.mark.goal("N4")
+@pytest.mark.parametrize("cap", [None, 30.0])
+def test_a_softmax_over_a_thousand_keys_is_that_of_float64_to_one_rounding(cap, measured):
+    """Nearly equal weights: their sum in bfloat16 would end at 256."""
+    time = 1024
+    q, k, v = (drawn(1, 2, time, 16, seed=i).bfloat16() for i in range(3))
+    v = v.abs()
+    attend = Softmax(scale=0.05, cap=cap, dropout=0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(q, k, v, torch.empty(1, time, 1)).double()
+    wide = (x.double() for x in (q, k, v))
+    if cap is None:
+        expected = F.scaled_dot_product_attention(*wide, is_causal=True, scale=0.05)
+    else:
+        causal = {"attn_mask": None, "dropout_p": 0.0, "is_causal": True}
+        expected = capped_attention(*wide, cap=cap, scale=0.05, **causal)
+    worst = ((found - expected).abs() / expected).max().item()
+    assert worst < 3 * HALF  # of the products' operands, and of the result
+    measured(
+        f"softmax, cap {cap}: {worst:.1e} of float64's, in bfloat16 {HALF:.1e} is one rounding"
+    )
+
+
+@pytest.mark.goal("N4")
+def test_losses_and_sums_of_evaluations_are_those_of_float64(measured):
+    """From the same bfloat16 logits: the loss of a step, of a window and of 64 windows."""
+    trainer = trainer_of(BF16, "trainer.clip=0")
+    batch = trainer.batches(0)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        logits = trainer.model(batch[:, :-1]).flatten(0, 1)
+    assert logits.dtype == torch.bfloat16
+    exact = nats(logits, batch[:, 1:].flatten())
+    with torch.no_grad():
+        window = trainer.loss.sum(batch)
+    many, tokens = trainer.evaluate([batch] * 64)
+    assert window.dtype == torch.float32
+    assert many == 64 * window.item()  # no digit is lost: the sum is in float64
+    assert tokens == 64 * batch[:, 1:].numel()
+    step = trainer.micro_batches.backward(batch, 0)[0].item() * batch[:, 1:].numel()
+    off = [abs(found / exact - 1) for found in (window.item(), step)]
+    assert max(off) < 1e-6
+    measured(f"losses: {max(off):.0e} of float64's; a sum of 64 evaluations is exact")
+
+
+@pytest.mark.goal("N4")
+def test_the_norm_of_the_gradients_is_that_of_float64(measured):
+    trainer = trainer_of(BF16, "trainer.clip=0")
+    gradients = []
+    trainer.optimizers[0].register_step_pre_hook(
+        lambda *_: gradients.extend(p.grad.double() for p in trainer.parameters)
+    )
+    assert trainer.train_step() is None
+    exact = math.sqrt(sum(g.square().sum().item() for g in gradients))
+    off = abs(trainer.grad_norm / exact - 1)
+    assert off < 1e-6
+    assert {p.dtype for p in trainer.parameters} == {torch.float32}
+    measured(f"gradient norm: {off:.0e} of float64's")

@@ -1,0 +1,173 @@
+"""QK-Clip: heads whose largest logit was above a threshold shrink after the step, and no others."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from rank_workers import on_ranks, train_all, train_all_alone
+
+from transformer_norms import ConfigError, build_model, compose
+from transformer_norms.config.building import build_trainer
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.training.stopping import Stopping
+
+VOCABULARY, CONTEXT, THRESHOLD = 31, 16, 1.15
+SMALL = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
+SMALL += ["trainer.device=cpu", "trainer.probe_every=0", "trainer.precision=fp64"]
+CLIP = f"trainer.qk_clip={THRESHOLD}"
+
+
+def trainer_of(*typed, replicas=1):
+    config = compose([*SMALL, *typed])
+    shape, generator = (4, CONTEXT + 1), torch.Generator().manual_seed(0)
+    batch = torch.randint(VOCABULARY, shape, generator=generator)
+    model = build_model(config, VOCABULARY)
+    return build_trainer(config, model, lambda step: batch, lambda: (), replicas)
+
+
+def largest_logits(model, batch, window=None):
+    """S of each block and head, pair by pair."""
+    met = []
+    hooks = [
+        block.attention.f.attend.register_forward_pre_hook(lambda attend, given: met.append(given))
+        for block in model.blocks
+    ]
+    with torch.no_grad():
+        model.eval()(batch[:, :-1])
+    for hook in hooks:
+        hook.remove()
+    scales = [block.attention.f.attend.scale for block in model.blocks]
+    found = []
+    for (q, k, *_), scale in zip(met, scales, strict=True):
+        seen = torch.full(q.shape[1:2], -math.inf, dtype=q.dtype)
+        for i in range(CONTEXT):
+            for j in range(0 if window is None else max(0, i + 1 - window), i + 1):
+                seen = torch.maximum(seen, (q[:, :, i] * k[:, :, j]).sum(-1).amax(0) * scale)
+        found.append(seen)
+    return found
+
+
+COMPILED = "compiled"
+CASES = {
+    "plain": [],
+    "micro-batches": ["trainer.accumulation=4"],
+    "replicas": ["trainer.accumulation=2"],
+    "biases": ["architecture.bias=true"],
+    "shared keys": ["model.kv_heads=2"],
+    "another block's keys": ["architecture.kv_from_block=0"],
+    "heads of two sizes": ["model.head_dim=16+8*i"],
+    "values from keys": ["architecture.values_from_keys=1"],
+    "recomputed": ["trainer.activation_checkpointing=true"],
+    "windows, cap, ALiBi": ["architecture.sliding_window=5", "position=alibi",
+                            "architecture.attention_cap=0.01"],
+    COMPILED: ["trainer.compile=true"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != COMPILED])
+def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(case):
+    assert_scaled(case)
+
+
+@pytest.mark.nightly
+def test_a_head_of_a_compiled_model_is_scaled_too():
+    """In a process of its own: what checks shapes here is not compiled."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = "import test_qk_clip as t; t.assert_scaled(t.COMPILED)"
+    subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+
+
+def assert_scaled(case):
+    replicas = 1 + (case == "replicas")
+    clipped, plain = (trainer_of(*CASES[case], *more, replicas=replicas) for more in ([CLIP], []))
+    window = 5 if "windows" in case else None
+    largest = largest_logits(trainer_of(*CASES[case]).model, plain.batches(0), window)
+    assert clipped.train_step() is None is plain.train_step()
+    wanted, near = [], {"rtol": 1e-12, "atol": 1e-15}
+    for one, other, seen in zip(clipped.model.blocks, plain.model.blocks, largest, strict=True):
+        for h, largest_here in enumerate(seen.tolist()):
+            g = THRESHOLD / largest_here if largest_here > THRESHOLD else 1.0
+            wanted += [g] * (g < 1)
+            shared = case in ("shared keys", "values from keys", "another block's keys")
+            dim = one.attention.f.output.in_features // 4
+            rows = slice(dim * h, dim * h + dim)
+            for name, factor in (("query", g if shared else math.sqrt(g)), ("key", math.sqrt(g))):
+                if name == "key" and shared:
+                    continue
+                a, b = (getattr(block.attention.f, name) for block in (one, other))
+                for x, y in zip(a.parameters(), b.parameters(), strict=True):
+                    torch.testing.assert_close(x[rows], factor * y[rows], **near)
+                    assert g < 1 or torch.equal(x[rows], y[rows])
+        for name in ("key", "value") if shared else ("value",):
+            a, b = (getattr(block.attention.f, name) for block in (one, other))
+            assert a is b is None or torch.equal(a.weight, b.weight)
+    assert 0 < len(wanted) < 8  # heads of both kinds
+    assert sorted(clipped.clips) == pytest.approx(sorted(wanted), rel=1e-12)
+
+
+def test_below_the_threshold_no_digit_changes_and_a_row_tells_what_was_clipped():
+    class Record(list):
+        written = 0
+        row = list.append
+
+    high, plain, low = (trainer_of(*typed) for typed in (["trainer.qk_clip=100"], [], [CLIP]))
+    for trainer in (high, plain, low):
+        assert trainer.train_step() is None
+    # The second step reads the logits of the weights that the first one left.
+    first, largest = list(low.clips), torch.stack(largest_logits(low.model, low.batches(0)))
+    low.model.train()
+    for trainer in (high, plain, low):
+        assert trainer.train_step() is None
+    second = THRESHOLD / largest[largest > THRESHOLD]
+    assert low.clips[: len(first)] == first
+    assert low.clips[len(first) :] == pytest.approx(second.tolist(), rel=1e-12)
+    for one, other in zip(high.parameters, plain.parameters, strict=True):
+        assert torch.equal(one, other)
+    assert low.state()["clips"] == low.clips != []
+    for trainer, heads, factor in ((high, 0, 1.0), (low, len(low.clips), min(low.clips))):
+        record = Record()
+        trainer.settings = trainer.settings.__class__(
+            **{**vars(trainer.settings), "log_every": 1, "eval_every": 0}
+        )
+        trainer.measure(record, Stopping())
+        assert (record[0]["qk_clip/heads"], record[0]["qk_clip/factor"]) == (heads, factor)
+        assert trainer.clips == []
+    assert "qk_clip" not in str(plain.state().keys())
+
+
+def test_the_product_of_the_longest_query_and_key_decides_alone_where_it_may():
+    attend = trainer_of().model.blocks[0].attention.f.attend
+    q, k = torch.randn(2, 2, 4, CONTEXT, 16, dtype=torch.float64)
+    exact = attend.largest(q, k, 0.0)
+    bound = attend.largest(q, k, 1e6)
+    assert (bound >= exact).all()
+    assert not torch.equal(bound, exact)
+    for share in (0.1, 0.4, 0.6, 0.9, 0.999):  # of what the longest two could give: not decided yet
+        assert torch.equal(attend.largest(q, k, share * bound.max().item()), exact)
+    seen = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()
+    logits = torch.einsum("bhid,bhjd->bhij", q, k) * attend.scale
+    torch.testing.assert_close(exact, torch.where(seen, logits, -math.inf).amax((0, 2, 3)))
+
+
+def test_where_it_cannot_act_is_refused_or_said_and_by_default_it_is_no_key_of_a_run():
+    for typed, said in (("trainer.qk_clip=0", "trainer.qk_clip"), ("trainer.qk_clp=1", "qk_clip'")):
+        with pytest.raises(ConfigError, match=said) as error:
+            compose([*SMALL, typed])
+        assert "\n" not in str(error.value)
+    for typed in ("qk_norm=head", "placement=hybrid"):
+        (line,) = (w for w in compose([*SMALL, CLIP, typed]).warnings if "qk_clip" in w)
+        assert "undo" in line
+    assert not any("qk_clip" in w for w in compose([*SMALL, CLIP]).warnings)
+    assert "qk_clip: none" in to_yaml(compose(SMALL))
+
+
+@pytest.mark.nightly
+def test_two_ranks_have_the_bits_of_one_process():
+    cases = [[f"trainer.qk_clip={tau}", "trainer.accumulation=4"] for tau in (0.01, 1.0)]
+    alone = train_all_alone(cases)
+    assert alone[0] != alone[1]
+    for found in on_ranks(2, train_all, cases):
+        assert found == alone

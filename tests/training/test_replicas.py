@@ -1,0 +1,305 @@
+"""Replicas that share a batch: the same loss and gradients, and none where they would differ."""
+
+import threading
+import time
+
+import pytest
+import torch
+import variants
+from combinations import changed
+from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
+from trainers import SIZES
+
+from transformer_norms import ConfigError, compose
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.training import loss as loss_module
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parallel.replicas import Replicas, examine_rows, replica_count
+
+VOCABULARY = 31
+# Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
+# start, norms of each head, attention written out, blocks computed again.
+TELLING = ["placement=residual_dual", "placement=ngpt", "placement=rezero", "norm=seednorm"]
+TELLING += ["placement=qk_cap", "placement=hybrid_star", "norm=derf", "placement=keel"]
+
+
+def trainer_of(*overrides, replicas=2, rows=4):
+    config = compose([*SIZES, *overrides])
+    tokens = torch.randint(VOCABULARY, (rows, 17), generator=torch.Generator().manual_seed(0))
+    model = build_model(config, VOCABULARY)
+    return build_trainer(config, model, lambda step: tokens, lambda: [tokens[:3]], replicas)
+
+
+def losses_of(trainer):
+    return trainer.micro_batches.replicas.losses
+
+
+def gradients(trainer):
+    return [parameter.grad for parameter in trainer.parameters]
+
+
+def check_gradients(*typed, **tolerance):
+    one, two = (trainer_of(*typed, replicas=count) for count in (1, 2))
+    batch = one.batches(0)
+    losses = [trainer.micro_batches.backward(batch, 0) for trainer in (one, two)]
+    torch.testing.assert_close(*losses, **tolerance)
+    assert all(p.grad is None for p in two.micro_batches.replicas.parameters[1])
+    for wanted, found in zip(gradients(one), gradients(two), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("typed", TELLING)
+def test_the_loss_and_its_gradients_are_the_whole_batchs(typed):
+    check_gradients(typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted({*variants.every_variant()} - {"norm=batchnorm"}))
+def test_the_loss_and_its_gradients_are_the_whole_batchs_for_all(name):
+    typed = variants.every_variant()[name]
+    check_gradients(*typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+    own_gradients_alone(*typed)
+
+
+@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["preset=gpt2", "model.dropout=0"]])
+def test_in_float32_they_are_apart_by_rounding(typed):
+    check_gradients(*typed, rtol=1e-5, atol=1e-7)
+
+
+def test_under_autocast_they_are_apart_by_bfloat16s_rounding():
+    check_gradients("trainer.precision=bf16", "init=scaled", rtol=0.02, atol=2e-4)
+
+
+@pytest.mark.parametrize("typed", [*TELLING, "trainer.activation_checkpointing=true"])
+def test_a_replica_has_the_models_weights_and_gradients_of_its_own(typed):
+    own_gradients_alone(typed)
+
+
+def own_gradients_alone(*typed):
+    """Else two threads would add to one tensor."""
+    trainer = trainer_of(*typed)
+    model, replica = (loss.model for loss in losses_of(trainer))
+    losses_of(trainer)[1].backward(trainer.batches(0), 1)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in replica.parameters())
+    trainer.train_step()
+    shared = zip(model.parameters(), replica.parameters(), strict=True)
+    assert all(p.data_ptr() == q.data_ptr() and p is not q for p, q in shared)
+
+
+def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
+    trainers = [trainer_of("trainer.precision=fp64", replicas=count) for count in (1, 2, 2, 4)]
+    for trainer in trainers:
+        for _ in range(8):
+            assert trainer.train_step() is None
+    one, *shared = (torch.tensor(trainer.losses, dtype=torch.float64) for trainer in trainers)
+    for losses in shared:
+        torch.testing.assert_close(losses, one, rtol=1e-9, atol=0)
+    assert trainers[1].losses == trainers[2].losses
+    pairs = zip(trainers[1].parameters, trainers[2].parameters, strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_an_evaluation_computes_each_window_whole(rows):
+    one, two = trainer_of(replicas=1), trainer_of()
+    windows = [one.batches(0), one.batches(0)[:rows], one.batches(0)[:1, :5]]
+    (nats, tokens), (found, found_tokens) = (trainer.evaluate(windows) for trainer in (one, two))
+    assert found_tokens == tokens == sum(window[:, 1:].numel() for window in windows)
+    assert found == pytest.approx(nats, rel=1e-6)
+
+
+def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
+    trainers = [trainer_of("model.dropout=0.5", replicas=count) for count in (1, 2)]
+    batch = trainers[0].batches(0)
+    (one, _), (two, _) = (trainer.evaluate([batch]) for trainer in trainers)
+    assert one == pytest.approx(two, rel=1e-6)
+    for graph in (False, True):
+        with torch.set_grad_enabled(graph):
+            shares = trainers[1].micro_batches.replicas.run(lambda loss, i: loss.sum(batch[i:]), 2)
+        assert [share.requires_grad for share in shares] == [graph, graph]
+    replica = losses_of(trainers[1])[1].model
+    next(trainers[1].micro_batches.sums([batch]))
+    assert replica.training
+    assert all(module.training for module in replica.modules())
+
+
+def test_all_replicas_together_hold_as_many_logits_as_one(monkeypatch):
+    monkeypatch.setattr(loss_module, "LOGITS", 16 * VOCABULARY)
+    check_gradients("trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+    for count in (1, 2, 4):
+        trainer = trainer_of(replicas=count)
+        shares = zip(losses_of(trainer), trainer.batches(0).chunk(count), strict=True)
+        pieces = [loss._pieces(*loss._states(share)) for loss, share in shares]
+        assert [[len(targets) for _, targets in each] for each in pieces] == [
+            [16 // count] * 4
+        ] * count
+
+
+def test_a_replica_that_fails_fails_the_step(monkeypatch):
+    trainer = trainer_of()
+
+    def fails(*_):
+        raise ArithmeticError("planted")
+
+    monkeypatch.setattr(losses_of(trainer)[1], "backward", fails)
+    with pytest.raises(ArithmeticError, match="planted"):
+        trainer.train_step()
+
+
+def test_a_step_that_fails_leaves_no_replica_at_work():
+    replicas, ended = trainer_of().micro_batches.replicas, []
+
+    def work(loss, *_):
+        if loss is replicas.losses[0]:
+            raise ArithmeticError("planted")
+        time.sleep(0.2)
+        ended.append(loss)
+
+    with pytest.raises(ArithmeticError, match="planted"):
+        replicas.run(work, 2)
+    assert ended == replicas.losses[1:]
+
+
+def enough(*overrides):
+    """A config of as little as is worth sharing: 64 sequences of 16 tokens, of width 64."""
+    keys = {text.partition("=")[0] for text in overrides}
+    own = [*SIZES, "trainer.batch_size=64"]
+    usual = dict(text.split("=") for text in own if text.partition("=")[0] not in keys)
+    return compose([*(f"{key}={value}" for key, value in usual.items()), *overrides])
+
+
+def replicas_of(config, model, threads):
+    settings = config.trainer
+    return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
+
+
+def apart(model):
+    return examine_rows(model) == (True, False, False)
+
+
+ALLOWED = ["norm.allow_noncausal=true"]
+WHOLE = [
+    ([], 3, "3 threads"),
+    ([], 1, "1 threads"),
+    (["trainer.batch_size=65"], 2, "65 sequences"),
+    (["trainer.batch_size=65", "trainer.accumulation=5"], 2, "65 sequences"),
+    (["trainer.compile=true"], 2, "compile"),
+    (["model.dropout=0.1"], 2, "draws"),
+    (["norm=batchnorm", *ALLOWED], 2, "independent"),
+]
+
+
+@pytest.mark.parametrize(("typed", "threads", "said"), WHOLE)
+def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, said):
+    config = enough(*typed)
+    model = build_model(config, VOCABULARY)
+    assert replicas_of(config, model, threads) == 1
+    config = changed(config, "trainer.replicas", 2)
+    with pytest.raises(ConfigError, match=rf"^trainer.replicas=2: .*{said}"):
+        replicas_of(config, model, threads)
+    config = changed(config, "trainer.replicas", 1)
+    assert replicas_of(config, model, threads) == 1
+
+
+def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
+    config = enough()
+    model = build_model(config, VOCABULARY)
+    assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
+    config = changed(config, "trainer.replicas", 4)
+    assert replicas_of(config, model, 8) == 4
+    config = changed(changed(config, "trainer.replicas", "auto"), "trainer.device", "cuda")
+    assert replicas_of(config, model, 8) == 1
+
+
+@pytest.mark.parametrize(
+    "typed", [["optimizer=muon"], ["trainer.activation_checkpointing=true"], ["model.context=15"]]
+)
+def test_there_is_one_where_two_would_be_slower_unless_typed(typed):
+    config = enough(*typed)
+    model = build_model(config, VOCABULARY)
+    assert replicas_of(config, model, 2) == 1
+    config = changed(config, "trainer.replicas", 2)
+    assert replicas_of(config, model, 2) == 2
+
+
+@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["norm=batchnorm", *ALLOWED]])
+def test_looking_whether_rows_are_apart_changes_nothing(typed):
+    model = build_model(compose([*SIZES, *typed, "model.dropout=0.3"]), VOCABULARY)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    drawn = torch.get_rng_state()
+    assert not apart(model)
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert model.training
+
+
+class Draws(torch.nn.Module):
+    def forward(self, x):
+        return x + 1e-9 * torch.randn_like(x)
+
+
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+@pytest.mark.parametrize("norm", [Draws, Counts])
+def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
+    model = build_model(compose(SIZES), VOCABULARY)
+    assert apart(model)
+    model.final = norm()
+    assert not apart(model)
+
+
+class OfTheBatch(torch.nn.Module):
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("typed", ["init=zero_out", "placement=rezero", "placement=layerscale"])
+def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
+    model = build_model(compose([*SIZES, typed]), VOCABULARY)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert apart(model)
+    model.blocks[1].mlp.f.mid = OfTheBatch()
+    assert not apart(model)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_a_replica_has_the_models_buffers():
+    model = build_model(compose(SIZES), VOCABULARY)
+    model.final = Counts()
+    loss = loss_module.ModelLoss(model, loss_module.CrossEntropy(), device="cpu", precision="fp32")
+    one, other = (each.model.final.calls for each in Replicas(loss, 2).losses)
+    assert one.data_ptr() == other.data_ptr()
+
+
+def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: F811
+    alike = ["trainer.threads=2", "model.dropout=0", "trainer.steps=14"]
+    two = "trainer.replicas=2"
+    calm, alone = go("study=calm", *alike, two), go("study=one", *alike, "trainer.replicas=1")
+    assert (calm["threads"], calm["replicas"], alone["replicas"]) == (2, 2, 1)
+    assert calm["identity"] == alone["identity"]
+    assert torch.get_num_threads() == 2
+    assert rows(alone["folder"])[-1]["val/loss"] == pytest.approx(calm["val_loss"], rel=1e-5)
+    stop_at(7, 10)
+    for _ in range(2):
+        assert go("study=rough", *alike, two)["status"] == "preempted"
+    rough = go("study=rough", *alike, "trainer.replicas=1")
+    assert rough["replicas"] == 2
+    assert same(calm["folder"], rough["folder"])
+
+
+def test_replicas_work_side_by_side():
+    """Each waits for the other inside its share: one after the other would wait for ever."""
+    trainer = trainer_of()
+    both = threading.Barrier(2, timeout=600)
+    replicas = trainer.micro_batches.replicas
+    arrived = replicas.run(lambda loss, i: torch.tensor(both.wait()), 2)
+    assert sorted(map(int, arrived)) == [0, 1]

@@ -1,0 +1,124 @@
+"""The training step: what precision, compilation, clipping and one repeated batch do."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from trainers import SIZES, losses, trainer_of
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose, options
+from transformer_norms.data.batches import windows
+
+
+def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
+    typed = "trainer.precision=fp64", "init=scaled"  # one rate for all groups
+    trainer = trainer_of("trainer.clip=0.5", "optimizer.weight_decay=0", *typed)
+    model = build_model(compose([*SIZES, *typed]), 31)
+    reference = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, weight_decay=0)
+    batch = trainer.batches(0)
+    for step in range(4):
+        reference.param_groups[0]["lr"] = 3e-3 * (step + 1) / 6
+        logits = model(batch[:, :-1]).log_softmax(-1)
+        loss = -logits.gather(-1, batch[:, 1:, None]).mean()
+        reference.zero_grad()
+        loss.backward()
+        norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
+        for parameter in model.parameters():
+            parameter.grad *= min(1.0, 0.5 / (norm.item() + 1e-6))
+        reference.step()
+        assert losses(trainer, 1)[-1] == pytest.approx(loss.item(), rel=1e-12)
+        assert trainer.grad_norm == pytest.approx(norm.item(), rel=1e-12)
+    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_bf16_follows_fp32_with_its_weights_in_fp32(norm):
+    half, full = trainer_of("trainer.precision=bf16", f"norm={norm}"), trainer_of(f"norm={norm}")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert half.model(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.bfloat16
+    assert losses(half, 30)[-1] == pytest.approx(losses(full, 30)[-1], rel=0.05)
+    assert losses(half, 0) != losses(full, 0)
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+
+
+def test_what_is_not_finite_leaves_every_weight_and_moment_as_it_was():
+    trainer = trainer_of()
+    losses(trainer, 3)
+    before = {k: v.clone() for group in trainer.tensors().values() for k, v in group.items()}
+    trainer.model.final.gain.register_hook(lambda grad: grad * float("inf"))
+    assert "gradient's norm is" in trainer.train_step()
+    after = {k: v for group in trainer.tensors().values() for k, v in group.items()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert trainer.step == 3
+
+
+@pytest.mark.goal("T8")
+def test_an_evaluation_is_the_same_each_time_and_in_batches_of_any_size(measured):
+    trainer = trainer_of("norm=layernorm")
+    losses(trainer, 3)
+    tokens = np.random.default_rng(0).integers(0, 31, 64 * 16 + 8)
+    found = [trainer.evaluate(windows(tokens, 16, 10**6, 64)) for _ in range(10)]
+    assert found == found[:1] * 10
+    nats, count = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    assert count == found[0][1] == len(tokens) - 1
+    difference = abs(nats - found[0][0]) / count
+    assert difference <= 1e-6
+    measured(f"10 times one loss, bitwise; batches of 1 and of 64 differ by {difference:.0e} nats")
+
+
+COMPILED = """
+import torch._dynamo.utils as dynamo
+import trainers as t
+losses = t.losses(t.trainer_of(*{}), 20)
+print(dynamo.counters["stats"]["unique_graphs"], *losses)
+"""
+
+
+def compiled_and_eager(*typed):
+    """Losses of 20 steps, in processes of their own: what checks shapes here is not compiled."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for compiled in ("true", "false"):
+        command = COMPILED.format([f"trainer.compile={compiled}", *typed])
+        run = subprocess.run(
+            [sys.executable, "-c", command], env=environment, capture_output=True, check=True
+        )
+        graphs, *losses = map(float, run.stdout.split())
+        assert (graphs > 0) == (compiled == "true")
+        yield losses
+
+
+@pytest.mark.goal("A4")
+@pytest.mark.nightly
+def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
+    """At a rate that leaves them far from zero, where rounding would be a larger part of them."""
+    compiled, eager = compiled_and_eager("optimizer.lr=3e-4")
+    assert compiled == pytest.approx(eager, rel=1e-5)
+    assert min(eager) > 0.1
+
+
+@pytest.mark.goal("A4")
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", options("placement"))
+def test_compiled_every_placement_is_the_same_function(placement):
+    """In float64, where 20 steps of an optimizer leave rounding small."""
+    compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
+    assert compiled == pytest.approx(eager, rel=1e-9)
+
+
+@pytest.mark.goal("A4")
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "typed",
+    [["attention=sinks"], ["placement=mhc"], ["trainer.activation_checkpointing=true"]],
+    ids=" ".join,
+)
+def test_compiled_attention_through_latents_is_the_same_function(typed):
+    ranks = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
+    ranks += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
+    compiled, eager = compiled_and_eager("trainer.precision=fp64", *ranks, *typed)
+    assert compiled == pytest.approx(eager, rel=1e-9)
