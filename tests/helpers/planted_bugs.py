@@ -103,7 +103,8 @@ def hunt(bug, others):
 def test_file(hint):
     """tests/data/test_data_store.py of `data_store`, and one test of it of `data_store::name`."""
     name, colons, test = hint.partition("::")
-    return f"tests/test_{name}.py" + (f"::test_{test}" if colons else "")
+    (file,) = (ROOT / "tests").glob(f"*/test_{name}.py")
+    return f"{file.relative_to(ROOT)}" + (f"::test_{test}" if colons else "")
 
 
 def main():
