@@ -1,11 +1,12 @@
 """The package's files lie in rooms, and a room imports only the rooms before it, lazily or not."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import AREAS
 
 PACKAGE = Path(__file__).parents[2] / "transformer_norms"
 MOST_FILES = 15  # in a folder
@@ -40,6 +41,7 @@ commands     cli sample __init__ __main__ */__main__ analysis/command \
 ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]
 LONE_FILES = {name: line.split()[0] for line in ROOMS.strip().splitlines() for name in line.split()}
 FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted(Path(__file__).parents[1].rglob("test_*.py"))
 
 
 def room_of(file):
@@ -115,10 +117,14 @@ def test_no_two_files_import_each_other_in_a_circle():
     assert [str(file.relative_to(PACKAGE)) for file in graph] == []
 
 
-@pytest.mark.parametrize("folder", sorted({file.parent for file in FILES}), ids=lambda f: f.name)
-def test_a_folder_holds_a_dozen_files_or_little_more(folder):
-    files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
-    assert len(files) <= MOST_FILES
+@pytest.mark.parametrize("files", [FILES, TESTS], ids=["package", "tests"])
+def test_a_folder_holds_a_dozen_files_or_little_more(files):
+    count = Counter(file.parent for file in files if file.name != "__init__.py")
+    assert {f"{folder}": n for folder, n in count.items() if n > MOST_FILES} == {}
+
+
+def test_every_test_lies_in_a_folder_of_an_area():
+    assert {file.parent.name for file in TESTS} == {*AREAS}
 
 
 def test_no_two_rooms_have_a_file_of_one_name():
