@@ -27,7 +27,7 @@ from transformer_norms.text_tables import markdown_table
 STUDIES = ("stream_or_table", "stream_or_table_256")
 DRAWS = 2000
 ENOUGH = 4  # contrasts of one kind that have to be told apart from zero
-STREAM, WEIGHTS, INTERACTION = "what enters", "the weights", "both"
+STREAM, WEIGHTS = "what enters", "the weights"
 SAID = {STREAM: "It is the stream", WEIGHTS: "It is the weights"}
 UNDECIDED = "By the words that were decided before, it is both, or not told apart"
 RATIO = "probe/branch_over_stream/"
@@ -90,12 +90,9 @@ def log_ratio(variant: Variant) -> float:
 
 
 def kind_of(one: Primary, found: Findings) -> str:
-    """What changes in a contrast while the other stays. Neither stays where it asks whether what
-    one of them does depends on the other."""
+    """What changes in a contrast while the other stays."""
     cells = {cell_of(found.study.variant(name)) for name in one.contrast.coefficients}
-    if len({cell.weights for cell in cells}) == 1:
-        return STREAM
-    return WEIGHTS if len({cell.enters for cell in cells}) == 1 else INTERACTION
+    return STREAM if len({cell.weights for cell in cells}) == 1 else WEIGHTS
 
 
 def placement_of(one: Primary, found: Findings) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,15 +13,16 @@ import results
 import screens
 import streams
 import untied
+import widened
 import yaml
 from run_folders import config_of, make_record, make_run, planned, tuned
 from scipy import stats
 
-from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
+WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 SEEDS = range(10, 13)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
@@ -39,11 +39,12 @@ def contrast(placement, one, other):
     return " - ".join(f"({placement} - pre) under {corner}" for corner in corners)
 
 
-def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=()):
+def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=(), wide=False):
     """A study of the four corners in which X - pre is its own value and an `effect`, with a little
-    noise. The runs of the variants in `lost` diverged."""
+    noise. The runs of the variants in `lost` diverged. `wide`: with the weights and the contrasts
+    of stream_or_table_256."""
     random, runs = np.random.default_rng(0), []
-    for weights in WEIGHTS:
+    for weights in WIDE_WEIGHTS if wide else WEIGHTS:
         for enters in ENTERS:
             for placement in OWN:
                 variant = {
@@ -69,6 +70,8 @@ def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=()):
         for x in ("post", "sandwich", "hybrid")
         for rms in ENTERS
     ]
+    if wide:
+        contrasts = yaml.safe_load((CONFIGS / "stream_or_table_256.yaml").read_text())["contrasts"]
     make_record(
         "study", runs, seeds=[*SEEDS], contrasts=contrasts,
         axes=["placement", "init.std.default", "architecture.embed_scale"],
@@ -113,18 +116,6 @@ def test_the_words_of_stream_or_table_are_those_of_the_planted_truth(effect, sai
     assert streams.answer(plant(effect)).startswith(said)
 
 
-def test_a_contrast_in_which_both_change_is_neither_of_the_stream_nor_of_the_weights():
-    found = plant(of_both)
-    text = " - ".join(f"({contrast('post', (w, 0.5), (w, 0.02))})" for w in WEIGHTS)
-    variants = {variant.name: variant.values for variant in found.study.variants}
-    asked = replace(found.study, contrasts=[*found.study.contrasts, find_contrast(text, variants)])
-    more = findings(asked)
-    kinds = [streams.kind_of(one, more) for one in primary.primary_contrasts(more)]
-    assert (kinds[-1], kinds.count(streams.INTERACTION)) == (streams.INTERACTION, 1)
-    assert kinds.count(streams.STREAM) == kinds.count(streams.WEIGHTS) == 6
-    assert primary.primary_contrasts(more)[-1].value == pytest.approx(0.4, abs=1e-2)
-
-
 def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
     found = plant(of_the_stream, lambda p, w, e: len(p) + e, lost=[("post", 0.02, 0.02)])
     assert streams.answer(found).startswith(streams.UNDECIDED)
@@ -132,6 +123,39 @@ def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
     text = streams.study_text(found)
     assert text.count("| a run failed |") == 3  # two contrasts and a cell
     assert "Over all 11 points" in text
+
+
+@pytest.mark.parametrize("counts", [(4, 2, 9, 0), (3, 2, 7, 3)])
+def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
+    """The stream does to post and hybrid what it does at width 128, and the opposite to the
+    sandwich. A lost corner of hybrid stands in three contrasts."""
+    plant(of_the_stream)
+    Path("study").rename("narrow")
+    wide = plant(
+        lambda x, w, e: (-1 if x == "sandwich" else 1) * of_the_stream(x, w, e), wide=True,
+        lost=[("hybrid", 0.0141, 0.02)] if counts[-1] else [],
+    )  # fmt: skip
+    text = widened.study_text(wide, read_study([Path("narrow")]))
+    words = widened.SAME, widened.OTHER, widened.NOT_APART, widened.FAILED
+    said = "; ".join(f"{word}: {count}" for word, count in zip(words, counts, strict=True))
+    assert text.split("beside width 128: ")[1].startswith(f"{said}.")
+    row = next(line for line in text.splitlines() if line.startswith("| (sandwich - pre) under"))
+    value, before = (float(row.split(" | ")[place]) for place in (1, 4))
+    assert (value, before) == pytest.approx((0.2, -0.2), abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("best", "noise", "confirmed"), [(0.15, 0.0, True), (0.02, 0.0, False), (0.15, 1.0, False)]
+)
+def test_a_best_ratio_is_confirmed_where_it_was_expected_and_predicts(best, noise, confirmed):
+    random, points = np.random.default_rng(2), []
+    for x, weights, enters in CORNERS:
+        own, base = random.normal(-2, 1.5, 2)
+        loss = [0.01 * (log - np.log(best)) ** 2 for log in (own, base)]
+        difference = loss[0] - loss[1] + noise * random.normal()
+        points.append(point(x, weights, enters, difference, own - base, own**2 - base**2))
+    text = widened.ratio_answer(points)
+    assert text.endswith("a best ratio is confirmed.") is confirmed
 
 
 STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
