@@ -16,6 +16,7 @@ from transformer_norms.analysis.invariance_laws import LAWS, draw_layer, measure
 from transformer_norms.analysis.invariances import files, main, number, terminal
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files
+from transformer_norms.norms import NORMS
 
 KEYS = [law.key for law in LAWS]
 
@@ -244,7 +245,9 @@ def planted(tmp_path_factory):
     for name in PLUGINS:
         text = f"type: {name}\nsource: {json.dumps(MALICE)}\n"
         (folder / "configs" / "norm" / f"{name}.yaml").write_text(text)
-    return folder
+    yield folder
+    for name in PLUGINS:  # other files test which norms there are
+        NORMS.pop(name, None)
 
 
 def held(row):
