@@ -9,10 +9,7 @@ from transformer_norms.config.compose import compose, options
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf import families
-from transformer_norms.hf.clauses.rotation import (
-    ROTARY,
-    WINDOW_OF_KINDS,
-)
+from transformer_norms.hf.clauses.rotation import ROTARY, WINDOW_OF_KINDS
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import differences, facts_of
 from transformer_norms.kinds import plain

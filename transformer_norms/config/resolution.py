@@ -1,4 +1,5 @@
-"""Replaces every `auto` by what it comes to, and has contradictions refused.
+"""Replaces every `auto` by what it comes to. checks/contradictions.py then refuses what contradicts
+itself.
 
 Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
 placement, placement over norm, norm over init, init over none. Sizes become numbers in

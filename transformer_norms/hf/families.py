@@ -9,11 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_norms.hf.clauses.dense import (
-    DENSE,
-    FIRST_DENSE,
-    NO_EXPERTS,
-)
+from transformer_norms.hf.clauses.dense import DENSE, FIRST_DENSE, NO_EXPERTS
 from transformer_norms.hf.clauses.gemma import (
     GEMMA3N,
     GEMMA4,
@@ -41,9 +37,7 @@ from transformer_norms.hf.clauses.general import (
     only,
     same,
 )
-from transformer_norms.hf.clauses.latents import (
-    LATENTS,
-)
+from transformer_norms.hf.clauses.latents import LATENTS
 from transformer_norms.hf.clauses.llama4 import (
     CHUNKS,
     NORMED_WHERE_ROTATED,

@@ -1,4 +1,4 @@
-"""Clauses: what a key, or some keys, of a transformers config say, and how they are written.
+"""A clause reads and writes a part of the config of a transformers family.
 
-general.py has the class and the clauses that need a key's name alone.
+general.py has the class, and the clauses that many families share.
 """

@@ -1,4 +1,4 @@
-"""All blocks have a dense mlp: experts are not built here."""
+"""These clauses refuse a config whose blocks have experts: only dense mlps are built here."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Gemma 4 and Gemma 3n alone have: two kinds of heads, shared keys, inputs per layer."""
+"""Only Gemma 4 and 3n need these clauses: two kinds of heads, shared keys, inputs per layer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Attention through latents."""
+"""The clause of attention through latents, which DeepSeek has."""
 
 from typing import Any
 

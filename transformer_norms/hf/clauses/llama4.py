@@ -1,4 +1,4 @@
-"""What Llama 4 alone has: chunks, a temperature, norms where queries and keys turn."""
+"""Only Llama 4 needs these clauses: chunks, a temperature, norms where queries and keys turn."""
 
 from typing import Any
 

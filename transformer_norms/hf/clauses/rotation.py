@@ -1,4 +1,5 @@
-"""Which blocks turn their queries and keys, by which base, and which have a window."""
+"""These clauses say which blocks turn their queries and keys, by which base, and which have a
+window."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +72,7 @@ ROTARY_DIMENSIONS = Clause(
 )
 
 
-def read_bases(config: Any) -> Facts:
+def _read_bases(config: Any) -> Facts:
     bases = {kind: read_base(config.rope_parameters[kind]) for kind in set(config.layer_types)}
     return {BASE: [bases[kind] for kind in config.layer_types]}
 
@@ -93,7 +94,7 @@ def write_bases(facts: Facts) -> dict[str, Any]:
 
 
 # One base where attention is full, another where it slides      Gemma 3
-BASE_PER_KIND = Clause(read_bases, write_bases)
+BASE_PER_KIND = Clause(_read_bases, write_bases)
 
 
 def _read_rotated(config: Any) -> Facts:
