@@ -228,6 +228,7 @@ def test_a_line_counts_the_runs_of_later_stages_too(tune, totals, capsys, traine
     lines = [line for line in err.splitlines() if ": finished" in line]
     counts = [line.split()[0] for line in lines]
     assert counts == [f"{i}/{total}" for i, total in enumerate(totals, 1)]
+    assert ["; about " in line for line in lines] == [True] * (len(totals) - 2) + [False] * 2
 
 
 def test_a_sweep_with_trials_gives_each_variant_as_many_and_records_them(capsys, trainer):

@@ -175,7 +175,8 @@ class Board:
             return ""
         share = sum(row.share for row in self.rows)
         left = time_left(self.began, share - self.share_before, self.total - share)
-        return f"; {'about ' * (self.to_come > 0)}{left} left" if left else ""
+        about = "about " if self.to_come else ""
+        return f"; {about}{left} left" if left else ""
 
     def _table(self) -> Table:
         ended = [row for row in self.rows if row.over]
