@@ -28,8 +28,8 @@ from statistics import fmean
 
 import agreement
 import streams
+import streams_256
 import untied
-import widened
 import widths
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
@@ -223,7 +223,7 @@ def _asked(study: str, findings: Findings, runs: Path) -> Iterator[str]:
     if study == "stream_or_table":
         yield streams.study_text(findings)
     if study == "stream_or_table_256":
-        yield widened.study_text(findings, read_study([runs / "stream_or_table"]))
+        yield streams_256.study_text(findings, read_study([runs / "stream_or_table"]))
     if study in agreement.SCALES:
         (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
         yield agreement.study_text(study, findings)

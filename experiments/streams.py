@@ -235,21 +235,45 @@ def curve_errors(own: Sequence[Point], rest: Sequence[Point]) -> tuple[float, fl
     mean; and the ratio at which that curve is least, not a number where it has no least."""
     (b, c), mean = fit_curve(rest), fmean(point.difference for point in rest)
     by_curve = [p.difference - b * p.log_ratio - c * p.log_square for p in own]
-    best = math.exp(-b / (2 * c)) if c > 0 else math.nan
-    return _rms(by_curve), _rms([p.difference - mean for p in own]), best
+    return _rms(by_curve), _rms([p.difference - mean for p in own]), best_ratio(b, c)
+
+
+@dataclass(frozen=True)
+class CurveLeftOut:
+    """The curve that is fitted to all placements but one: its error on that one and that of the
+    others' mean, in nats, and the ratio at which it is least."""
+
+    placement: str
+    curve: float
+    mean: float
+    best: float
+
+
+def curves_left_out(points: Sequence[Point]) -> list[CurveLeftOut]:
+    """Each placement left out in turn."""
+    results = []
+    for placement in dict.fromkeys(point.placement for point in points):
+        own, rest = ([p for p in points if (p.placement == placement) is is_own]
+                     for is_own in (True, False))  # fmt: skip
+        results.append(CurveLeftOut(placement, *curve_errors(own, rest)))
+    return results
+
+
+def best_ratio(b: float, c: float) -> float:
+    """The ratio at which a curve is least, not a number where it has no least."""
+    return math.exp(-b / (2 * c)) if c > 0 else math.nan
 
 
 def curve_text(points: Sequence[Point]) -> str:
-    """Asked after stream_or_table had been seen: no answer rests on it."""
+    """Asked after stream_or_table had been seen: no answer of that study rests on it."""
     b, c = fit_curve(points)
     rest = _rms([p.difference - b * p.log_ratio - c * p.log_square for p in points])
     rows = [["placement left out", "error of the curve", "error of the others' mean",
              "ratio at which the curve is least"]]  # fmt: skip
-    for placement in dict.fromkeys(point.placement for point in points):
-        own, others = ([p for p in points if (p.placement == placement) is is_own]
-                       for is_own in (True, False))  # fmt: skip
-        curve, mean, best = curve_errors(own, others)
-        rows.append([placement, f"{curve:.4f}", f"{mean:.4f}", f"{best:.2f}"])
+    rows += [
+        [o.placement, f"{o.curve:.4f}", f"{o.mean:.4f}", f"{o.best:.2f}"]
+        for o in curves_left_out(points)
+    ]
     return (
         "Asked when stream_or_table had been seen: is there a best ratio? Then the loss is a curve "
         "over the log r of the ratio, a + b r + c r^2 with one a for each cell, and the "
@@ -261,7 +285,7 @@ def curve_text(points: Sequence[Point]) -> str:
 
 
 def _least(b: float, c: float) -> str:
-    return f" and is least at a ratio of {math.exp(-b / (2 * c)):.2f}" if c > 0 else ""
+    return f" and is least at a ratio of {best_ratio(b, c):.2f}" if c > 0 else ""
 
 
 # -------------------------------------------------------------------------------- tables and figure

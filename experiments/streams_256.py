@@ -1,6 +1,5 @@
 """The words of stream_or_table_256: does what holds at width 128 hold at width 256?"""
 
-import math
 from collections import Counter
 from dataclasses import replace
 
@@ -77,14 +76,8 @@ def counted(words: list[str]) -> str:
 
 def ratio_answer(points: list[streams.Point]) -> str:
     """The words for the best ratio that were decided before."""
-    b, c = streams.fit_curve(points)
-    least = math.exp(-b / (2 * c)) if c > 0 else math.nan
-    predicts = []
-    for placement in dict.fromkeys(point.placement for point in points):
-        own = [point for point in points if point.placement == placement]
-        rest = [point for point in points if point.placement != placement]
-        curve, mean, _ = streams.curve_errors(own, rest)
-        predicts.append(curve < mean)
+    least = streams.best_ratio(*streams.fit_curve(points))
+    predicts = [one.curve < one.mean for one in streams.curves_left_out(points)]
     confirmed = LEAST <= least <= MOST and all(predicts)
     return (
         f"By the rule that was decided before, a best ratio is {'' if confirmed else 'not '}"

@@ -12,8 +12,8 @@ import pytest
 import results
 import screens
 import streams
+import streams_256
 import untied
-import widened
 import yaml
 from run_folders import config_of, make_record, make_run, planned, tuned
 from scipy import stats
@@ -135,8 +135,8 @@ def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
         lambda x, w, e: (-1 if x == "sandwich" else 1) * of_the_stream(x, w, e), wide=True,
         lost=[("hybrid", 0.0141, 0.02)] if counts[-1] else [],
     )  # fmt: skip
-    text = widened.study_text(wide, read_study([Path("narrow")]))
-    words = widened.SAME, widened.OTHER, widened.NOT_APART, widened.FAILED
+    text = streams_256.study_text(wide, read_study([Path("narrow")]))
+    words = streams_256.SAME, streams_256.OTHER, streams_256.NOT_APART, streams_256.FAILED
     said = "; ".join(f"{word}: {count}" for word, count in zip(words, counts, strict=True))
     assert text.split("beside width 128: ")[1].startswith(f"{said}.")
     row = next(line for line in text.splitlines() if line.startswith("| (sandwich - pre) under"))
@@ -154,7 +154,7 @@ def test_a_best_ratio_is_confirmed_where_it_was_expected_and_predicts(best, nois
         loss = [0.01 * (log - np.log(best)) ** 2 for log in (own, base)]
         difference = loss[0] - loss[1] + noise * random.normal()
         points.append(point(x, weights, enters, difference, own - base, own**2 - base**2))
-    text = widened.ratio_answer(points)
+    text = streams_256.ratio_answer(points)
     assert text.endswith("a best ratio is confirmed.") is confirmed
 
 
