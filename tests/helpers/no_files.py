@@ -1,4 +1,4 @@
-"""What may stand where a file is expected, and a test that ends if reading it hangs."""
+"""NO_FILES lists what may stand where a file is expected. `bounded` ends a test that hangs."""
 
 import os
 import resource

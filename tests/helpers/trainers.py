@@ -9,7 +9,7 @@ SIZES = ["model=nano", "model.context=16", "trainer.batch_size=4", "trainer.thre
 SIZES += ["schedule.warmup=5", "trainer.steps=300", "trainer.probe_every=0"]
 
 
-def trainer_of(*overrides, batch=None):
+def trainer_of(*overrides):
     config = compose([*SIZES, *overrides])
     fixed = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
     return build_trainer(config, build_model(config, 31), lambda step: fixed, lambda: ())
