@@ -35,6 +35,25 @@ def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
 
 
+def test_the_time_left_counts_a_longer_run_as_more(tmp_path, monkeypatch):
+    run = PlannedRun(
+        folder="a", identity="0" * 16, stage="result", seed=0, tuned={}, variant={}
+    )  # fmt: skip
+    jobs = [
+        Job(run, tmp_path / f"{i}", (), "disabled", work=work) for i, work in enumerate([1, 1, 14])
+    ]
+    shown = board.Board("name", lambda folder: None)
+    shown.began = 100.0
+    monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)
+    shown.add(jobs)
+    shown.rows[0].began, shown.rows[0].state = True, "finished"
+    assert shown._left() == "; 2:30 left"  # ten seconds for one of sixteen parts
+    shown.rows[2].state, shown.rows[2].step, shown.rows[2].steps = "running", 1, 2
+    assert shown._left() == "; 0:10 left"  # one and seven are done
+    shown.add([], to_come=3)
+    assert shown._left() == "; about 0:30 left"  # three more, each a third of sixteen
+
+
 @pytest.mark.goal("C3")
 def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp_path):
     folder = make_run(tmp_path, config_of(), 2.0)

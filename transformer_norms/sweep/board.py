@@ -56,6 +56,11 @@ class Row:
         return self.step / self.steps if self.steps else 0.0
 
     @property
+    def done(self) -> float:
+        """The work of the job that is done, in FLOPs."""
+        return self.share * self.job.work
+
+    @property
     def left(self) -> str:
         if self.state != "running" or self.start is None:
             return ""
@@ -90,7 +95,7 @@ class Board:
         self.rows: list[Row] = []
         self.screen = Screen()
         self.began = self.spoke = time.monotonic()
-        self.share_before = 0.0  # the work that earlier commands have done, in jobs
+        self.done_before = 0.0  # the work that earlier commands have done, in FLOPs
         self.to_come = 0  # the jobs that later stages add, as far as that is known
         self.lock, self.over = threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
@@ -113,7 +118,7 @@ class Board:
                 row = Row(job)
                 row.update()
                 row.state = "waiting" if row.state == "failed" else row.state
-                self.share_before += row.share
+                self.done_before += row.done
                 self.rows.append(row)
 
     @property
@@ -169,12 +174,15 @@ class Board:
         self.say(f"{ended}/{self.total}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
-        """The time that the rest takes, once one of this command's runs has ended. It is rough
-        while jobs are to come: some may have ended before, and a best rate at an edge adds some."""
+        """The time that the rest takes, once one of this command's runs has ended. A run of more
+        steps or of a larger model counts as more, by its FLOPs. It is rough while jobs are to come:
+        they count as the mean of these, some may have ended before, and a best rate at an edge adds
+        some."""
         if not any(row.began and row.share == 1 for row in self.rows):
             return ""
-        share = sum(row.share for row in self.rows)
-        left = time_left(self.began, share - self.share_before, self.total - share)
+        done = sum(row.done for row in self.rows)
+        work = sum(row.job.work for row in self.rows) / len(self.rows) * self.total
+        left = time_left(self.began, done - self.done_before, work - done)
         about = "about " if self.to_come else ""
         return f"; {about}{left} left" if left else ""
 

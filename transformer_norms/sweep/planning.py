@@ -33,14 +33,15 @@ Stage = Literal["tune", "result"]
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, how W&B shows it, and the hashes that
-    earlier versions gave to the same run."""
+    """A planned run: its folder, the arguments that train it, how W&B shows it, the hashes that
+    earlier versions gave to the same run, and about how many FLOPs it takes."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
     tracking: str
     former: Collection[str] = ()
+    work: float = 1.0
 
     @property
     def summary(self) -> Summary | None:
@@ -119,11 +120,14 @@ class Jobs:
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan, tracking = self._plans[overrides]
+        from transformer_norms.run.machine import rough_flops
+
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        return Job(run, plan.folder, overrides, tracking, frozenset(plan.identities))
+        former = frozenset(plan.identities)
+        return Job(run, plan.folder, overrides, tracking, former, rough_flops(plan.config))
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
