@@ -29,11 +29,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """The five placements at one value of the key. `variants` are their names in the report, by
-    placement, and `losses` has a row for each placement and a column for each seed; None where a
-    run failed or is missing."""
+    """The five placements at one value of the key and one number of steps. `variants` are their
+    names in the report, by placement, and `losses` has a row for each placement and a column for
+    each seed; None where a run failed or is missing."""
 
     value: int
+    steps: int
+    label: str
     variants: Mapping[str, str]
     losses: Array | None
 
@@ -54,16 +56,19 @@ class Scale:
 
 
 def scales_of(name: str, found: Findings) -> list[Scale]:
+    """The least first: by the key, and by the steps where a key's value has two numbers of them."""
     key, _ = SCALES[name]
-    by_value: dict[int, dict[str, str]] = {}
+    by_value: dict[tuple[int, int], dict[str, str]] = {}
     for variant in found.study.variants:
-        by_value.setdefault(variant.values[key], {})[variant.values["placement"]] = variant.name
+        place = variant.values[key], variant.values["trainer.steps"]
+        by_value.setdefault(place, {})[variant.values["placement"]] = variant.name
     scales = []
-    for value, names in sorted(by_value.items()):
+    for (value, steps), names in sorted(by_value.items()):
         outcomes = [found.outcomes[name] for name in names.values()]
         whole = not any(one.failed or one.missing or not one.losses for one in outcomes)
         losses = [[one.losses[seed] for seed in sorted(one.losses)] for one in outcomes]
-        scales.append(Scale(value, names, np.array(losses) if whole else None))
+        label = f"{value:,}" if key == "trainer.steps" else f"{value:,}, {steps:,} steps"
+        scales.append(Scale(value, steps, label, names, np.array(losses) if whole else None))
     return scales
 
 
@@ -102,7 +107,7 @@ def answer(name: str, found: Findings) -> str:
     """The words that were decided before the runs."""
     scales, word = scales_of(name, found), SCALES[name][1]
     first, last = scales[0], scales[-1]
-    least, most = f"{word} {first.value:,}", f"{word} {last.value:,}"
+    least, most = f"{word} {first.label}", f"{word} {last.label}"
     if reversed_ := _reversed(name, scales, found):
         return f"{least} does not predict {most}: {'; '.join(reversed_)}."
     apart = [one for one in primary_contrasts(found) if one.is_apart]
@@ -127,7 +132,7 @@ def _reversed(name: str, scales: Sequence[Scale], found: Findings) -> list[str]:
             c = found.comparisons.get(scale.variants[placement])
             if c is None or c.difference is None or c.p_holm is None or c.p_holm >= LEVEL:
                 continue
-            signs["better" if c.difference < 0 else "worse"].append(f"{word} {scale.value:,}")
+            signs["better" if c.difference < 0 else "worse"].append(f"{word} {scale.label}")
         if all(signs.values()):
             places = [f"{sign} at {' and '.join(where)}" for sign, where in signs.items()]
             lines.append(f"{placement} is {', '.join(places)}")
@@ -147,7 +152,7 @@ def study_text(name: str, found: Findings) -> str:
     if SCALES[name][0] == "trainer.steps" and len(rows := training_rows(scales[-1], found)) > 1:
         parts += [
             "Asked when the results had been seen: inside the runs of "
-            f"{scales[-1].value:,} steps, the difference in training loss of the placements that "
+            f"{scales[-1].steps:,} steps, the difference in training loss of the placements that "
             "train at pre-norm's rate, in nats, with its standard error over the seeds:",
             markdown_table(rows),
         ]
@@ -167,7 +172,7 @@ def training_rows(scale: Scale, found: Findings) -> list[list[str]]:
     if not alike or scale.losses is None:  # the losses of a run that failed may end early
         return rows
     losses = {p: _training_losses(found, scale.variants[p]) for p in ("pre", *alike)}
-    for last in (scale.value // 2**k for k in reversed(range(WINDOWS))):
+    for last in (scale.steps // 2**k for k in reversed(range(WINDOWS))):
         first = last * 5 // 6
         cells = []
         for placement in alike:
@@ -207,7 +212,7 @@ def _differences(name: str, scales: Sequence[Scale], found: Findings) -> list[li
                 text = f"{difference} ({interval.removeprefix('95 % interval ')})"
             cells.append(text)
         passed = found.passed(scale.variants["pre"]) or ""
-        rows.append([f"{scale.value:,}", *cells, passed])
+        rows.append([scale.label, *cells, passed])
     return rows
 
 
@@ -218,19 +223,23 @@ def _taus(scales: Sequence[Scale]) -> list[list[str]]:
         cells = ["a run failed", ""]
         if found is not None:
             cells = [f"{found.tau:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}"]
-        rows.append([f"{one.value:,}", f"{other.value:,}", *cells])
+        rows.append([one.label, other.label, *cells])
     return rows
 
 
 def draw(name: str, found: Findings) -> bytes:
-    """X - pre over the scale, with its interval, a line for each placement."""
+    """X - pre over the scale, with its interval, a line for each placement. Where a value has two
+    numbers of steps, the line goes through the smaller one, and a ring stands for the other."""
     scales = scales_of(name, found)
+    first = {scale.value: scale for scale in reversed(scales)}
+    beside = [scale for scale in scales if scale is not first[scale.value]]
     drawing, axes = pyplot().subplots(figsize=(5.5, 3.3), layout="constrained")
     axes.set_xscale("log")
     axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
     for place, placement in enumerate(p for p in scales[0].variants if p != "pre"):
-        _draw_line(axes, place, placement, scales, found)
-    values = [scale.value for scale in scales]
+        _draw_line(axes, place, placement, [*reversed(first.values())], found)
+        _draw_line(axes, place, placement, beside, found, rings=True)
+    values = [*reversed(first)]
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.minorticks_off()
     axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte")
@@ -240,7 +249,12 @@ def draw(name: str, found: Findings) -> bytes:
 
 
 def _draw_line(
-    axes: Any, place: int, placement: str, scales: Sequence[Scale], found: Findings
+    axes: Any,
+    place: int,
+    placement: str,
+    scales: Sequence[Scale],
+    found: Findings,
+    rings: bool = False,
 ) -> None:
     colour, dashes = line_style(place)
     x, y = [], []
@@ -252,5 +266,8 @@ def _draw_line(
         y.append(c.difference)
         if c.low is not None and c.high is not None:
             axes.plot([x[-1], x[-1]], [c.low, c.high], color=colour, linewidth=0.8)
+    if rings:
+        axes.plot(x, y, "o", color=colour, markersize=4, fillstyle="none")
+        return
     style = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "markersize": 3}
     axes.plot(x, y, "o", label=placement, **style)

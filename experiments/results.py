@@ -70,7 +70,7 @@ FIRST_BLOCK = (
 )  # fmt: skip
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
-PRIMARY = ("untied_stream", "hybridnorm_parts", "qk_width")
+PRIMARY = ("untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha")
 STARTS = {
     "": [],
     ", all at mup": ["init=mup", *ONE_START],
@@ -154,7 +154,7 @@ def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
             found[archive.parent.name] = _write_study(archive.parent, Path(folder))
         for study, findings in found.items():  # their runs are still there
             if study in SCREENS:  # its report has too many lines for a README
-                parts = [f"{regime(findings)}.", screen_text(study, found)]
+                parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
                 parts = [*_asked(study, findings, Path(folder))]
                 parts += _blocks(findings, contradictions(study, found))

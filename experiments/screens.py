@@ -1,7 +1,5 @@
 """The screens: which placements or norms are worth a closer look?"""
 
-from collections.abc import Mapping
-
 from claims import OPPOSITE
 
 from transformer_norms.comparison.sentences import difference_and_interval
@@ -15,22 +13,22 @@ SCREENS = {  # by study, what is screened; each with both optimizers
     "norms_screen": "norm",
 }
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
+CHOOSES = "placements_screen"  # one start for all, so that each placement has as many values
 LOWEST, APART = 6, 4  # placements that are run again for their difference, and for their gap
 Screened = dict[str, dict[str, Variant]]  # by placement or norm, by optimizer
 
 
-def screen_text(study: str, screens: Mapping[str, Findings]) -> str:
+def screen_text(study: str, found: Findings) -> str:
     """The differences from the baseline with each optimizer, the lowest with AdamW first. Below the
-    screen of own starts, what both screens choose."""
-    found, axis = screens[study], SCREENS[study]
-    screened = variants_of(found, axis)
+    screen that CHOOSES, what is run again."""
+    screened = variants_of(found, SCREENS[study])
     base = next(name for name, own in screened.items() if not own["adamw"].compared)
 
     def lowest_first(name: str) -> float:
         value = difference(found, screened[name]["adamw"])
         return float("inf") if value is None else value
 
-    rows = [[axis, *OPTIMIZERS.values()]]
+    rows = [[SCREENS[study], *OPTIMIZERS.values()]]
     rows.append([f"{base} itself", *(_mean_text(found, screened[base][o]) for o in OPTIMIZERS)])
     for name in sorted({*screened} - {base}, key=lambda name: (lowest_first(name), name)):
         rows.append([name, *(_difference_text(found, screened[name][o]) for o in OPTIMIZERS)])
@@ -39,9 +37,9 @@ def screen_text(study: str, screens: Mapping[str, Findings]) -> str:
         "where it names a difference (Holm's correction is over all "
         f"{found.compared_together} comparisons):\n\n{markdown_table(rows)}"
     )
-    if study == "placements_screen_own":
-        chosen = ", ".join(choose_placements([screens["placements_screen"], found]))
-        text += f"\n\nBy the rule that was decided before, these are run again: {chosen}."
+    if study == CHOOSES:
+        text += "\n\nBy the rule that was decided before, these are run again: "
+        text += f"{', '.join(choose_placements(found))}."
     return text
 
 
@@ -58,30 +56,23 @@ def difference(found: Findings, variant: Variant) -> float | None:
     return None if c is None or c.verdict == "failed" else c.difference
 
 
-def choose_placements(screens: list[Findings]) -> list[str]:
-    """The LOWEST placements by their difference with AdamW, at the better of their starts, and of
-    the rest the APART ones with the largest gap between two of their differences (two optimizers,
-    one or two starts). A placement with a failed run is not chosen."""
-    values: dict[str, dict[str, list[float | None]]] = {}
-    for found in screens:
-        for placement, own in variants_of(found, "placement").items():
-            for optimizer, variant in own.items():
-                if variant.compared:
-                    here = values.setdefault(placement, {name: [] for name in OPTIMIZERS})
-                    here[optimizer].append(difference(found, variant))
-    whole = {
-        placement: {name: [v for v in here if v is not None] for name, here in own.items()}
-        for placement, own in values.items()
-        if not any(None in here for here in own.values())
+def choose_placements(found: Findings) -> list[str]:
+    """The LOWEST placements by their difference with AdamW and, of the rest, the APART ones whose
+    differences with the two optimizers are furthest apart. A value that a failed run takes away
+    leaves out what needs it, and nothing else."""
+    values = {
+        placement: [difference(found, own[optimizer]) for optimizer in OPTIMIZERS]
+        for placement, own in variants_of(found, "placement").items()
+        if own["adamw"].compared
     }
-    lowest = sorted(whole, key=lambda placement: min(whole[placement]["adamw"]))[:LOWEST]
-    rest = sorted({*whole} - {*lowest}, key=lambda placement: (-_gap(whole[placement]), placement))
-    return [*lowest, *rest[:APART]]
-
-
-def _gap(values: Mapping[str, list[float]]) -> float:
-    every = [value for here in values.values() for value in here]
-    return max(every) - min(every)
+    with_adamw = {name: adamw for name, (adamw, _) in values.items() if adamw is not None}
+    lowest = sorted(with_adamw, key=lambda name: (with_adamw[name], name))[:LOWEST]
+    gaps = {
+        name: abs(adamw - muon)
+        for name, (adamw, muon) in values.items()
+        if name not in lowest and adamw is not None and muon is not None
+    }
+    return [*lowest, *sorted(gaps, key=lambda name: (-gaps[name], name))[:APART]]
 
 
 def _mean_text(found: Findings, variant: Variant) -> str:
