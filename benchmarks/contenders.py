@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.machine import cores
+from transformer_norms.processes import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks

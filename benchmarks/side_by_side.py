@@ -10,7 +10,7 @@ import torch
 from contenders import Size, ours, trained
 from rounds import WARM
 
-from transformer_norms.run import machine
+from transformer_norms.processes import cores
 
 PATIENCE = 600.0  # seconds, for all to have compiled
 
@@ -60,7 +60,7 @@ def _train(
 ) -> None:
     """In a process of its own, with the threads that a worker of `launcher=pool` has."""
     try:
-        threads = f"trainer.threads={max(1, machine.cores() // count)}"
+        threads = f"trainer.threads={max(1, cores() // count)}"
         trainer = ours(size, [*overrides, threads], size.batches(), device=device)
         whole = synchronized(partial(trained, trainer), device)
         for _ in range(WARM):

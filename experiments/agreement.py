@@ -238,7 +238,8 @@ def draw(name: str, found: Findings) -> bytes:
     axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
     for place, placement in enumerate(p for p in scales[0].variants if p != "pre"):
         _draw_line(axes, place, placement, [*reversed(first.values())], found)
-        _draw_line(axes, place, placement, beside, found, rings=True)
+        if beside:
+            _draw_line(axes, place, placement, beside, found, rings=True)
     values = [*reversed(first)]
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.minorticks_off()

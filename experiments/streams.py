@@ -230,22 +230,26 @@ def fit_curve(points: Sequence[Point]) -> tuple[float, float]:
     return float(b), float(c)
 
 
-def curve_errors(own: Sequence[Point], rest: Sequence[Point]) -> tuple[float, float, float]:
-    """Root mean squares in nats on `own`: of the curve that is fitted to the `rest`, and of their
-    mean; and the ratio at which that curve is least, not a number where it has no least."""
+def curve_errors(own: Sequence[Point], rest: Sequence[Point]) -> tuple[float, float, float, float]:
+    """Root mean squares in nats on `own`: of the curve that is fitted to the `rest`, of their mean,
+    and of zero, which is what a flat curve says; and the ratio at which that curve is least, not a
+    number where it has no least."""
     (b, c), mean = fit_curve(rest), fmean(point.difference for point in rest)
     by_curve = [p.difference - b * p.log_ratio - c * p.log_square for p in own]
-    return _rms(by_curve), _rms([p.difference - mean for p in own]), best_ratio(b, c)
+    by_mean = [p.difference - mean for p in own]
+    by_zero = [p.difference for p in own]
+    return _rms(by_curve), _rms(by_mean), _rms(by_zero), best_ratio(b, c)
 
 
 @dataclass(frozen=True)
 class CurveLeftOut:
-    """The curve that is fitted to all placements but one: its error on that one and that of the
-    others' mean, in nats, and the ratio at which it is least."""
+    """The curve that is fitted to all placements but one: its error on that one, the errors of the
+    others' mean and of zero, in nats, and the ratio at which it is least."""
 
     placement: str
     curve: float
     mean: float
+    zero: float
     best: float
 
 
@@ -269,9 +273,9 @@ def curve_text(points: Sequence[Point]) -> str:
     b, c = fit_curve(points)
     rest = _rms([p.difference - b * p.log_ratio - c * p.log_square for p in points])
     rows = [["placement left out", "error of the curve", "error of the others' mean",
-             "ratio at which the curve is least"]]  # fmt: skip
+             "error of no difference", "ratio at which the curve is least"]]  # fmt: skip
     rows += [
-        [o.placement, f"{o.curve:.4f}", f"{o.mean:.4f}", f"{o.best:.2f}"]
+        [o.placement, f"{o.curve:.4f}", f"{o.mean:.4f}", f"{o.zero:.4f}", f"{o.best:.2f}"]
         for o in curves_left_out(points)
     ]
     return (

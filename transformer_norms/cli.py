@@ -88,7 +88,7 @@ One run in two processes:
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
 model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
-and v_norm take auto, none or a norm.
+and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head.
 
 AXIS=CHOICE, one file of configs/ each:
 {options}
@@ -123,6 +123,11 @@ def _run(arguments: Sequence[str]) -> int:
 
         check_flags(arguments, parser.flags)
     typed = parser.parse_intermixed_args(arguments)
+    if typed.cfg is None and (typed.resolve or typed.package is not None):
+        raise ConfigError(
+            f"{'--resolve' if typed.resolve else '--package'}: says how --cfg prints the config; "
+            "type --cfg job beside it"
+        )
     if typed.cfg == "job":
         return _print_config(typed)
     if any(argument.partition("=")[0] in _HYDRA for argument in arguments):

@@ -130,6 +130,15 @@ _WHOLE_WORD = 0.8  # the likeness above which letters say more than a common wor
 _FEW = 3
 
 
+# What the keys of norms take beside a norm.
+NORM_WORDS = {
+    "embed": ("auto", "none", "fixnorm"),
+    "final_norm": ("auto", "none", "always"),
+    "qk_norm": ("auto", "none", "head", "per_head", "full", "l2"),
+    "v_norm": ("auto", "none", "head", "per_head", "full", "l2"),
+}
+
+
 def unknown(kind: str, name: object, known: Iterable[str], axis: str = "") -> str:
     """`did you mean 'rmsnorm'? there is no norm 'rmsnrm'; there are layernorm, none, rmsnorm`
     The names are options of `axis`, or of the axis `kind`, or others."""

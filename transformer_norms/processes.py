@@ -31,6 +31,14 @@ def local_count() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def cores() -> int:
+    """Returns how many processors this process may use. Some clusters give a job its share of a
+    node only in words."""
+    here = hasattr(os, "sched_getaffinity")
+    seen = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
+    return min(seen, int(os.environ.get("SLURM_CPUS_PER_TASK") or seen))
+
+
 def launched() -> bool:
     """Returns whether torchrun, or what sets the same variables, started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ or count() > 1

@@ -189,6 +189,8 @@ STRANGE = [
     (["norm.bias=true"], ["norm.bias is typed: the norm is no longer its formula, gain * x"]),
     (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
     (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
+    (["schedule=wsd", "trainer.steps=120"], ["schedule.warmup=100 ends behind step 96"]),
+    (["schedule=wsd", "trainer.steps=125"], []),
 ]
 
 

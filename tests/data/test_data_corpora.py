@@ -144,6 +144,16 @@ def test_a_path_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
     assert "\n" not in str(e.value)
 
 
+def test_a_held_out_file_that_cannot_be_read_is_named_by_its_key(tmp_path):
+    wrong(tmp_path)
+    corpus = CORPORA["text"](
+        paths=(str(tmp_path / "good.txt"),), val_paths=(str(tmp_path / "latin.txt"),),
+        separator="none",
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"^data\.val_paths: .*latin.txt is not UTF-8"):
+        list(corpus.validation.documents())
+
+
 def test_no_path_and_the_same_path_twice_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(InputError, match=r"data\.paths is empty"):

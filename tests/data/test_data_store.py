@@ -1,8 +1,10 @@
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,20 @@ def ready(corpus=None, tokenizer=BYTE, split="hash", shares=(0.1, 0), say=lambda
 def entry_of(cache):
     (folder,) = cache.glob("tokens-*/")
     return folder
+
+
+def test_a_corpus_of_your_own_that_is_edited_has_other_tokens(cache, tmp_path, monkeypatch):
+    """Its identity says what it said before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for text in ("one", "other"):
+        (tmp_path / "own_corpus.py").write_text(
+            "class Own:\n    floor = None\n    def identity(self): return {'type': 'own'}\n"
+            f"    def documents(self): return ['{text} text ' + str(i) for i in range(40)]\n"
+        )
+        sys.modules.pop("own_corpus", None)
+        importlib.invalidate_caches()
+        ready(importlib.import_module("own_corpus").Own())
+    assert len(list(cache.glob("tokens-*/"))) == 2
 
 
 def test_tokens_are_the_documents_each_with_its_end():
@@ -106,7 +122,9 @@ def mutations():
 
 def edited_sources():
     """Each file of the code that makes tokens, edited; the schema decides the type of the ids."""
-    for file in sorted(Path(token_cache.__file__).parent.glob("*.py")):
+    files = sorted(Path(token_cache.__file__).parent.rglob("*.py"))
+    assert "tokenizer_file.py" in {file.name for file in files}  # that of a folder inside
+    for file in files:
         yield "sha256", lambda path, file=file: sha256(path) + "#" * (path == file)
     yield "SCHEMA", token_cache.SCHEMA + 1
 

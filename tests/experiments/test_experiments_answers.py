@@ -335,8 +335,9 @@ def test_a_best_ratio_is_found_from_differences_in_which_each_cell_has_its_own_l
         own, rest = (
             [p for p in points if (p.placement == x) is is_own] for is_own in (True, False)
         )
-        curve, mean, best = streams.curve_errors(own, rest)
+        curve, mean, zero, best = streams.curve_errors(own, rest)
         assert curve < 1e-12 < mean
+        assert zero == pytest.approx(np.sqrt(np.mean([p.difference**2 for p in own])))
         assert best == pytest.approx(0.15)
     assert "is least at a ratio of 0.15" in streams.curve_text(points)
     hill = [point(x, *cell, -0.1 * n, 0.0, 1.0 * n) for n, (x, *cell) in enumerate(CORNERS)]

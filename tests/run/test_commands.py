@@ -62,6 +62,9 @@ def test_the_version_is_ours_and_torchs(capsys):
         ("train layer_norm", "'layer_norm': did you mean 'norm=layernorm'? a setting is one word"),
         ("train fp16", "'fp16': did you mean 'trainer.precision=bf16'? a setting is one word"),
         ("train none", "'none' is no KEY=VALUE, "),
+        ("train --cf all", "--cf: did you mean --cfg? there is no such flag; there are --help, "),
+        ("train -p model", "--package: says how --cfg prints the config; type --cfg job beside it"),
+        ("train --resolve", "--resolve: says how --cfg prints the config; type --cfg job beside"),
         ("train --hepl", "--hepl: did you mean --help? there is no such flag; there are --help, "),
     ],
 )
@@ -154,6 +157,8 @@ def test_a_shell_completes_commands_flags_choices_and_runs_without_torch(tmp_pat
         "report mi": "mine ",
         "sample rms": f"{run.name} ",
         "train placement=sand": "sandwich ",
+        "train qk_norm=hea": "head ",
+        "train final_norm=al": "always ",
         "train config=r": f"{run.name} ",
         "explain optimizer.weight_d": "optimizer.weight_decay=",
         "analysis coord": "coordinate_check ",

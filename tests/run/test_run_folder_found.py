@@ -9,6 +9,7 @@ import pytest
 from short_runs import BASE, TEXT, config_of, go, here, rows, same, stop_at, tree
 
 from transformer_norms import ConfigError, compose, runs, train
+from transformer_norms.run import identity
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.plan import Plan
 
@@ -87,6 +88,8 @@ def test_what_a_plugins_file_imports_is_code_of_the_run_too():
     Path("mine/use.py").write_text("")
     files = code(compose([*BASE, "plugins=mine"]))
     Path("mine/core/k.py").write_text("K = 0.7\n")
+    assert code(compose([*BASE, "plugins=mine"])) == files  # this process runs what it has loaded
+    identity._hash_of_source.cache_clear()  # another one
     assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
 
 

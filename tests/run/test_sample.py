@@ -47,6 +47,14 @@ def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
     assert out.strip() in TEXT * 2
 
 
+def test_a_run_below_any_path_is_sampled(folder, tmp_path, capsys):
+    below = tmp_path / "lr=0.003, (müller)[1]"
+    below.mkdir()
+    (below / "run").symlink_to(folder)
+    assert main([str(below / "run"), "--prompt", "the cat", "--tokens", "1"]) == 0
+    assert capsys.readouterr().out.startswith("the cat")
+
+
 def test_the_same_seed_is_the_same_text_past_the_end_of_the_context(folder, capsys):
     texts = []
     for seed in ("1", "1", "2"):

@@ -1,5 +1,7 @@
 """Models in shards on several ranks, beside the same models in one process."""
 
+from types import SimpleNamespace
+
 import torch
 import torch._dynamo  # forked ranks share what is imported here
 import torch.distributed.fsdp
@@ -11,6 +13,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.training import loss as losses
 from transformer_norms.training.parallel.sharding import Sharder
+from transformer_norms.training.stopping import Interrupted
 from transformer_norms.training.tensors import sharded, whole
 
 # Neither the width nor the vocabulary can be cut evenly in 4, and there are fewer heads than ranks.
@@ -116,6 +119,37 @@ def _compare_steps(ranks, config):
             for name, tensor in expected["tensors"].items()
         },
     }  # fmt: skip
+
+
+def cut_short(ranks, config):
+    """A step in which a signal comes to the last rank in its third micro-batch: how many of them
+    each rank computed, whether all raised Interrupted, and whether the weights are as before."""
+    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
+    before = {name: whole(p.detach()).clone() for name, p in model.named_parameters()}
+    batches = trainer.micro_batches
+    batches.stopping = SimpleNamespace(asked=False)
+    backward, computed = batches.loss.backward, []
+
+    def counted(batch, parts):
+        computed.append(len(batch))
+        batches.stopping.asked = len(computed) == 3 and ranks.rank == ranks.count - 1
+        return backward(batch, parts)
+
+    batches.loss.backward = counted
+    try:
+        trainer.train_step()
+        interrupted = False
+    except Interrupted:
+        interrupted = True
+    now = {name: whole(p.detach()) for name, p in model.named_parameters()}
+    return {
+        "computed": len(computed),
+        "of": batches.share,
+        "interrupted": interrupted,
+        "as_before": all(torch.equal(now[name], weight) for name, weight in before.items()),
+        "gradients": sum(p.grad is not None for p in model.parameters()),
+    }
 
 
 def _differing(found, expected):

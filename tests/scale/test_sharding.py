@@ -2,7 +2,7 @@
 
 import pytest
 from rank_workers import on_ranks
-from sharded import config_of, first_gradients, refusal, steps
+from sharded import config_of, cut_short, first_gradients, refusal, steps
 
 PRECISE = "trainer.precision=fp64"
 TIED = PRECISE, "preset=gpt2"
@@ -17,6 +17,7 @@ def work(ranks, tied, untied, latent, constrained, averaging):
         first_gradients(ranks, [tied, untied, latent]),
         steps(ranks, [constrained]),
         refusal(ranks, averaging),
+        cut_short(ranks, tied),
     )
 
 
@@ -50,6 +51,12 @@ def test_steps_probes_and_evaluations_are_those_of_one_process(seen):
         assert max(case["tensors"].values()) < 1e-9
         assert case["tokens"]
         assert case["probed"] == [{}, {}, {}]
+
+
+def test_a_signal_to_one_rank_ends_a_step_of_all_behind_the_same_micro_batch(seen):
+    assert seen[3] == {
+        "computed": 3, "of": 4, "interrupted": True, "as_before": True, "gradients": 0,
+    }  # fmt: skip
 
 
 def test_running_averages_are_refused(seen):

@@ -18,7 +18,7 @@ from sweeps import PLUGIN, BasicLauncher
 from warm import CEILING, Command
 
 from transformer_norms import cli, compose, train
-from transformer_norms.run.machine import cores
+from transformer_norms.processes import cores
 from transformer_norms.sweep import drive
 
 ROOT = Path(__file__).parents[2]

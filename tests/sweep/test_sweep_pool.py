@@ -8,7 +8,7 @@ from cheap_jobs import run_cheap_job, tries
 
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.machine import cores
+from transformer_norms.processes import cores
 from transformer_norms.sweep import pool
 from transformer_norms.sweep.gpus import Mps, visible_gpus
 from transformer_norms.training.stopping import Stopping

@@ -57,6 +57,7 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
 @pytest.mark.parametrize(("name", "by_hand"), [
     ("placements_124m", 2 * 2 * 8 * ((5 + 2) + 5)),  # optimizers, starts, placements; rates, seeds
     ("placements_124m_pilot", 2 * 8 + 4),
+    ("stream_or_table_124m", 4 * 4 * ((4 + 2) + 5)),  # placements, cells; rates, seeds
 ])  # fmt: skip
 def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
     text = option_files("sweep")[name].read_text()
@@ -67,8 +68,13 @@ def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
     fixed = question.fixed
     tokens = by_hand * fixed["trainer.steps"] * fixed["trainer.batch_size"] * 1024
     assert f"{tokens:.2e}".replace("e+", "e") in text
-    pilot = read_request(["sweep=placements_124m_pilot"]).question
-    assert fixed == pilot.fixed
+
+
+def test_the_pilot_of_a_study_has_its_settings():
+    study, pilot = (
+        read_request([f"sweep=placements_124m{end}"]).question.fixed for end in ("", "_pilot")
+    )
+    assert study == pilot
 
 
 def test_the_issues_sweeps_are_there():

@@ -19,7 +19,7 @@ import yaml
 from transformer_norms.commands.dispatch import COMMANDS, Command
 from transformer_norms.commands.terminal import PROGRAM, Parser
 from transformer_norms.config.finding import RUNS, runs_below, studies_below
-from transformer_norms.names import AXES, folder_of_configs, option_files
+from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files
 
 _OF_RUNS = ("config", "continue_from")  # keys whose value names a run
 _FIXED = {"about", "brings", "type", "formula", "source", "unverified"}
@@ -105,8 +105,8 @@ def _pairs(parsed_args: Namespace) -> dict[str, str]:
 def _values(key: str, value: str) -> list[str]:
     if key in _OF_RUNS:
         return _names(runs_below(), value)
-    if key in ("embed", "final_norm", "qk_norm", "v_norm"):
-        return ["auto", "none", *sorted(option_files("norm"))]
+    if key in NORM_WORDS:
+        return [*dict.fromkeys([*NORM_WORDS[key], *sorted(option_files("norm"))])]
     switch = isinstance(_defaults({}).get(key), bool)
     return ["true", "false"] if switch else sorted(option_files(key)) if key in AXES else []
 

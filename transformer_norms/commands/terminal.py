@@ -118,10 +118,11 @@ def _is_kept(line: str) -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, like those of the config."""
+    """An argument parser whose errors are one line, like those of the config. A flag is typed
+    whole: what reads a command beside the parser knows no shortened one."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(**{"formatter_class": Formatter, **more})
+        super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **more})
 
     @property
     def flags(self) -> list[str]:

@@ -33,8 +33,8 @@ from transformer_norms.model.settings import (
     formula_values,
     resolve_sizes,
 )
-from transformer_norms.model.sites import HEAD_SITES, SHARES
-from transformer_norms.names import options, unknown
+from transformer_norms.model.sites import HEAD_SITES
+from transformer_norms.names import NORM_WORDS, options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
 from transformer_norms.training.schedule import SCHEDULES
@@ -43,7 +43,7 @@ from transformer_norms.training.settings import GROUPS
 Nodes = dict[str, Any]
 
 # The keys that name a norm, or say where the run's norm stands.
-NORM_KEYS = ("embed", "final_norm", "qk_norm", "v_norm")
+NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
@@ -181,7 +181,7 @@ class _Resolving:
         word = self.nodes[key]
         if word == "auto":
             word = self.brings.get(key, "none")
-        known = ["auto", "none", *SHARES, "l2"]
+        known = NORM_WORDS[key]
         if word not in known[1:]:
             try:
                 self.option("norm", word)
@@ -209,13 +209,14 @@ class _Resolving:
         at_heads = key == "placement.head_norm" and name in HEAD_NORMS
         try:
             norm = self.option("norm/head" if at_heads else "norm", name)
-        except ConfigError as error:
+        except ConfigError:
             if key.startswith("placement."):
                 reason = unknown("norm", name, ["norm", *options("norm")])
                 raise ConfigError(f"placement.equation: {reason}") from None
-            words = {"embed": "auto, fixnorm, ", "final_norm": "auto, always, "}.get(key, "")
-            line = str(error).replace(f"norm={name}", f"{key}={name}", 1)
-            raise ConfigError(line.replace("there are ", f"there are {words}", 1)) from None
+            if name in options("norm"):
+                raise  # a norm whose file is wrong
+            names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
+            raise ConfigError(f"{key}={name}: {unknown(key, name, names, 'norm')}") from None
         norm = check_registered(f"norms.{name}", "norm", norm)
         _check_formula(f"norms.{name}", norm, ())
         return norm

@@ -108,6 +108,7 @@ class _Files:
     the text of `data.paths`. `apart` says that the documents are kept apart, however few."""
 
     type: str
+    key = "data.paths"  # that names the files
     floor = None
     apart = False
     validation: Any = None
@@ -117,6 +118,7 @@ class _Files:
         if val_paths:
             files = tuple(str(file) for file in find_validation(val_paths, self.files))
             self.validation = type(self)(paths=files, val_paths=(), **settings)
+            self.validation.key = "data.val_paths"
 
     @property
     def size(self) -> int:
@@ -153,7 +155,7 @@ class TextFiles(_Files):
                 text = file.read_bytes().decode("utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"data.paths: {file} is not UTF-8 at byte {error.start}; convert it first, "
+                    f"{self.key}: {file} is not UTF-8 at byte {error.start}; convert it first, "
                     f"e.g. iconv -f LATIN1 -t UTF-8"
                 ) from None
             yield from text.split(self.separator) if self.separator else [text]
@@ -213,7 +215,7 @@ class JsonLines(_RowFiles):
                 raise
             except (datasets.exceptions.DatasetsError, ValueError) as error:
                 raise InputError(
-                    f"data.paths: {names} cannot be read as jsonl ({root_cause(error)})"
+                    f"{self.key}: {names} cannot be read as jsonl ({root_cause(error)})"
                 ) from None
 
 
@@ -298,9 +300,7 @@ def _open_parquet(file: Path) -> Iterator[Any]:
     except InputError:
         raise
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"data.paths: {file} cannot be read as parquet ({root_cause(error)})"
-        ) from None
+        raise InputError(f"data: {file} cannot be read as parquet ({root_cause(error)})") from None
 
 
 def _columns(table: Any) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Prepares the tokens of a corpus: from the cache, or read, split, encoded and put there."""
 
+import inspect
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,10 +36,12 @@ from transformer_norms.data.token_cache import (
 )
 from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
+from transformer_norms.processes import cores
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.storage.files import preflight
+from transformer_norms.storage.files import preflight, sha256
 from transformer_norms.storage.manifest import DamagedError, Draft
 
+PACKAGE = __name__.partition(".")[0]
 _VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
 
 
@@ -77,12 +80,12 @@ def prepare(
         "val_fraction": val_fraction,
         "test_fraction": test_fraction,
     }
-    key = entry_key(content)
+    key = entry_key(content | own_code(corpus, tokenizer))
 
     def build(draft: Draft) -> None:
         folder = workplace("tokens", key)
         preparation = Preparation(
-            corpus, tokenizer, content, folder, workers or _cores(), say, tell, beside
+            corpus, tokenizer, content, folder, workers or cores(), say, tell, beside
         )
         preparation.write(draft)
 
@@ -96,9 +99,16 @@ def prepare(
     )
 
 
-def _cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def own_code(*makers: object) -> dict[str, dict[str, str]]:
+    """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
+    that reads otherwise after an edit has other tokens, whatever its identity says."""
+    classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
+    files = {}
+    for own in classes:
+        with suppress(OSError, TypeError):  # a notebook's has no file
+            file = Path(inspect.getfile(own))
+            files[f"{file.name}/{own.__name__}"] = sha256(file)
+    return {"code": files} if files else {}
 
 
 def identity_of(corpus: Corpus) -> dict:

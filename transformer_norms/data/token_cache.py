@@ -93,7 +93,10 @@ def cache_folder() -> Path:
 
 def entry_key(content: dict) -> str:
     """SHA-256 of everything that determines the tokens, this package's own source included."""
-    sources = {file.name: sha256(file) for file in sorted(Path(__file__).parent.glob("*.py"))}
+    here = Path(__file__).parent
+    sources = {
+        file.relative_to(here).as_posix(): sha256(file) for file in sorted(here.rglob("*.py"))
+    }
     everything = {"schema": SCHEMA, "sources": sources, "content": content}
     return hashlib.sha256(canonical_json(everything)).hexdigest()
 

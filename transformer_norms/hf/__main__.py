@@ -8,7 +8,7 @@ from os.path import expanduser
 from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
-from transformer_norms.config.finding import CONFIG, find_run
+from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
 
@@ -49,10 +49,10 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     from transformer_norms.data.tokenizer import RankTokenizer
     from transformer_norms.hf.conversion import their_config, to_hf
     from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
-    from transformer_norms.run.loading import load, tokenizer
+    from transformer_norms.run.loading import load, saved_on_cpu, tokenizer
 
     words = tokenizer(run)
-    config = compose([f"config={run / CONFIG}", "trainer.device=cpu", f"plugins={plugins}"])
+    config = compose(saved_on_cpu(run, plugins))
     try:
         their_config(config, words.vocab_size)  # before the weights are read
     except (ValueError, ImportError) as error:

@@ -56,7 +56,7 @@ class _Training:
         self.root = Path(party.root)
         self.arguments = [*party.arguments, f"seed={seed}", f"study={study_of(party.code)}"]
         if workers > 1 and not any(text.startswith("trainer.threads=") for text in self.arguments):
-            from transformer_norms.run.machine import cores  # imports torch
+            from transformer_norms.processes import cores
 
             self.arguments.append(f"trainer.threads={max(1, cores() // workers)}")
         self.child: Child | None = None

@@ -216,7 +216,7 @@ def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> di
         if width % heads:
             raise ValueError(
                 f"model.heads: {heads} heads do not divide model.width, {width}; "
-                f"type model.head_dim, or heads among {_divisors(width)}"
+                f"type model.head_dim, or heads among {_divisors(width, 2 if rotary else 1)}"
             )
         sizes["head_dim"] = width // heads
     if sizes["mlp_width"] == "auto":
@@ -267,8 +267,9 @@ def _each(size: int | tuple[int, ...]) -> list[tuple[int, str]]:
     return [(each, f" in block i={i}") for i, each in enumerate(size)]
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+def _divisors(number: int, of_quotient: int = 1) -> str:
+    """The divisors whose quotient is a multiple of `of_quotient`, such as an even head."""
+    return ", ".join(str(n) for n in range(1, number + 1) if number % (n * of_quotient) == 0)
 
 
 @node

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ def _in_a_name(placement: str) -> str:
 
 def code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of each source file that this training runs, by its path in the
-    package."""
+    package. Each is that of the first call in this process: what is edited later is not what
+    runs."""
     from transformer_norms.norms import (
         NORMS,
     )  # imports torch, which a reader of runs can do without
@@ -142,10 +144,13 @@ def code(config: Config) -> dict[str, str]:
     }
     files |= {name: package / name for name in _HELPERS}
     folder = plugins.check(config.plugins)
-    return {
-        name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-        for name, file in {**files, **plugins.sources(folder)}.items()
-    }
+    sources = {**files, **plugins.sources(folder)}
+    return {name: _hash_of_source(file) for name, file in sources.items()}
+
+
+@cache
+def _hash_of_source(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _file_of_norm(name: str) -> str:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
+from transformer_norms.config.finding import CONFIG
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import Tokenizer, load_tokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
@@ -22,8 +24,7 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     Raises NoUsableCheckpoint if it has no checkpoint.
     """
     folder = _check_run_folder(folder)
-    file = f"config={folder / 'config.yaml'}"
-    config = compose([file, "trainer.device=cpu", f"plugins={plugins}"])
+    config = compose(saved_on_cpu(folder, plugins))
     model = build_model(config, tokenizer(folder).vocab_size)
     wanted = model_tensors(model)
     # A model that was folded has no summary, and more steps behind it than its config says.
@@ -40,6 +41,12 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     with saved.open("model") as weights:
         load_weights(model, weights)
     return model.eval()
+
+
+def saved_on_cpu(folder: Path, plugins: str) -> list[str]:
+    """Returns the overrides that compose a run folder's config for this machine's processor."""
+    pairs = {"config": str(folder / CONFIG), "plugins": plugins}
+    return [*(as_typed(key, value) for key, value in pairs.items()), "trainer.device=cpu"]
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:

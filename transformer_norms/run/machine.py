@@ -28,14 +28,6 @@ VOCABULARIES = {"byte": 257, "gpt2": 50257, "cl100k": 100277}
 _SIZES = {"cpu": 1024, "cuda": 8192}  # of the matrices whose product is timed
 
 
-def cores() -> int:
-    """Returns how many processors this process may use. Some clusters give a job its share of a
-    node only in words."""
-    here = hasattr(os, "sched_getaffinity")
-    seen = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
-    return min(seen, int(os.environ.get("SLURM_CPUS_PER_TASK") or seen))
-
-
 def versions() -> dict[str, str]:
     names = ("torch", "numpy", "hydra-core", "tiktoken", "safetensors")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

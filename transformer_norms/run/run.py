@@ -171,7 +171,7 @@ class Run:
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         # The ranks of a larger machine take no more, so that all divide the work alike.
-        cores = min(self.ranks.gather(max(1, machine.cores() // self.ranks.local_count)))
+        cores = min(self.ranks.gather(max(1, processes.cores() // self.ranks.local_count)))
         typed = cores if keys.threads == "auto" else keys.threads
         threads = (before and before.threads) or typed
         torch.set_num_threads(threads)

@@ -44,9 +44,10 @@ def check_metrics_size(config: Config) -> None:
     size, keys = _metrics_size(config), config.trainer
     if size > LONGEST:
         raise ConfigError(
-            f"trainer.log_every={keys.log_every} trainer.probe_every={keys.probe_every}: in "
-            f"{keys.steps:,} steps metrics.jsonl may take {size / 1e9:.1f} GB, and readers take "
-            f"{LONGEST / 1e9:.1f} GB at most; type larger ones"
+            f"trainer.log_every={keys.log_every} trainer.eval_every={keys.eval_every} "
+            f"trainer.probe_every={keys.probe_every}: in {keys.steps:,} steps metrics.jsonl may "
+            f"take {size / 1e9:.1f} GB, and readers take {LONGEST / 1e9:.1f} GB at most; type "
+            "larger ones"
         )
 
 

@@ -169,7 +169,7 @@ class Pool:
         return worker
 
     def _with_threads(self, job: Job) -> Job:
-        from transformer_norms.run.machine import cores
+        from transformer_norms.processes import cores
 
         if any(text.startswith("trainer.threads=") for text in job):
             return job

@@ -94,8 +94,11 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     if depth == 1 and config.architecture.value_residual != "none":
         yield "architecture.value_residual: there is no block after the first, to which it adds"
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
+    decay = round(steps * (1 - config.schedule.get("decay", 0)))
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
+    elif warmup > decay:
+        yield f"schedule.warmup={warmup} ends behind step {decay}, where the rate begins to fall"
 
 
 def _typed_in_vain(config: Config, placement: Placement, typed: Collection[str]) -> Iterator[str]:

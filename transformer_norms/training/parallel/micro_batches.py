@@ -18,7 +18,6 @@ from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
 from transformer_norms.training.parallel.replicas import Replicas, add_gradients, take_gradients
 from transformer_norms.training.stopping import Interrupted, Stopping
-from transformer_norms.training.tensors import sharded
 
 
 def micro_batch_count(accumulation: int, replicas: int, ranks: int) -> int:
@@ -44,13 +43,17 @@ class MicroBatches:
         self.loss = loss
         self.replicas = Replicas(loss, replicas)
         self.share = count // ranks.count // replicas  # micro-batches of each replica
-        self.sharded = sharded(loss.model.embedding.weight)
         self.stopping: Stopping | None = None  # whose signals cut a step short
 
     @property
     def interruptible(self) -> bool:
         """Whether a step has places between its micro-batches."""
         return self.stopping is not None and self.share > 1
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come to this rank."""
+        return self.stopping is not None and self.stopping.asked
 
     def backward(self, batch: Batch, step: int) -> Tensor:
         """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
@@ -94,12 +97,10 @@ class MicroBatches:
         return total
 
     def _check_signals(self) -> None:
-        """Raises Interrupted where a signal has come. Ranks with shards compute each micro-batch
-        together, and so stop together; others agree once each has come to its end."""
-        if self.interruptible:
-            asked = self.stopping is not None and self.stopping.asked
-            if self.ranks.any(asked) if self.sharded else asked:
-                raise Interrupted
+        """Raises Interrupted where a signal has come to this rank. The ranks agree once each has
+        come to its end."""
+        if self.interruptible and self.asked:
+            raise Interrupted
 
     def forget_gradients(self) -> None:
         """Drops the gradients of all replicas."""

@@ -18,6 +18,7 @@ from transformer_norms.norms import nothing
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.parallel.micro_batches import MicroBatches, seed_dropout
 from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
+from transformer_norms.training.stopping import Interrupted
 from transformer_norms.training.tensors import sharded
 
 Parts = Sequence[Tensor]
@@ -149,12 +150,19 @@ class ShardedMicroBatches(MicroBatches):
         own = self.own(batch)
         losses: list[Tensor] = []
         for i, (first, part) in enumerate(own, 1):
+            self._check_signals()
             loss.last = i == len(own)
             seed_dropout(self.seed, step, first)
             losses.append(loss.backward(part, self.count))
         total = add_in_tree(losses, torch.add)
         self.ranks.add([total])
         return total
+
+    def _check_signals(self) -> None:
+        """Raises Interrupted on all ranks where a signal has come to any: they compute each
+        micro-batch together, and so stop together."""
+        if self.interruptible and self.ranks.any(self.asked):
+            raise Interrupted
 
     def check_ranks(self) -> None:
         """Ranks hold different shards, which nothing can be compared with."""
