@@ -71,6 +71,10 @@ def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten():
     smallest = difference_in_sequence(NOISE, 12, 1, 0.0)
     found = share("worse", seeds=12, rules=Rules(0.0, None, 2), difference=smallest)
     assert 0.86 <= found <= 0.98
+    for seeds in (4, 5):  # whose own deviation says little
+        smallest = difference_in_sequence(NOISE, seeds, 1, 0.0)
+        found = share("worse", seeds=seeds, rules=Rules(0.0, None, 2), difference=smallest)
+        assert 0.86 <= found <= 0.98
     bound = bound_in_sequence(NOISE, 12, 1)
     assert share("equivalent", seeds=12, rules=Rules(bound, None, 2)) >= 0.84
     # An effect that is large beside the noise: the mean has to reach it nine times in ten.

@@ -65,6 +65,9 @@ def test_holms_adjustment_is_the_one_done_by_hand():
     assert adjusted == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
     assert holm({}) == {}
+    # One more, as if its p were 1: times 5 4 3 2.
+    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}, others=1)
+    assert adjusted == pytest.approx({"d": 0.025, "a": 0.04, "c": 0.09, "b": 0.09})
 
 
 def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
@@ -85,6 +88,20 @@ def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
     assert together["same"].p_holm is None
     assert together["single"].p_holm is None
     assert together["two"].p_holm is None
+
+
+def test_what_is_to_come_belongs_to_holms_family():
+    """So that what is named stays named when the others have seeds enough, or results at all."""
+    base, ours = outcomes([3.00, 3.01, 3.02, 3.01]), outcomes([2.98, 2.985, 3.01, 2.99])
+    two = Outcomes({0: 3.3, 1: 3.2})
+    for looks, family in ((1, 1), (2, 2)):
+        alone = compare({"a": pair(ours, base)}, Rules(EFFECT, None, looks))["a"]
+        asked = {"a": pair(ours, base), "two": pair(two, base)}
+        c = compare(asked, Rules(EFFECT, None, looks))["a"]
+        assert c.p_holm == pytest.approx(min(1, family * alone.p))
+        later = compare(asked, Rules(EFFECT, None, looks, to_come=3))["a"]
+        assert later.p_holm == pytest.approx(min(1, (family + 3) * alone.p))
+        assert looks > 1 or later.detectable > c.detectable
 
 
 def test_a_pair_with_a_failure_has_no_number_and_lends_no_other_one_a_step_of_holms():

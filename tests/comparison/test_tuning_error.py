@@ -121,7 +121,7 @@ def test_keys_add_up_and_noise_is_pooled():
     draw = np.random.default_rng(4)
     trials = [Trial(p, s, 2 + 0.01 * draw.normal()) for p in points for s in (1, 2, 3)]
     chosen = points[4]
-    noise = trial_noise([(trials, chosen)])
+    noise = trial_noise(trials, chosen)
     assert noise.freedom == 2 * (9 + 1 - 6)
     one = [t for t in trials if t.point["schedule.warmup"] == 100]
     other = [t for t in trials if t.point[RATE] == 2e-3]

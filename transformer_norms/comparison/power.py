@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize, special
 
 from transformer_norms.comparison.moderation import Prior, Spread
-from transformer_norms.comparison.sequence import half_width_at
+from transformer_norms.comparison.sequence import difference_found_at, half_width_at
 from transformer_norms.comparison.statistics import FEWEST, LEVEL, POWER, detectable_difference
 from transformer_norms.comparison.verdict import Comparison, Rules
 
@@ -63,11 +63,8 @@ def _share_within(bound: float, quantile: float, freedom: float) -> float:
 
 def difference_in_sequence(noise: Prior, most: int, compared: int, effect: float) -> float:
     """The smallest true difference that seeds until it is decided, at most `most`, find nine times
-    in ten. The measured mean must reach `effect` and half the width of the confidence sequence at
-    `most`, and lies below the true one by the normal quantile at worst."""
-    spread = _spread(noise, most)
-    bad_luck = -float(special.ndtri(1 - POWER)) * spread.sd / math.sqrt(most)
-    return max(effect, half_width_at(spread, most, LEVEL / compared)) + bad_luck
+    in ten, at the latest when there are `most`."""
+    return difference_found_at(_spread(noise, most), most, LEVEL / compared, effect)
 
 
 def bound_in_sequence(noise: Prior, most: int, compared: int) -> float:

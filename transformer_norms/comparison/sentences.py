@@ -110,7 +110,7 @@ def _waiting_text(c: Comparison, what: str) -> str:
 def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
     claim = f"{variant} cannot be compared with {baseline}"
     if c.difference is None:
-        return f"{claim}: they have no seed in common"
+        return f"{claim}: {_no_pair(c, 'they have')}"
     difference = _two_digit_text(c.difference)
     if len(c.seeds) == 1:
         return f"{claim} with 1 seed (difference {difference} nats)"
@@ -124,6 +124,10 @@ def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
         f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
         "which therefore count as one"
     )
+
+
+def _no_pair(c: Comparison, they_have: str) -> str:
+    return "no pair has ended yet" if c.planned else f"{they_have} no seed in common"
 
 
 def sum_sentence(
@@ -173,7 +177,7 @@ def _sum_claim(text: str, unit: str, c: Comparison) -> str:
 def _too_few_of_a_sum(text: str, unit: str, c: Comparison) -> str:
     claim = f"{text} cannot be told from zero"
     if c.difference is None:
-        return f"{claim}: its variants have no seed in common"
+        return f"{claim}: {_no_pair(c, 'its variants have')}"
     value = f"{_two_digit_text(c.difference)} {unit}"
     if len(c.seeds) < FEWEST:
         return f"{claim} with {plural(len(c.seeds), 'seed')}, {FEWEST} are the fewest ({value})"

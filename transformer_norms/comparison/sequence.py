@@ -17,10 +17,8 @@ variance's prior of moderation.py. With such a prior the level holds on average 
 import math
 from collections.abc import Iterator, Sequence
 
-from scipy import special
-
 from transformer_norms.comparison.moderation import Prior, Spread, is_unusual, moderate
-from transformer_norms.comparison.statistics import POWER, deviation
+from transformer_norms.comparison.statistics import deviation, difference_beyond
 
 # g: a difference worth finding is about twice the deviation of a pair of runs.
 EFFECT_VARIANCE = 4.0
@@ -58,12 +56,21 @@ def always_valid_p(
 def detectable_in_sequence(
     differences: Sequence[float], level: float, prior: Prior | None, effect: float, gain: float
 ) -> float:
-    """The smallest true difference that as many seeds of the same spread find nine times in ten.
-    The mean must reach `effect`, and half the width of the confidence sequence beyond `gain`; it
-    lies below the true difference by the normal quantile at worst."""
+    """The smallest true difference that as many seeds of the same spread find nine times in ten."""
     spread = moderate(Spread(deviation(differences) ** 2, len(differences) - 1), prior)
-    below = -float(special.ndtri(1 - POWER)) * spread.sd / math.sqrt(len(differences))
-    return max(effect, gain + _half_width(differences, level, prior)) + below
+    return difference_found_at(spread, len(differences), level, effect, gain)
+
+
+def difference_found_at(
+    spread: Spread, count: int, level: float, effect: float, gain: float = 0.0
+) -> float:
+    """The smallest true difference that a look at `count` seeds finds nine times in ten: the mean
+    has to reach `effect`, and half the width of the confidence sequence beyond `gain`. Earlier
+    looks find some more. `spread` is what the seeds, and the prior, measure."""
+    quantile = half_width_at(Spread(1.0, spread.freedom), count, level) * math.sqrt(count)
+    if math.isinf(quantile):
+        return math.inf
+    return difference_beyond(quantile, spread, count, effect, gain)
 
 
 def half_width_at(spread: Spread, count: int, level: float) -> float:

@@ -92,12 +92,13 @@ def _signed_sums(values: Sequence[float]) -> ndarray:
     return sums
 
 
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Adjusted p: of m, the k-th smallest times m - k + 1, none below one before it. Holm 1979"""
+def holm(p: Mapping[str, float], others: int = 0) -> dict[str, float]:
+    """Adjusted p: of m, the k-th smallest times m - k + 1, none below one before it. Holm 1979
+    `others` belong to the family and have no p, as if it were 1."""
     adjusted: dict[str, float] = {}
     least = 0.0
     for rank, name in enumerate(sorted(p, key=p.__getitem__)):
-        least = max(least, min(1.0, p[name] * (len(p) - rank)))
+        least = max(least, min(1.0, p[name] * (len(p) + others - rank)))
         adjusted[name] = least
     return adjusted
 
@@ -108,12 +109,20 @@ def detectable_difference(
     """The smallest true difference, in nats per token, that is found with probability POWER.
 
     A difference is found if mean >= max(effect, gain + t s / sqrt(n)), over n = `seeds` paired
-    differences, normal with the variance of `spread`. s^2 is the measured variance with the degrees
-    of freedom of `spread`, t Student's two-sided quantile with as many at LEVEL / `compared`,
-    Holm's first step, and `gain` what tuning may have missed.
+    differences. t is Student's two-sided quantile with the degrees of freedom of `spread` at LEVEL
+    / `compared`, Holm's first step, and `gain` what tuning may have missed.
     """
+    quantile = float(special.stdtrit(spread.freedom, 1 - LEVEL / compared / 2))
+    return difference_beyond(quantile, spread, seeds, effect, gain)
+
+
+def difference_beyond(
+    quantile: float, spread: Spread, seeds: int, effect: float, gain: float
+) -> float:
+    """The smallest true difference for which mean >= max(effect, gain + `quantile` s / sqrt(n)) has
+    probability POWER, over n = `seeds` paired differences, normal with the variance of `spread`.
+    s^2 is the measured variance, chi-squared with the degrees of freedom of `spread`."""
     unit, freedom = spread.sd / seeds**0.5, spread.freedom
-    quantile = float(special.stdtrit(freedom, 1 - LEVEL / compared / 2))
     floor = max(0.0, effect - gain) / unit  # what has to be above the gain
     # Large enough: mean and s each fall on their bad side once in twenty.
     ratio = (special.chdtri(freedom, (1 - POWER) / 2) / freedom) ** 0.5

@@ -12,7 +12,7 @@ loss at the chosen one. It is a part of the interval of every difference.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
@@ -77,17 +77,17 @@ def choose_point(trials: Sequence[Trial]) -> Mapping[str, Any]:
     return chosen
 
 
-def trial_noise(variants: Sequence[tuple[Sequence[Trial], Mapping[str, Any]]]) -> Spread | None:
-    """The noise of trials around their curves, pooled over variants: (trials, chosen point). None
-    if no curve has more trials than numbers."""
-    curves = [
-        curve
-        for trials, chosen in variants
-        for key in chosen
-        if (curve := fit_curve(trials, chosen, key))
-    ]
-    freedom = sum(curve.noise.freedom for curve in curves)
-    squares = math.fsum(curve.noise.freedom * curve.noise.variance for curve in curves)
+def trial_noise(trials: Sequence[Trial], chosen: Mapping[str, Any]) -> Spread | None:
+    """The noise of a variant's trials around its curves. None if no curve has more trials than
+    numbers."""
+    return _pooled(curve.noise for key in chosen if (curve := fit_curve(trials, chosen, key)))
+
+
+def _pooled(spreads: Iterable[Spread | None]) -> Spread | None:
+    """One variance of independent ones, by their degrees of freedom; None if these have none."""
+    known = [spread for spread in spreads if spread]
+    freedom = sum(spread.freedom for spread in known)
+    squares = math.fsum(spread.freedom * spread.variance for spread in known)
     return Spread(squares / freedom, freedom) if freedom else None
 
 
@@ -98,8 +98,11 @@ def possible_gains(
     """The gain of each variant, by its name: from its trials and its chosen point. `results` are
     the losses of each variant's seeds. Their scatter, which is larger, stands for the noise of the
     trials where too few trials repeat a point. Infinity where nothing bounds the gain."""
-    noise = trial_noise(list(tuned.values())) or _scatter(results)
-    gains = {name: possible_gain(*of_variant, noise) for name, of_variant in tuned.items()}
+    noise = {name: trial_noise(*of_variant) for name, of_variant in tuned.items()}
+    gains = {}
+    for name, of_variant in tuned.items():
+        others = _pooled(one for other, one in noise.items() if other != name)
+        gains[name] = possible_gain(*of_variant, others or _scatter(results))
     return {name: math.inf if gain is None else gain for name, gain in gains.items()}
 
 
@@ -115,8 +118,8 @@ def possible_gain(
     trials: Sequence[Trial], chosen: Mapping[str, Any], noise: Spread | None
 ) -> float | None:
     """The upper bound of what other values of the tuned keys could gain, in nats: the sum over the
-    keys, each with the others as chosen. `noise` is that of the study's trials. None if nothing
-    measures the noise, or if too few values of a key have a trial that trained."""
+    keys, each with the others as chosen. `noise` is that of the study's other variants. None if
+    nothing measures the noise, or if too few values of a key have a trial that trained."""
     gains = []
     for key in chosen:
         curve = fit_curve(trials, chosen, key)
@@ -206,12 +209,8 @@ def _along(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> list
 
 def _pool(own: Spread | None, others: Spread | None) -> Spread | None:
     """The noise of one curve, with that of the study's other curves counting POOLED at most."""
-    parts = [own] if own and own.freedom else []
-    parts += [Spread(others.variance, min(POOLED, others.freedom))] if others else []
-    freedom = sum(part.freedom for part in parts)
-    if not freedom:
-        return None
-    return Spread(sum(part.freedom * part.variance for part in parts) / freedom, freedom)
+    beside = others and Spread(others.variance, min(POOLED, others.freedom))
+    return _pooled([own, beside])
 
 
 def _powers(x: float) -> ndarray:

@@ -77,12 +77,14 @@ class Rules:
     differences of two variants. `looks`: how often the results were looked at, each time with more
     seeds; from the second look on, intervals and tests are those that hold at every look.
     `order` are seeds in the order in which they were added; seeds that it lacks come last.
+    `to_come`: the comparisons that will be made beside these, of variants that have no results yet.
     """
 
     effect: float = EFFECT
     prior: Prior | None = None
     looks: int = 1
     order: Sequence[int] = ()
+    to_come: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Comparison:
     correlation: float | None = None  # of the pairs, from 3 seeds: how much pairing helps
     p: float | None = None  # that no difference is beyond the gains, two-sided
     p_holm: float | None = None  # over all comparisons made together
-    sign_flip: float | None = None  # exact, two-sided, from 6 to 30 seeds
+    sign_flip: float | None = None  # exact, two-sided, of 6 to 30 seeds of a plan that has ended
     p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
     detectable: float | None = None  # the smallest true difference found nine times in ten
     fisher: float | None = None  # exact p of the failures, Holm over all pairs with failures
@@ -122,19 +124,22 @@ class Comparison:
 def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
     """Compares the sides of each comparison, by its name. All are tested together.
 
-    Holm's family are the comparisons that have a p, and those in which a run failed or that wait
-    for pairs, as if their p were 1. That holds whatever makes runs fail. Leaving them out would
-    hold only if a failure told nothing of the differences. A run fails because its loss is high, so
-    the pairs that are left would be a choice of those that agree, and too much would be claimed.
-    What is named while others wait stays named: Holm's p only fall when theirs are known.
+    Holm's family are the comparisons that have a p and, as if their p were 1, those in which a run
+    failed, that wait for pairs, or that are to come. That holds whatever makes runs fail. Leaving
+    those out would hold only if a failure told nothing of the differences. A run fails because its
+    loss is high, so the pairs that are left would be a choice of those that agree, and too much
+    would be claimed. What is named while others wait stays named: Holm's p only fall when theirs
+    are known.
     """
     comparisons = {name: _numbers(sides, rules) for name, sides in asked.items()}
-    untested = {name: 1.0 for name, c in comparisons.items() if c.waits or _failed(asked[name])}
-    different, near = dict(untested), dict(untested)
+    different, near = {}, {}
     for name, c in comparisons.items():
         if c.p is not None and c.p_equivalent is not None:
             different[name], near[name] = c.p, c.p_equivalent
-    p, p_equivalent = holm(different), holm(near)
+    others = rules.to_come + sum(
+        _failed(asked[name]) or is_awaited(c, rules) for name, c in comparisons.items()
+    )
+    p, p_equivalent = holm(different, others), holm(near, others)
     fisher = holm(
         {
             name: 1.0 if c.fisher is None else c.fisher
@@ -144,7 +149,7 @@ def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
     )
     for name, c in comparisons.items():
         if c.p is not None:
-            detectable = _detectable(c, rules, len(p))
+            detectable = _detectable(c, rules, len(p) + others)
             c = replace(c, p_holm=p[name], p_equivalent=p_equivalent[name], detectable=detectable)
         c = replace(c, fisher=None if c.fisher is None else fisher[name])
         verdict = _verdict(c, asked[name])
@@ -152,6 +157,11 @@ def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
             verdict = _OF_A_SUM.get(verdict, verdict)
         comparisons[name] = replace(c, verdict=verdict)
     return comparisons
+
+
+def is_awaited(c: Comparison, rules: Rules) -> bool:
+    """Whether a comparison has no p yet and will get one."""
+    return c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
 
 
 def _failed(sides: Sides) -> bool:
@@ -208,7 +218,7 @@ def _numbers(sides: Sides, rules: Rules) -> Comparison:
     if max(differences) - min(differences) <= 1e-12 * largest:
         return c
     together = _pair_correlation(sides, seeds)
-    c = replace(c, correlation=together, sign_flip=sign_flip(differences))
+    c = replace(c, correlation=together)
     prior = _prior_of(c, rules)
     if waits:
         return replace(_test_in_sequence(c, prior), p=None, p_equivalent=None)
@@ -244,6 +254,7 @@ def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
         spread=spread,
         low=low,
         high=high,
+        sign_flip=sign_flip(c.differences),
         p=difference_p(max(mean - below, -mean - above, 0.0), error, freedom),
         p_equivalent=upper_p(c.effect - max(mean + above, below - mean), error, freedom),
     )

@@ -13,6 +13,7 @@ from transformer_norms.comparison.verdict import (
     Side,
     Sides,
     compare,
+    is_awaited,
     usual_variance,
 )
 from transformer_norms.data.ngrams import ngram_name
@@ -53,7 +54,10 @@ class Findings:
     def compared_together(self) -> int:
         """The number of comparisons over which Holm's correction runs."""
         comparisons = [*self.comparisons.values(), *self.contrasts.values()]
-        return sum(c.p is not None or c.waits or c.verdict == "failed" for c in comparisons)
+        return self.rules.to_come + sum(
+            c.p is not None or c.verdict == "failed" or is_awaited(c, self.rules)
+            for c in comparisons
+        )
 
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,
@@ -83,7 +87,10 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     gains = tuning_gains(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
-    rules = Rules(study.effect, _usual_variance(study, asked, noise), looks, study.order)
+    to_come = sum(study.awaits(v.name) for v in study.variants if v.compared)
+    to_come += sum(any(map(study.awaits, c.coefficients)) for c in study.contrasts)
+    prior = _usual_variance(study, asked, noise)
+    rules = Rules(study.effect, prior, looks, study.order, to_come)
     comparisons = compare(asked, rules)
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(

@@ -102,7 +102,8 @@ class Study:
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
     a look: it was planned so, seeds were added to results that had been seen, or planned ones were
-    given up. `unasked`: what the runs are compared with though nobody said so, or why not."""
+    given up. `recorded`: whether sweeps planned all runs. `unasked`: what the runs are compared
+    with though nobody said so, or why not."""
 
     home: Path
     axes: list[str]
@@ -117,10 +118,16 @@ class Study:
     looks: int = 1
     order: list[int] = field(default_factory=list)
     open_ended: bool = False
+    recorded: bool = True
     unasked: str = ""
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
+
+    def awaits(self, name: str) -> bool:
+        """Whether a variant has no results planned yet, but will: its tuning has not ended."""
+        variant = self.variant(name)
+        return not variant.results and not variant.lost
 
     def baseline_of(self, variant: Variant) -> Variant:
         """The variant that it is compared with; itself if nothing is compared."""

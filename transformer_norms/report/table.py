@@ -157,7 +157,8 @@ def method_note(findings: Findings) -> str:
     if not (findings.comparisons or findings.contrasts):
         return note
     note += " Differences: mean over the seeds that both have of variant - baseline."
-    if not findings.compared_together:
+    made = [*findings.comparisons.values(), *findings.contrasts.values()]
+    if not any(c.spread or c.verdict == "failed" for c in made):
         note += " None of them has an interval or a p."
         return " ".join([note, *_tuning_error_note(findings)])
     return " ".join(
@@ -171,8 +172,15 @@ def method_note(findings: Findings) -> str:
             "Better or worse is said where p is below 0.05 and the difference at least "
             f"{findings.study.effect:g}, equivalent where two one-sided tests show that it is "
             "less.",
+            *_SIGN_FLIP * any(c.sign_flip is not None for c in made),
         ]
     )
+
+
+_SIGN_FLIP = [
+    "sign-flip: the exact p of the measured differences of one comparison, without tuning error "
+    "and Holm's correction."
+]
 
 
 def _interval_note(findings: Findings) -> str:
@@ -186,6 +194,11 @@ def _interval_note(findings: Findings) -> str:
         )
     else:
         test = "Interval (95 %, each for itself) and p are those of the paired t test"
+        if not study.recorded:
+            test += (
+                ", of runs that no sweep planned: if some were added after a look at the others, "
+                "both claim too much"
+            )
         if any(c.waits for c in (*findings.comparisons.values(), *findings.contrasts.values())):
             test += (
                 ", once all planned pairs have ended: an early look is not the planned test; until "

@@ -302,12 +302,15 @@ class Sweep:
     def _keep_earlier_look(self) -> None:
         """Counts the look that a person may have had at variants whose results have all ended: by
         a report of a sweep that was stopped, or where the record is older than the record of looks.
+        Where this command adds seeds, those that have ended count, too.
         """
         if self.request.named and self.path.is_file():
-            if read_record(self.path).most:
+            record = read_record(self.path)
+            if record.most:
                 return
+            adds = {*record.seeds} < {*self.question.first_seeds}
             self._read_findings()
-            if self.found and (look := take_look(self.found)).seen:
+            if self.found and (look := take_look(self.found, unfinished=adds)).seen:
                 self.looks = [look]
 
     def _record(self) -> None:

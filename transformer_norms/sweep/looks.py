@@ -32,23 +32,27 @@ def read_findings(record: Path) -> Findings:
     return findings(replace(study, looks=count_looks(looks)), noise_beside(study))
 
 
-def _seen(study: Study) -> list[Seen]:
+def _seen(study: Study, unfinished: bool = False) -> list[Seen]:
     """The seeds of the results that a look tells about: where the seeds are a list, nothing is told
-    of a variant before all of its results have ended."""
+    of a variant before all of its results have ended, unless the `unfinished` ones count too."""
     seeds = [
         (v.values, sorted(run.seed for run in v.ended))
         for v in study.variants
-        if study.open_ended or all(member.ended for member in v.results)
+        if unfinished or study.open_ended or all(member.ended for member in v.results)
     ]
     return [Seen(values, ended) for values, ended in seeds if ended]
 
 
-def take_look(found: Findings, decisions: Decisions | None = None) -> Look:
-    """The look that findings are; by default the verdicts are what was decided."""
+def take_look(
+    found: Findings, decisions: Decisions | None = None, *, unfinished: bool = False
+) -> Look:
+    """The look that findings are; by default the verdicts are what was decided. Those of
+    `unfinished` results count where seeds are added before the planned ones have ended: whoever
+    adds them may have seen the differences so far."""
     if decisions is None:
         decisions = verdicts({**found.comparisons, **found.contrasts})
     decided = {name: decision for name, decision in decisions.items() if decision}
-    return Look(_seen(found.study), decided)
+    return Look(_seen(found.study, unfinished), decided)
 
 
 @dataclass(frozen=True)

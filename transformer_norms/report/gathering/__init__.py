@@ -91,6 +91,7 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
         open_ended=any(record.most is not None for record in records)
         or _seeds_follow(parts, variants),
+        recorded=all(part.record for part in parts),
         unasked=unasked,
     )
     if not records:
