@@ -157,7 +157,10 @@ STRANGE = [
     (["placement=post", "final_norm=always"], ["it follows a norm, and at the start changes"]),
     (["placement=residual_dual"], []),
     (["placement=mixln", "init=normal"], ["placement.where[0]: no block of", "init=normal, whe"]),
-    (["placement=lns", "init=scaled"], ["init=scaled, where placement=lns goes with mixln"]),
+    (
+        ["placement=lns", "init=scaled"],
+        ["init=scaled, where placement=lns goes with mixln", "placement=lns is not verified"],
+    ),
     (["placement=deepnorm", "init=xavier"], ["init=xavier, where placement=deepnorm goes with"]),
     (
         ["placement=glm130b", "embed=none"],

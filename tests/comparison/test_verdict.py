@@ -140,8 +140,7 @@ def test_runs_that_failed_or_are_missing_are_said():
     )
     none = Outcomes({}, missing=frozenset({0}))
     assert sentence_of(base, none) == (
-        "sandwich cannot be compared with pre: no pair has ended yet; "
-        "pre: 1 of 1 run is missing"
+        "sandwich cannot be compared with pre: no pair has ended yet; pre: 1 of 1 run is missing"
     )
 
 

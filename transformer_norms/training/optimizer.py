@@ -97,7 +97,7 @@ def muon(
     decay_embeddings: Flag,
     lr_factor: LearningRateFactors,
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside blocks, AdamW with the same rate for all else."""
+    """Muon for every matrix but tables and head, AdamW with the same rate for all else."""
     decays = decay_by_group(model, decay_norms, decay_embeddings)
     matrices = _divide(model, GROUPS[:1], decays, lr, weight_decay, lr_factor)
     rest = _divide(model, GROUPS[1:], decays, lr, weight_decay, lr_factor)
