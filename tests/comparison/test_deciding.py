@@ -39,7 +39,7 @@ def course(losses, *, failed=None, contrasts=None, effect=EFFECT, at_once=1, mos
         rules = Rules(effect, usual_variance(pairs.values(), "here", fewest=ENOUGH), looks=2)
         members = {name: [name, baseline] for name in others}
         members |= {text: list(terms) for text, terms in contrasts.items()}
-        return Results(compare({**sums, **pairs}, rules), rules, members)
+        return Results(compare({**sums, **pairs}, rules), rules, members, counts)
 
     return list(looks_until_decided(look, dict.fromkeys(losses, FIRST), most, at_once))
 

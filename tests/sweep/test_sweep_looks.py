@@ -17,7 +17,7 @@ from transformer_norms.comparison.sweep_record import Look, Seen, count_looks, r
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.run import run as running
-from transformer_norms.run.summary import Data, Summary
+from transformer_norms.run.summary import Data, Summary, read_summary
 from transformer_norms.sweep.launching import run_job
 
 SHORT = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
@@ -169,6 +169,36 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_decisions(capsys, trainings,
         sweep(capsys, *named)
         assert sorted(trainings.runs) == sorted(runs)
         assert record() == calm
+
+
+def test_a_command_goes_on_with_the_seeds_that_another_one_has_planned_meanwhile(
+    capsys, trainings, monkeypatch
+):
+    """The other one has trained seed 3, has looked, and was killed in the first run of seed 4."""
+    monkeypatch.setitem(SHIFTS, "layernorm", -0.05)
+    named = write_sweep(FEW)
+    sweep(capsys, *named)
+    calm, runs = record(), list(trainings.runs)
+    assert max(seed for _, seed in runs) > 4
+    shutil.rmtree("runs")
+    trainings.runs.clear()
+    train, beside = trainings.train, [True]
+
+    def train_beside(run, *rest):
+        if run.config.seed == 3 and beside:
+            beside.clear()
+            trainings.left = sum(seed == 3 for _, seed in runs)
+            with pytest.raises(Killed):
+                sweep(capsys, *named)
+            trainings.left = math.inf
+        return read_summary(run.folder) if run.folder.is_dir() else train(run, *rest)
+
+    trainings.train = train_beside
+    _, code, err = sweep(capsys, *named)
+    assert code == 0
+    assert "undecided" not in err
+    assert sorted(trainings.runs) == sorted(runs)
+    assert record() == calm
 
 
 def test_a_pool_is_kept_busy(capsys, trainings):

@@ -25,12 +25,14 @@ Decisions = Mapping[str, str | None]  # by comparison
 
 
 class Results(NamedTuple):
-    """The results of a look: the comparisons by their names, the rules that they share, and the
-    variants in each comparison. A comparison without `members` gets no more seeds."""
+    """The results of a look: the comparisons by their names, the rules that they share, the
+    variants in each comparison, and how many seeds each variant has. A comparison without `members`
+    gets no more seeds."""
 
     comparisons: Mapping[str, Comparison]
     rules: Rules
     members: Mapping[str, Sequence[str]]
+    counts: Counts
 
 
 def looks_until_decided(
@@ -38,9 +40,11 @@ def looks_until_decided(
 ) -> Iterator[tuple[Counts, Decisions]]:
     """Adds seeds to the variants of undecided comparisons, up to `most` each, and yields after each
     look the number of seeds of each variant and the decisions. `look` runs as many seeds of each
-    variant as it is given and returns their results, or None to stop. `at_once` runs are kept busy.
+    variant as it is given, or more where another command asks for more, and returns their results,
+    or None to stop. `at_once` runs are kept busy.
     """
     while results := look(counts):
+        counts = results.counts
         decisions = decide(results.comparisons, results.rules, most)
         yield counts, decisions
         undecided = [m for name, m in results.members.items() if decisions[name] is None]
@@ -61,9 +65,10 @@ def decide(comparisons: Mapping[str, Comparison], rules: Rules, most: int) -> di
     The comparisons are those of compare() with two looks or more in its rules. One error rate then
     covers all comparisons and all looks. Let p* be the smallest p that a comparison ever has. It is
     a p value, since P(p* <= a) <= a by Ville's inequality. At each look p is p* or larger, and Holm
-    rejects no more with larger p. So all that is ever named is named by Holm from the p*, and any
-    of that is false in at most 5 % of studies, whenever they stop. This is exact for one prior. The
-    prior of a study is fitted anew at each look; simulations show that the 5 % hold with it.
+    rejects no more with larger p. So every better or worse that is ever named is named by Holm from
+    the p*, and one of them is false in at most 5 % of studies, whenever they stop. The same holds
+    for equivalent, which has a family of its own. This is exact for one prior. The prior of a study
+    is fitted anew at each look; simulations show that the 5 % hold with it.
 
     A run that failed decides: the verdict stays `failed` whatever further seeds do, so they would
     cost runs and settle nothing about losses.

@@ -263,7 +263,12 @@ class Sweep:
         def look(counts: Counts) -> Results | None:
             self._run_made(lambda: self._further_results(plan.runs(counts)))
             self._read_findings()
-            return plan.results(self.found) if self.found else None
+            if self.found is None:
+                return None
+            planned = plan.counts(self.found.study)
+            if self._further_results(plan.runs(planned)):  # another command is ahead
+                return look(planned)
+            return plan.results(self.found)
 
         most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
         lines: list[str] = []

@@ -24,6 +24,11 @@ from transformer_norms.sweep.seeds import seed_order
 Pair = tuple[Values, Values]  # a variant, and the point of its results
 
 
+def _planned(study: Study) -> dict[str, set[int]]:
+    """The seeds of the results of each variant."""
+    return {v.name: {member.seed for member in v.results} for v in study.variants}
+
+
 def read_findings(record: Path) -> Findings:
     """The findings of a sweep's record, by the rules that hold if this look counts. Raises
     ConfigError if its runs must not be compared."""
@@ -69,12 +74,19 @@ class SeedPlan:
     def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
         """The plan that goes on with the results that the study's record has planned."""
         named = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
-        planned = {v.name: {member.seed for member in v.results} for v in study.variants}
+        planned = _planned(study)
         every = sorted({seed for name in named for seed in planned[name]})
         length = max(question.most_seeds, len(every))
         order = seed_order(length, question.tune_seeds, every)
         begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
         return cls(question, named, order, begun)
+
+    def counts(self, study: Study) -> Counts:
+        """How many seeds each variant has by now, those included that another command planned."""
+        planned = _planned(study)
+        places = {name: [self.order.index(s) for s in planned[name] if s in self.order]
+                  for name in self.best}  # fmt: skip
+        return {name: 1 + max(places[name]) for name in self.best}
 
     def runs(self, counts: Counts) -> list[tuple[Values, Values, int]]:
         """The variant, point and seed of each result, seed by seed."""
@@ -93,7 +105,7 @@ class SeedPlan:
         ready = {name for name in self.best if not found.outcomes[name].missing}
         comparisons = {**found.comparisons, **found.contrasts}
         members = {name: sides[name] for name in comparisons if ready.issuperset(sides[name])}
-        return Results(comparisons, found.rules, members)
+        return Results(comparisons, found.rules, members, self.counts(found.study))
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
         """Says how many seeds each variant took and why, and what fixed plans would have cost."""
