@@ -217,7 +217,7 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
         (0.010, 1, "worse"),
         (0.001, 1, "equivalent"),
         (0.004, 0.5, "equivalent"),  # p is far below 5 %, but so is what is not worth naming
-        (0.0045, 1, "not distinguishable"),  # and here it may be more
+        (0.0045, 1, "below the effect"),  # and here it may be more
         (-0.006, 10, "not distinguishable"),
         (0, 0, "identical"),
         (-0.010, 0, "too few seeds"),  # the same with every seed: no noise to judge by
@@ -234,7 +234,7 @@ def test_an_equivalent_variants_whole_interval_lies_within_the_effect():
     c = comparison_of(ours, [3.0] * 6, effect=0.00359)
     assert c.p_equivalent < 0.05  # that is, the 90 % interval does
     assert c.high > 0.00359
-    assert c.verdict == "not distinguishable"
+    assert c.verdict == "below the effect"
 
 
 def test_a_run_that_failed_outranks_every_other_verdict():

@@ -132,7 +132,7 @@ def test_seeds_that_carry_a_difference_too_small_to_name_are_not_called_too_few(
     small = {seed: PRE[seed] - 0.0045 + (0.0003, -0.0004, 0.0001)[seed] for seed in PRE}
     make_study(tmp_path, {"pre": PRE, "sandwich": small})
     evidence = findings(read_study([tmp_path]))
-    assert evidence.comparisons["sandwich"].verdict == "not distinguishable"
+    assert evidence.comparisons["sandwich"].verdict == "below the effect"
     assert evidence.comparisons["sandwich"].p_holm < 0.05
     (note,) = answer(evidence).notes
     assert note.endswith(

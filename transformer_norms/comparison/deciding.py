@@ -17,7 +17,8 @@ from transformer_norms.comparison.verdict import Comparison, Rules
 
 HOPELESS = "hopeless"
 _OPEN = (
-    "not distinguishable", "not distinguishable from zero", "not decided yet", "too few seeds",
+    "below the effect", "not distinguishable", "not distinguishable from zero", "not decided yet",
+    "too few seeds",
 )  # fmt: skip
 _STAYS = 0.8  # of the interval in which the mean is taken to stay
 Counts = Mapping[str, int]  # seeds by variant

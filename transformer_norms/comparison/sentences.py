@@ -22,6 +22,8 @@ def comparison_sentence(
             claim = _difference_claim(variant, baseline, comparison)
         case "equivalent":
             claim = _equivalence_claim(variant, baseline, comparison)
+        case "below the effect":
+            claim = _small_claim(variant, baseline, comparison)
         case "not distinguishable":
             claim = _undecided_claim(variant, baseline, comparison)
         case "identical":
@@ -55,14 +57,17 @@ def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
     )
 
 
+def _small_claim(variant: str, baseline: str, c: Comparison) -> str:
+    difference, interval = difference_and_interval(c)
+    return (
+        f"{variant} differs from {baseline} by {difference} nats "
+        f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
+    )
+
+
 def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     difference, interval = difference_and_interval(c)
-    if c.p_holm < LEVEL and abs(c.difference or 0.0) < c.effect:
-        return (
-            f"{variant} differs from {baseline} by {difference} nats "
-            f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
-        )
     return (
         f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')}"
         f"{_detectable_note('a true difference of', c)}: difference {difference} nats, {interval}, "
@@ -160,13 +165,13 @@ def _sum_claim(text: str, unit: str, c: Comparison) -> str:
             f"{text} is equivalent to zero within {c.effect:g} {unit} ({value}, {interval}, "
             f"{_p_text(c.p_equivalent)} after Holm, {plural(len(c.seeds), 'seed')})"
         )
-    if c.verdict != "not distinguishable from zero":
-        return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
-    if c.p_holm < LEVEL and abs(c.difference or 0.0) < c.effect:
+    if c.verdict == "below the effect":
         return (
             f"{text} is {value} {unit} ({interval}, {_evidence(c)}), less than the {c.effect:g} "
             "worth naming"
         )
+    if c.verdict != "not distinguishable from zero":
+        return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
     return (
         f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')}"
         f"{_detectable_note('a true', c)}: {value} {unit}, {interval}, {_p_text(c.p_holm)} after "

@@ -38,8 +38,8 @@ from transformer_norms.comparison.statistics import (
 from transformer_norms.run.failure import EFFECT
 
 Verdict = Literal[
-    "better", "worse", "failed", "equivalent", "identical", "not distinguishable",
-    "not decided yet", "too few seeds",
+    "better", "worse", "failed", "equivalent", "identical", "below the effect",
+    "not distinguishable", "not decided yet", "too few seeds",
     "below zero", "above zero", "equivalent to zero", "not distinguishable from zero",
 ]  # fmt: skip
 # The words for a sum that is no difference of two variants: an interaction, or a trend.
@@ -316,7 +316,8 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
     """A run that failed, on any side, outranks all numbers, and so do pairs that are missing of a
     fixed plan. Better or worse: p after Holm
     below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
-    tests below 0.05, and the 95 % interval within +-effect."""
+    tests below 0.05, and the 95 % interval within +-effect. Below the effect: p below 0.05, and
+    neither."""
     if _failed(sides):
         return "failed"
     if c.waits:
@@ -329,4 +330,4 @@ def _verdict(c: Comparison, sides: Sides) -> Verdict:
     bounded = c.low is not None and c.high is not None and max(-c.low, c.high) < c.effect
     if bounded and c.p_equivalent < LEVEL:
         return "equivalent"
-    return "not distinguishable"
+    return "below the effect" if c.p_holm < LEVEL else "not distinguishable"

@@ -215,11 +215,10 @@ def _nothing_tested(findings: Findings) -> str:
 
 def _notes(findings: Findings, groups: list[Group]) -> list[str]:
     verdicts = {group.verdict for group in groups}
-    clear = [(findings.comparisons[v.name].p_holm or 0.0) < LEVEL for v in findings.compared]
     notes = [findings.study.unasked] if findings.study.unasked else []
     if "better" not in verdicts and (note := _lowest_mean(findings)):
         notes.append(note)
-    if "not distinguishable" in verdicts and not all(clear):
+    if "not distinguishable" in verdicts:
         remedy = ", or a finer tuning with more seeds," if findings.gains else ""
         notes.append(
             f"Not distinguishable is no finding of equality: more seeds{remedy} might tell."
@@ -249,7 +248,7 @@ def _lowest_mean(findings: Findings) -> str:
         return f"{note}, which is a baseline."
     if comparison.p_holm is None:
         return ""
-    if comparison.p_holm < LEVEL and abs(comparison.difference or 0.0) < comparison.effect:
+    if comparison.verdict == "below the effect":
         return f"{note}, less than the {comparison.effect:g} worth naming below its baseline's."
     return (
         f"{note}, which these seeds do not show to be better: p {comparison.p_holm:.2g} after "

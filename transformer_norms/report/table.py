@@ -171,7 +171,7 @@ def method_note(findings: Findings) -> str:
             "0.05; detectable: the true difference that such a comparison finds nine times in ten. "
             "Better or worse is said where p is below 0.05 and the difference at least "
             f"{findings.study.effect:g}, equivalent where two one-sided tests show that it is "
-            "less.",
+            "less, below the effect where p is below 0.05 and neither is so.",
             *_SIGN_FLIP * any(c.sign_flip is not None for c in made),
         ]
     )

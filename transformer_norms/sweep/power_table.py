@@ -105,6 +105,7 @@ def power_lines(question: Question, known: Known) -> list[str]:
     least = known.size(difference(noise, seeds, compared, effect))
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
     line += f" seeds find a true difference of {least} nine times in ten"
+    line += ", beside what tuning may miss" * (question.tune is not None)
     if known.noise is None:
         return [f"{line} (standard deviations of the pairs' differences; no run tells them yet)"]
     return [f"{line} ({noise.origin}); {_reach(question, noise)}"]
@@ -169,7 +170,10 @@ def _tuning(question: Question, known: Known) -> str:
     if question.tune is None:
         return "."
     runs = question.tune.budget * len(question.tune_seeds) * len(question.variants)
-    return f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)})."
+    return (
+        f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)}). What tuning may miss "
+        "is not counted: the report adds it to both."
+    )
 
 
 def _noise_text(known: Known) -> str:
