@@ -133,7 +133,7 @@ _FEW = 3
 # What the keys of norms take beside a norm.
 NORM_WORDS = {
     "embed": ("auto", "none", "fixnorm"),
-    "final_norm": ("auto", "none", "always"),
+    "final_norm": ("auto", "always", "none"),
     "qk_norm": ("auto", "none", "head", "per_head", "full", "l2"),
     "v_norm": ("auto", "none", "head", "per_head", "full", "l2"),
 }

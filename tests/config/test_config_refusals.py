@@ -212,7 +212,7 @@ RANGES = [
     ("schedule.final=2", "schedule.final", "2", "less than or equal to 1"),
     ("model.dropout=1", "model.dropout", "1", "less than 1"),
     ("model.heads=3", "model.heads", "3", "model.width", "1, 2, 4, 8"),
-    ("model.width=66", "model.heads", "66", "1, 2, 3, 6"),
+    ("model.width=66", "model.heads", "66", "1, 3, 11, 33"),
     ("model.kv_heads=3", "model.kv_heads", "3", "allowed are 1, 2, 4"),
     ("model.head_dim=31", "model.head_dim", "31", "position=learned"),
     ("init=gpt2 init.truncate=0", "init.truncate", "0", "none, or it should be greater"),

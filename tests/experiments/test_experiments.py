@@ -303,6 +303,7 @@ WORDS = {
     "worse": [OTHER, SEEN, OTHER],
     "equivalent": [NOT_TOLD, NOT_TOLD, SEEN],
     "identical": [NOT_TOLD, NOT_TOLD, SEEN],
+    "below the effect": [NOT_TOLD] * 7,
     "not distinguishable": [NOT_TOLD] * 3,
     "below zero": [*[None] * 3, SEEN, OTHER, OTHER, SEEN],
     "above zero": [*[None] * 3, OTHER, SEEN, OTHER, SEEN],

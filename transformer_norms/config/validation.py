@@ -127,6 +127,7 @@ def _joined(*parts: object) -> str:
 def _wanted(error: Any) -> str:
     if error["type"] in ("too_short", "too_long"):
         least, most = (error["ctx"].get(f"{end}_length") for end in ("min", "max"))
-        return f"it should have {least} values at least" if least else f"{most} values at most"
+        limit, number = ("at least", least) if least else ("at most", most)
+        return f"it should have {limit} {number} item{'s' * (number != 1)}"
     reason: str = _WANTED.get(error["type"], error["msg"])
     return reason.removeprefix("Value error, ").replace("Input should be", "it should be")
