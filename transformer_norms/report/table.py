@@ -13,6 +13,7 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.left_out import left_out_summary, run_warnings
 from transformer_norms.report.study import Study, Variant
+from transformer_norms.run.failure import EFFECT
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import Table, narrow_table, rows_of, wrapped_table
 from transformer_norms.training.measures import Start, start_text
@@ -150,8 +151,8 @@ def method_note(findings: Findings) -> str:
     note = f"Final {LOSSES[findings.loss]} in nats per token."
     if any(outcomes.failed for outcomes in findings.outcomes.values()):
         note += (
-            " A run failed if it diverged, or is no better than the unigram or, at a horizon where "
-            "most runs of a baseline pass it, the bigram. Means leave failed runs out, and medians "
+            f" A run failed if it diverged, or is not {EFFECT:g} nats better than the unigram or, "
+            "at a horizon where most runs of a baseline pass it, the bigram. Means leave failed runs out, and medians "
             "take them as infinity; where a run failed, no difference is given."
         )
     if not (findings.comparisons or findings.contrasts):
