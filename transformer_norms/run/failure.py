@@ -1,8 +1,8 @@
 """When a run has failed to train: one rule, for sweeps and for reports.
 
 A run failed if it diverged, or if its loss is not better, by EFFECT, than that of n-grams that were
-counted on the same training tokens: the unigram, and the bigram at a horizon where a baseline passes the
-bigram. A run whose record has no n-grams can only have diverged.
+counted on the same training tokens: the unigram, and the bigram at a horizon where a baseline
+passes the bigram. A run whose record has no n-grams can only have diverged.
 """
 
 from collections.abc import Collection, Iterable, Sequence
