@@ -152,8 +152,9 @@ def method_note(findings: Findings) -> str:
     if any(outcomes.failed for outcomes in findings.outcomes.values()):
         note += (
             f" A run failed if it diverged, or is not {EFFECT:g} nats better than the unigram or, "
-            "at a horizon where most runs of a baseline pass it, the bigram. Means leave failed runs "
-            "out, and medians take them as infinity; where a run failed, no difference is given."
+            "at a horizon where most runs of a baseline pass it, the bigram. Means leave failed "
+            "runs out, and medians take them as infinity; where a run failed, no difference is "
+            "given."
         )
     if not (findings.comparisons or findings.contrasts):
         return note
