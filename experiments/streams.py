@@ -2,7 +2,7 @@
 ratio of branch to stream predict it?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -159,12 +159,17 @@ class LeftOut:
     mean: float
 
 
+def left_out_in_turn(points: Sequence[Point]) -> Iterator[tuple[str, list[Point], list[Point]]]:
+    """Yields each placement, its points, and those of the others."""
+    for placement in dict.fromkeys(point.placement for point in points):
+        own = [point for point in points if point.placement == placement]
+        yield placement, own, [point for point in points if point.placement != placement]
+
+
 def leave_placements_out(points: Sequence[Point]) -> list[LeftOut]:
     """Each placement left out in turn."""
     results = []
-    for placement in dict.fromkeys(point.placement for point in points):
-        own = [point for point in points if point.placement == placement]
-        rest = [point for point in points if point.placement != placement]
+    for placement, own, rest in left_out_in_turn(points):
         slope, intercept = fit_line(rest)
         mean = fmean(point.difference for point in rest)
         by_line = [p.difference - slope * p.log_ratio - intercept for p in own]
@@ -255,12 +260,10 @@ class CurveLeftOut:
 
 def curves_left_out(points: Sequence[Point]) -> list[CurveLeftOut]:
     """Each placement left out in turn."""
-    results = []
-    for placement in dict.fromkeys(point.placement for point in points):
-        own, rest = ([p for p in points if (p.placement == placement) is is_own]
-                     for is_own in (True, False))  # fmt: skip
-        results.append(CurveLeftOut(placement, *curve_errors(own, rest)))
-    return results
+    return [
+        CurveLeftOut(placement, *curve_errors(own, rest))
+        for placement, own, rest in left_out_in_turn(points)
+    ]
 
 
 def best_ratio(b: float, c: float) -> float:

@@ -130,9 +130,9 @@ _WHOLE_WORD = 0.8  # the likeness above which letters say more than a common wor
 _FEW = 3
 
 
-# What the keys of norms take beside a norm.
+# Each key that names a norm takes these words, too.
 NORM_WORDS = {
-    "embed": ("auto", "none", "fixnorm"),
+    "embed": ("auto", "fixnorm", "none"),
     "final_norm": ("auto", "always", "none"),
     "qk_norm": ("auto", "none", "head", "per_head", "full", "l2"),
     "v_norm": ("auto", "none", "head", "per_head", "full", "l2"),

@@ -19,7 +19,7 @@ from transformer_norms.config.saved import to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Values, plain
-from transformer_norms.names import AXES, folder_of_configs, option_files, options
+from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files, options
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
@@ -607,3 +607,10 @@ def test_a_config_is_changed_as_its_file_would_be(own, typed, tmp_path):
     again = recompose(config, typed)
     assert to_yaml(again) == to_yaml(compose([f"config={file}", *typed]))
     assert to_yaml(again) != to_yaml(config) == to_yaml(recompose(config, []))
+
+
+@pytest.mark.parametrize(
+    ("key", "word"), [(k, w) for k, words in NORM_WORDS.items() for w in words]
+)
+def test_every_word_that_a_message_offers_for_a_norm_is_taken(key, word):
+    assert compose([f"{key}={word}"])

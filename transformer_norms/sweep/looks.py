@@ -86,7 +86,7 @@ class SeedPlan:
         planned = _planned(study)
         places = {name: [self.order.index(s) for s in planned[name] if s in self.order]
                   for name in self.best}  # fmt: skip
-        return {name: 1 + max(places[name]) for name in self.best}
+        return {name: 1 + max(places[name], default=-1) for name in self.best}
 
     def runs(self, counts: Counts) -> list[tuple[Values, Values, int]]:
         """The variant, point and seed of each result, seed by seed."""

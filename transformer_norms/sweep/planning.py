@@ -120,7 +120,7 @@ class Jobs:
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan, tracking = self._plans[overrides]
-        from transformer_norms.run.machine import rough_flops
+        from transformer_norms.run.machine import rough_flops  # imports torch, as _plan does
 
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,

@@ -1,0 +1,179 @@
+"""Whether an order of placements holds at another scale: on studies whose truth is planted."""
+
+import json
+from pathlib import Path
+
+import agreement
+import numpy as np
+import pytest
+from run_folders import config_of, make_record, make_run, planned, tuned
+from scipy import stats
+
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+
+PLACEMENTS = ("pre", "post", "peri", "hybrid", "normformer")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def plant_scales(means, noise=1e-3, lost=(), trained=None, best=()):
+    """A study of horizons: `means` has the loss of each placement at each number of steps.
+    `trained` is the training loss of a placement and seed at a step; `best` has the rates."""
+    random, runs = np.random.default_rng(0), []
+    for steps, losses in means.items():
+        for placement, loss in zip(PLACEMENTS, losses, strict=True):
+            variant = {"trainer.steps": steps, "placement": placement}
+            for seed in (10, 11, 12):
+                config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
+                diverged = (steps, placement) in lost
+                run = make_run(
+                    "study", config, None if diverged else loss + random.normal(0, noise),
+                    status="diverged" if diverged else "finished", rows=steps,
+                )  # fmt: skip
+                if trained is not None:
+                    rows = [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+                    for row in rows:
+                        row["train/loss"] = trained(placement, seed, row["step"])
+                    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+                runs.append(planned(config, variant))
+    first, last = min(means), max(means)
+    rates = [
+        tuned({"trainer.steps": steps, "placement": placement}, {"optimizer.lr": rate})
+        for steps in means
+        for placement, rate in best
+    ]
+    contrasts = [f"({x} - pre) under steps={last} - ({x} - pre) under steps={first}"
+                 for x in PLACEMENTS[1:]]  # fmt: skip
+    axes = ["trainer.steps", "placement"]
+    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes, tuned=rates)
+    return findings(read_study([Path("study")]))
+
+
+def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_rate():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    rates = zip(PLACEMENTS, (1e-3, 3e-3, 1e-3, 3e-3, 1e-3), strict=True)
+
+    def trained(placement, seed, step):
+        above = {"peri": -0.05, "normformer": 0.4 if step <= 60 else 0.01 * (seed - 10)}
+        return 3.0 - step / 480 + 0.1 * seed + above.get(placement, 0.5)
+
+    def trained_alike(placement, seed, step):
+        return trained(placement, seed, step) - 0.5 * (placement == "pre")
+
+    found = plant_scales(means, trained=trained_alike, best=[*rates])
+    _, last = agreement.scales_of("horizon", found)
+    error = np.std([0, 0.01, 0.02], ddof=1) / np.sqrt(3)
+    early, late = "+0.400 ± 0.000", f"+0.010 ± {error:.3f}"
+    assert agreement.training_rows(last, found) == [
+        ["steps", "peri - pre", "normformer - pre"],  # the others have a rate of their own
+        ["25 to 30", "-0.050 ± 0.000", early],
+        ["50 to 60", "-0.050 ± 0.000", early],
+        ["100 to 120", "-0.050 ± 0.000", late],
+        ["200 to 240", "-0.050 ± 0.000", late],
+        ["400 to 480", "-0.050 ± 0.000", late],
+    ]
+    assert "inside the runs of 480 steps" in agreement.study_text("horizon", found)
+
+
+def test_a_width_with_two_numbers_of_steps_is_two_scales():
+    random, runs = np.random.default_rng(0), []
+    for k, (width, steps) in enumerate([(64, 20), (64, 40), (128, 30), (256, 40)]):
+        for place, placement in enumerate(PLACEMENTS):
+            variant = {"model.width": width, "trainer.steps": steps, "placement": placement}
+            for seed in (10, 11, 12):
+                config = config_of(
+                    [f"placement={placement}"], seed, trainer__steps=steps, model__width=width
+                )
+                loss = 2.0 - 0.1 * k + 0.05 * place + random.normal(0, 1e-3)
+                make_run("study", config, loss, rows=steps)
+                runs.append(planned(config, variant))
+    contrasts = [f"(({x} - pre) under width=256 - ({x} - pre) under width=64) under steps=40"
+                 for x in PLACEMENTS[1:]]  # fmt: skip
+    axes = ["model.width", "trainer.steps", "placement"]
+    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes)
+    found = findings(read_study([Path("study")]))
+    scales = agreement.scales_of("size", found)
+    assert [scale.label for scale in scales] == [
+        "64, 20 steps", "64, 40 steps", "128, 30 steps", "256, 40 steps",
+    ]  # fmt: skip
+    assert agreement.answer("size", found).startswith("width 64, 20 steps predicts width 256, 40")
+    drawn = agreement.draw("size", found).decode()
+    assert (
+        drawn.count("<!-- 64 -->"),
+        drawn.count("<!-- 128 -->"),
+        drawn.count("<!-- 256 -->"),
+    ) == (1, 1, 1)
+
+
+def test_an_order_that_stays_is_said_to_predict():
+    start = (2.0, 2.1, 2.2, 1.9, 2.3)
+    found = plant_scales({30: start, 120: start, 480: [loss - 0.5 for loss in start]})
+    assert agreement.answer("horizon", found).startswith("steps 30 predicts steps 480")
+    text = agreement.study_text("horizon", found)
+    assert text.count("| +1.00 | +1.00 to +1.00 |") == 3
+
+
+def test_a_sign_that_turns_is_named_and_the_order_does_not_predict():
+    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 0.9, 1.2, 0.8, 1.3)})
+    said = agreement.answer("horizon", found)
+    assert said == (
+        "steps 30 does not predict steps 480: post is better at steps 480, worse at steps 30."
+    )
+
+
+def test_a_difference_that_grows_without_turning_is_neither():
+    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.3, 1.4, 0.8, 1.5)})
+    said = agreement.answer("horizon", found)
+    assert said.startswith("Neither word is said of steps 30 and steps 480: (post - pre) under")
+
+
+def test_a_run_that_failed_leaves_no_agreement():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    found = plant_scales(means, lost=[(30, "post"), (480, "peri")])
+    assert len(agreement.training_rows(agreement.scales_of("horizon", found)[-1], found)) == 1
+    assert "Neither word is said" in agreement.answer("horizon", found)
+    text = agreement.study_text("horizon", found)
+    assert "| 30 | 480 | a run failed |  |" in text
+    assert "has no value, as runs failed" in text
+
+
+def test_tau_counts_the_pairs_and_small_noise_leaves_it():
+    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.02, 1.01, 1.2, 0.9, 1.3)}
+    one, other = agreement.scales_of("horizon", plant_scales(means))
+    found = agreement.agree(one, other)
+    assert found.tau == pytest.approx(0.8)  # one of ten pairs is turned
+    assert found.low == found.high == found.tau
+
+
+def test_tau_is_scipys():
+    random = np.random.default_rng(0)
+    one, other = random.normal(size=(2, 20, 5))
+    expected = [stats.kendalltau(a, b).statistic for a, b in zip(one, other, strict=True)]
+    assert agreement.kendall_tau(one, other) == pytest.approx(expected)
+
+
+def test_the_error_of_a_mean_is_that_of_the_two_way_layout():
+    """By the least squares of losses on dummies of placements and seeds."""
+    scale, _ = agreement.scales_of(
+        "horizon", plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: [1.0] * 5}, noise=0.05)
+    )
+    rows = [(i, j) for i in range(5) for j in range(3)]
+    design = np.array([[*np.eye(5)[i], *np.eye(3)[j][1:]] for i, j in rows])
+    losses = np.array([scale.losses[i, j] for i, j in rows])
+    fitted, *_ = np.linalg.lstsq(design, losses, rcond=None)
+    squares = ((losses - design @ fitted) ** 2).sum()
+    error, freedom = scale.error
+    assert freedom == 15 - 7
+    assert error == pytest.approx(np.sqrt(squares / freedom / 3))
+
+
+def test_close_means_have_a_wide_interval_of_tau():
+    found = plant_scales({30: (2.0, 2.01, 2.02, 1.99, 2.03), 480: [1.0] * 5}, noise=0.05)
+    one, other = agreement.scales_of("horizon", found)
+    interval = agreement.agree(one, other)
+    assert interval.low < -0.3 < 0.3 < interval.high
+    assert "the interval of tau reaches zero" in agreement.answer("horizon", found)
