@@ -12,11 +12,12 @@ from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, tree, wri
 from transformer_norms import cli as command
 from transformer_norms import compose, train
 from transformer_norms.comparison.sweep_record import read_record
-from transformer_norms.errors import InputError, StorageError
+from transformer_norms.errors import Busy, InputError, StorageError
 from transformer_norms.names import folder_of_configs
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
+from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive
 from transformer_norms.sweep.launching import for_hydra
 
@@ -224,6 +225,19 @@ def test_a_bare_sweep_in_a_study_leaves_the_record_of_the_studys_sweep(capsys):
     before = tree("runs")["runs/mine/sweep-mine.json"]
     sweep(capsys, "study=mine", "norm=rmsnorm,dyt")
     assert tree("runs")["runs/mine/sweep-mine.json"] == before
+
+
+def test_a_bare_sweep_waits_for_no_other_one_whose_record_it_would_replace(capsys, trained):
+    """Both would report what the other one asked. One that asks the same shares its runs."""
+    sweep(capsys, "norm=layernorm,rmsnorm")
+    before = tree("runs")
+    with take_lock(Path("runs/main", next(iter(trained)))):
+        with pytest.raises(Busy, match=r"being trained by .*/sweep-main.json; study=NAME keeps"):
+            sweep(capsys, "placement=pre,post")
+        assert tree("runs") == before
+        assert sweep(capsys, "norm=layernorm,rmsnorm")[1] == 0
+        assert sweep(capsys, "study=other", "placement=pre,post")[1] == 0
+    assert sweep(capsys, "placement=pre,post")[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,13 @@ _MOST_LOOKS = 300
 @cache
 def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
     """The checked jobs of a command line. Raises ConfigError or InputError, before anything is
-    written, if one of the jobs cannot be run."""
+    written, if one of the jobs cannot be run, and Busy if another sweep has the study's record."""
     check_hydra_keys([text for text in arguments if text.startswith(_HYDRAS)])
     own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
     jobs = Jobs(read_request(own))
-    return jobs, jobs.first_stage()
+    first = jobs.first_stage()
+    jobs.check_alone(first)
+    return jobs, first
 
 
 def run_sweep(arguments: Sequence[str], launcher: Any) -> None:

@@ -21,8 +21,9 @@ from transformer_norms.comparison.sweep_record import (
 )
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.kinds import plain
+from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS
@@ -223,6 +224,27 @@ class Jobs:
         pairs = [*self.request.question.fixed.items()]
         pairs += [pair for values in (*variants, *points) for pair in values.items()]
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
+
+    def check_alone(self, first: Sequence[Job]) -> None:
+        """Refuses a bare `-m` while another command trains runs of another bare one in the study:
+        both would write one record, and both reports would be of whoever wrote last.
+
+        Two commands that ask the same share their runs, and may run at once. Raises Busy.
+        """
+        path = path_of(self.study, self.request.name)
+        if self.request.named or not is_there(path):
+            return
+        with suppress(ConfigError):  # a damaged record is put aside later
+            record = read_record(path)
+            asked = record.asked.variants if record.asked else None
+            if asked == self.request.question.variants and first[0].run in record.runs:
+                return
+            for folder in {self.study / run.folder for run in record.runs}:
+                try:
+                    with suppress(FileNotFoundError), hold_run(folder):
+                        pass
+                except Busy as busy:
+                    raise Busy(f"{busy} for {path}; study=NAME keeps two sweeps apart") from None
 
     def _changed_job(self, first: Sequence[Job]) -> Job | None:
         """A job that this sweep planned before as another run, since other settings changed."""
