@@ -104,6 +104,15 @@ def test_what_is_to_come_belongs_to_holms_family():
         assert looks > 1 or later.detectable > c.detectable
 
 
+@pytest.mark.parametrize("looks", [1, 2])
+def test_failures_that_are_to_come_belong_to_holms_family(looks):
+    base, lost = outcomes([3.0] * 6), outcomes([], failed=range(6))
+    alone = compare({"a": pair(lost, base)}, Rules(EFFECT, None, looks))["a"]
+    assert alone.fisher == pytest.approx(2 / math.comb(12, 6))
+    later = compare({"a": pair(lost, base)}, Rules(EFFECT, None, looks, to_come=5))["a"]
+    assert later.fisher == pytest.approx(6 * alone.fisher)
+
+
 def test_a_pair_with_a_failure_has_no_number_and_lends_no_other_one_a_step_of_holms():
     base = outcomes([3.00, 3.01, 3.02])
     lost = outcomes([10.80, 10.81, 10.821], failed={0, 1, 2})

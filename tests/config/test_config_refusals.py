@@ -213,6 +213,7 @@ RANGES = [
     ("model.dropout=1", "model.dropout", "1", "less than 1"),
     ("model.heads=3", "model.heads", "3", "model.width", "1, 2, 4, 8"),
     ("model.width=66", "model.heads", "66", "1, 3, 11, 33"),
+    ("model.width=65 model.heads=2", "model.heads", "65", "or an even model.width"),
     ("model.kv_heads=3", "model.kv_heads", "3", "allowed are 1, 2, 4"),
     ("model.head_dim=31", "model.head_dim", "31", "position=learned"),
     ("init=gpt2 init.truncate=0", "init.truncate", "0", "none, or it should be greater"),

@@ -64,6 +64,7 @@ RULES = {
     "gpt2": {"rest": 0.02, "position": 0.01, "stream": 0.02 / 6**0.5},
     "normal": {"rest": 0.02},
     "truncated": {"rest": 0.02 * CUT},
+    "bert": {"rest": 0.02 * 0.8796},  # the deviation of a normal cut off at 2
     "megatron": {"rest": CUT / 640**0.5, "stream": CUT / (640 * 6) ** 0.5},  # 1/sqrt(2.5 d)
     "depth_scaled": {
         "rest": CUT / 16,

@@ -140,6 +140,14 @@ def test_seeds_that_carry_a_difference_too_small_to_name_are_not_called_too_few(
     )
 
 
+def test_a_variant_that_is_equivalent_and_lower_is_not_said_to_be_undecided(tmp_path):
+    near = {seed: loss - 0.001 - (-1) ** seed * 1e-5 for seed, loss in PRE.items()}
+    make_study(tmp_path, {"pre": PRE, "sandwich": near})
+    evidence = findings(read_study([tmp_path]))
+    assert evidence.comparisons["sandwich"].verdict == "equivalent"
+    assert not any("do not show" in note for note in answer(evidence).notes)
+
+
 def test_a_mean_is_not_called_the_lowest_where_another_is_lower(tmp_path):
     base = {seed: 2.3 + seed / 100 for seed in range(5)}
     scattered = {s: x - (0.03, -0.02, 0.01, -0.015, 0.0)[s] for s, x in base.items()}

@@ -1,5 +1,6 @@
 """What a report says of how fairly the variants were tuned."""
 
+import itertools
 import json
 import shutil
 from dataclasses import asdict
@@ -117,6 +118,37 @@ def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
     row = by_name(text().partition("## Tuning")[2], "pre")
     assert float(row["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.9) / 3 - 2.3, abs=1e-4)
     assert row["0.01"] == "2.1000"
+
+
+def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path):
+    """Also where it is the baseline that waits. What is named before stays named."""
+    noise = {0: 0.001, 1: -0.002, 2: 0.0015}
+    levels = {"pre": 0.0, "post": -0.012, "peri": 0.02}
+
+    def study(name, waits):
+        runs = []
+        for warmup, placement in itertools.product((5, 20), levels):
+            variant = {"schedule.warmup": warmup, "placement": placement}
+            typed = {"schedule__warmup": warmup}
+            runs.append(
+                planned(config_of([f"placement={placement}"], 100, **typed), variant, "tune")
+            )
+            for seed, loss in {} if (placement, warmup) in waits else PRE.items():
+                config = config_of([f"placement={placement}"], seed, **typed)
+                runs.append(planned(config, variant))
+                make_run(name, config, loss + levels[placement] + noise[seed] * levels[placement])
+        axes = ["schedule.warmup", "placement"]
+        make_record(name, runs, axes=axes, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
+        return findings(read_study([name]))
+
+    both = study(tmp_path / "both", ())
+    assert (both.rules.to_come, both.compared_together, len(both.comparisons)) == (0, 4, 4)
+    for waits in ([("pre", 20)], [("post", 20), ("peri", 20)], [("pre", 20), ("post", 20)]):
+        early = study(tmp_path / "-".join(name for name, _ in waits), waits)
+        assert (early.rules.to_come, early.compared_together) == (2, 4)
+        assert len(early.comparisons) == 2
+        for name, c in early.comparisons.items():
+            assert c.p_holm >= both.comparisons[name].p_holm
 
 
 def test_without_a_test_part_the_report_says_that_the_rates_were_chosen_on_the_results_data():

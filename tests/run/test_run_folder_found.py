@@ -1,8 +1,10 @@
 """Which run a command means: one that is there already, another one, or one that it continues."""
 
+import importlib
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from transformer_norms import ConfigError, compose, runs, train
 from transformer_norms.run import identity
 from transformer_norms.run.identity import code, differing_names
 from transformer_norms.run.plan import Plan
+from transformer_norms.storage import loaded_code
+from transformer_norms.storage.loaded_code import hash_loaded
 
 
 @pytest.mark.goal("R7")
@@ -89,8 +93,23 @@ def test_what_a_plugins_file_imports_is_code_of_the_run_too():
     files = code(compose([*BASE, "plugins=mine"]))
     Path("mine/core/k.py").write_text("K = 0.7\n")
     assert code(compose([*BASE, "plugins=mine"])) == files  # this process runs what it has loaded
-    identity._hash_of_source.cache_clear()  # another one
+    loaded_code._first.clear()  # another one
     assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
+
+
+def test_code_that_is_loaded_again_is_the_edited_one(monkeypatch):
+    """As a notebook does it: what runs is what was loaded last."""
+    monkeypatch.syspath_prepend(".")
+    file = Path("edited_module.py").absolute()
+    file.write_text("VALUE = 1\n")
+    module = importlib.import_module("edited_module")
+    loaded = hash_loaded({"it": file})
+    file.write_text("VALUE = 22\n")
+    assert hash_loaded({"it": file}) == loaded
+    importlib.reload(module)
+    assert module.VALUE == 22
+    assert hash_loaded({"it": file}) != loaded
+    del sys.modules["edited_module"]
 
 
 def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):

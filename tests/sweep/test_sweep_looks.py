@@ -243,19 +243,32 @@ def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, traini
     assert len(record().looks) == 2
 
 
-def test_seeds_that_are_added_before_the_planned_ones_have_ended_are_a_look(capsys, trainings):
+@pytest.mark.parametrize("then", ["seed=0,1,2,3,4", "seed=2,3,4"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_seeds_that_are_added_before_the_planned_ones_have_ended_are_a_look(
+    capsys, trainings, then, bare
+):
     """Else whoever stops a plan before its last pair, and asks for one seed more where the pairs so
     far look like nothing, tests at each number of seeds and counts no look."""
-    named = write_sweep(LISTED)
+    listed = ["study=mine", "norm=rmsnorm,layernorm,dyt,scalenorm"]
+    command = listed if bare else write_sweep(LISTED)
     trainings.left = 4 * 3 - 1
     with pytest.raises(Killed):
-        sweep(capsys, *named)
+        sweep(capsys, *command, "seed=0,1,2")
     trainings.left = math.inf
-    sweep(capsys, *named, "seed=0,1,2,3,4")
-    seen = [{one.variant["norm"]: len(one.seeds) for one in look.seen} for look in record().looks]
+    sweep(capsys, *command, then)
+    looks = record("mine", "main" if bare else "mine").looks
+    seen = [{one.variant["norm"]: len(one.seeds) for one in look.seen} for look in looks]
     assert sorted(seen[0].values()) == [2, 3, 3, 3]
-    assert [*map(max, (look.values() for look in seen))] == [3, 5]
+    assert len(seen) == 2
     assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
+
+
+def test_a_bare_sweep_after_another_one_has_no_look_of_it(capsys, trainings):
+    sweep(capsys, "study=mine", "norm=rmsnorm,layernorm", "seed=0,1,2")
+    sweep(capsys, "study=mine", "norm=rmsnorm,dyt", "seed=5,6,7")
+    (look,) = record("mine", "main").looks
+    assert {one.variant["norm"] for one in look.seen} == {"rmsnorm", "dyt"}
 
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):

@@ -54,6 +54,18 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
         assert jobs.make("result", one, point, question.seeds[-1]).run.variant in variants
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in READY if "together:" in option_files("sweep")[n].read_text()]
+)
+def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):
+    """A typed `auto`, for example, stands before the choice of a preset."""
+    wide = ["model.width=256"] if name == "width" else []  # at 128 its factors 128/d are one
+    plans = read_request([f"sweep={name}", "data=stories", *wide])
+    jobs, (point, *_) = Jobs(plans), plans.question.points
+    listed = {jobs.make("result", v, point, 0).run.identity for v in plans.question.variants}
+    assert len(listed) == len(plans.question.variants)
+
+
 @pytest.mark.parametrize(("name", "by_hand"), [
     ("placements_124m", 2 * 2 * 8 * ((5 + 2) + 5)),  # optimizers, starts, placements; rates, seeds
     ("placements_124m_pilot", 2 * 8 + 4),

@@ -91,6 +91,12 @@ def root(step: int, steps: int) -> float:
     return (step + 1) ** -0.5
 
 
+@SCHEDULES("bounded")
+def bounded(step: int, steps: int, *, warmup: int, decay: str) -> float:
+    """min(1, step / warmup)"""
+    return min(1.0, step / warmup)
+
+
 class Signs(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
@@ -115,6 +121,7 @@ YAMLS = {
     "attention/linear": "type: linear\n",
     "loss/z_loss": "type: z_loss\nz_weight: 0.05\n",
     "schedule/root": "type: root\n",
+    "schedule/bounded": "type: bounded\nwarmup: 20\ndecay: none\n",
     "optimizer/signs": "type: signs\nlr: 1e-3\n",
     "optimizer/whole": "type: whole\nlr: 1e-3\n",
 }
@@ -181,6 +188,11 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("case", WINDOWS)
+def test_what_a_schedule_of_ones_own_calls_decay_is_no_share_of_the_steps(mine):
+    config = compose([f"plugins={mine}", "data=stories", "schedule=bounded", *SIZES])
+    assert not [w for w in config.warnings if "schedule" in w]
+
+
 def test_a_sliding_window_is_masked_softmax_in_training_in_probes_and_from_a_cache(
     case, trainer_of
 ):

@@ -208,7 +208,7 @@ def _along(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> list
 
 
 def _pool(own: Spread | None, others: Spread | None) -> Spread | None:
-    """The noise of one curve, with that of the study's other curves counting POOLED at most."""
+    """The noise of one curve, with that of the other variants' curves counting POOLED at most."""
     beside = others and Spread(others.variance, min(POOLED, others.freedom))
     return _pooled([own, beside])
 

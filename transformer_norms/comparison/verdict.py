@@ -144,8 +144,9 @@ def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
         {
             name: 1.0 if c.fisher is None else c.fisher
             for name, c in comparisons.items()
-            if c.waits or c.fisher is not None  # runs of a pair that waits may fail yet
-        }
+            if is_awaited(c, rules) or c.fisher is not None  # runs that are to come may fail yet
+        },
+        rules.to_come,
     )
     for name, c in comparisons.items():
         if c.p is not None:

@@ -38,7 +38,8 @@ from transformer_norms.data.tokenizer import Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.processes import cores
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.storage.files import preflight, sha256
+from transformer_norms.storage.files import preflight
+from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.storage.manifest import DamagedError, Draft
 
 PACKAGE = __name__.partition(".")[0]
@@ -101,14 +102,15 @@ def prepare(
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
-    that reads otherwise after an edit has other tokens, whatever its identity says."""
+    that reads otherwise after an edit of its file has other tokens, whatever its identity says.
+    What the file imports does not count."""
     classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
     files = {}
     for own in classes:
         with suppress(OSError, TypeError):  # a notebook's has no file
             file = Path(inspect.getfile(own))
-            files[f"{file.name}/{own.__name__}"] = sha256(file)
-    return {"code": files} if files else {}
+            files[f"{file.name}/{own.__name__}"] = file
+    return {"code": hash_loaded(files)} if files else {}
 
 
 def identity_of(corpus: Corpus) -> dict:

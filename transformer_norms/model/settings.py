@@ -214,9 +214,11 @@ def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> di
         sizes["kv_heads"] = heads
     if sizes["head_dim"] == "auto":
         if width % heads:
+            fitting = _divisors(width, 2 if rotary else 1)
+            among = f", or heads among {fitting}" if fitting else ", or an even model.width"
             raise ValueError(
                 f"model.heads: {heads} heads do not divide model.width, {width}; "
-                f"type model.head_dim, or heads among {_divisors(width, 2 if rotary else 1)}"
+                f"type model.head_dim{among}"
             )
         sizes["head_dim"] = width // heads
     if sizes["mlp_width"] == "auto":

@@ -248,7 +248,7 @@ def _lowest_mean(findings: Findings) -> str:
         return f"{note}, which is a baseline."
     if comparison.p_holm is None:
         return ""
-    if comparison.verdict == "below the effect":
+    if comparison.p_holm < LEVEL:  # and nothing is called better
         return f"{note}, less than the {comparison.effect:g} worth naming below its baseline's."
     return (
         f"{note}, which these seeds do not show to be better: p {comparison.p_holm:.2g} after "

@@ -87,10 +87,8 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     gains = tuning_gains(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
-    to_come = sum(study.awaits(v.name) for v in study.variants if v.compared)
-    to_come += sum(any(map(study.awaits, c.coefficients)) for c in study.contrasts)
     prior = _usual_variance(study, asked, noise)
-    rules = Rules(study.effect, prior, looks, study.order, to_come)
+    rules = Rules(study.effect, prior, looks, study.order, _count_to_come(study))
     comparisons = compare(asked, rules)
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(
@@ -134,7 +132,7 @@ def asked_comparisons(
     pairs = {
         v.name: [side(v.name, 1.0), side(study.baseline_of(v).name, -1.0)]
         for v in study.variants
-        if v.compared and v.results
+        if v.compared and v.results and not study.awaits(study.baseline_of(v).name)
     }
     contrasts = {
         contrast.text: [side(name, c) for name, c in contrast.coefficients.items()]
@@ -142,6 +140,13 @@ def asked_comparisons(
         if all(study.variant(name).results for name in contrast.coefficients)
     }
     return {**contrasts, **pairs}
+
+
+def _count_to_come(study: Study) -> int:
+    """How many comparisons wait for a variant that has no results planned yet."""
+    pairs = [(v.name, study.baseline_of(v).name) for v in study.variants if v.compared]
+    contrasts = [tuple(contrast.coefficients) for contrast in study.contrasts]
+    return sum(any(map(study.awaits, names)) for names in (*pairs, *contrasts))
 
 
 def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | None) -> Prior | None:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from transformer_norms.config.old import younger_keys
 from transformer_norms.config.tree import Config, chosen_value, flat, marked
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
+from transformer_norms.storage.loaded_code import hash_loaded
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits carry Mark.ASIDE where they are declared.
@@ -127,8 +127,7 @@ def _in_a_name(placement: str) -> str:
 
 def code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of each source file that this training runs, by its path in the
-    package. Each is that of the first call in this process: what is edited later is not what
-    runs."""
+    package."""
     from transformer_norms.norms import (
         NORMS,
     )  # imports torch, which a reader of runs can do without
@@ -145,12 +144,7 @@ def code(config: Config) -> dict[str, str]:
     files |= {name: package / name for name in _HELPERS}
     folder = plugins.check(config.plugins)
     sources = {**files, **plugins.sources(folder)}
-    return {name: _hash_of_source(file) for name, file in sources.items()}
-
-
-@cache
-def _hash_of_source(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return {name: digest[:16] for name, digest in hash_loaded(sources).items()}
 
 
 def _file_of_norm(name: str) -> str:

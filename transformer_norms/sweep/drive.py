@@ -18,6 +18,7 @@ from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
     Asked,
     Look,
+    PlannedRun,
     SweepRecord,
     Tuned,
     Values,
@@ -121,7 +122,7 @@ class Sweep:
                 self.board.say(line)
             if not hasattr(self.launcher, "pilots") and (line := self.planner.days_line(first)):
                 self.board.say(line)
-            self._keep_earlier_look()
+            self._keep_earlier_look(first)
             best = self._run_first_seeds(first)
             if self.question.until_decided:
                 self._add_seeds(best)
@@ -268,8 +269,8 @@ class Sweep:
             if self.found is None:
                 return None
             planned = plan.counts(self.found.study)
-            if self._further_results(plan.runs(planned)):  # another command is ahead
-                return look(planned)
+            if any(planned[name] > counts.get(name, 0) for name in planned):
+                return look(planned)  # another command is ahead
             return plan.results(self.found)
 
         most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
@@ -306,16 +307,16 @@ class Sweep:
         self.looks = add_looks(self.looks, [look])
         self._record()
 
-    def _keep_earlier_look(self) -> None:
+    def _keep_earlier_look(self, first: list[Job]) -> None:
         """Counts the look that a person may have had at variants whose results have all ended: by
         a report of a sweep that was stopped, or where the record is older than the record of looks.
         Where this command adds seeds, those that have ended count, too.
         """
-        if self.request.named and self.path.is_file():
+        if self.path.is_file():
             record = read_record(self.path)
-            if record.most:
+            if record.most or not self._goes_on_with(record, [job.run for job in first]):
                 return
-            adds = {*record.seeds} < {*self.question.first_seeds}
+            adds = not {*self.question.first_seeds} <= {*record.seeds}
             self._read_findings()
             if self.found and (look := take_look(self.found, unfinished=adds)).seen:
                 self.looks = [look]
@@ -364,8 +365,13 @@ class Sweep:
         same_plan = now.most is not None and now.most == before.most and first == first_before
         if self.request.named or same_plan:
             return merge_records(before, now)
-        known = any(run in before.runs for run in now.runs)
-        return replace(now, looks=add_looks(before.looks, now.looks)) if known else now
+        looks = before.looks if self._goes_on_with(before, now.runs) else []
+        return replace(now, looks=add_looks(looks, now.looks))
+
+    def _goes_on_with(self, record: SweepRecord, runs: Sequence[PlannedRun]) -> bool:
+        """Whether what was seen of a record was seen of this sweep: a bare `-m` may have nothing to
+        do with the one before it."""
+        return bool(self.request.named) or any(run in record.runs for run in runs)
 
 
 def _distinct(jobs: list[Job]) -> list[Job]:

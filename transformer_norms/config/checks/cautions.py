@@ -94,7 +94,8 @@ def _ignored(config: Config, placement: Placement) -> Iterator[str]:
     if depth == 1 and config.architecture.value_residual != "none":
         yield "architecture.value_residual: there is no block after the first, to which it adds"
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
-    decay = round(steps * (1 - config.schedule.get("decay", 0)))
+    share = config.schedule.decay if config.schedule.type == "wsd" else 0
+    decay = round(steps * (1 - share))
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
     elif warmup > decay:

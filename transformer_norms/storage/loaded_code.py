@@ -1,0 +1,26 @@
+"""The hashes of source files as this process runs them."""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+_first: dict[Path, tuple[object, str]] = {}  # of a file: its module's spec, and the hash
+
+
+def hash_loaded(files: Mapping[str, Path]) -> dict[str, str]:
+    """Returns the SHA-256 of each file at the first call since its module was loaded. What is
+    edited later does not run before the module is loaded again, which gives it another spec."""
+    specs: dict[object, object] = {}
+    for module in list(sys.modules.values()):
+        spec = getattr(module, "__spec__", None)
+        specs[getattr(spec, "origin", None)] = spec
+    hashes = {}
+    for name, file in files.items():
+        spec = specs.get(str(file))
+        known, digest = _first.get(file, (None, ""))
+        if not digest or known is not spec:
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            _first[file] = spec, digest
+        hashes[name] = digest
+    return hashes
