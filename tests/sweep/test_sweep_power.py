@@ -81,6 +81,13 @@ def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
     assert "3 to 12 seeds find a true difference of" in " ".join(lines)
 
 
+def test_a_plan_of_fewer_seeds_than_can_decide_says_so(capsys):
+    typed = ["-m", "norm=rmsnorm,layernorm,scalenorm,none", "data=stories", "seed=3..3"]
+    *_, last = power(capsys, *typed)[0]
+    assert "inf" not in last
+    assert last == "3 to 3 seeds call nothing better or worse: tests at every look need more"
+
+
 def test_the_introduction_says_what_the_seeds_can_find():
     question = read_request(SWEEP[1:]).question
     (line,) = power_lines(question, Known(None, None))

@@ -1,6 +1,7 @@
 """Looks at a sweep's results, which are read as the report reads them, and adds seeds until each
 comparison is decided."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,7 +132,7 @@ class SeedPlan:
         fixed = fewest_seeds(
             lambda n: smallest_difference(noise, n, question.compared, question.effect), goal
         )
-        if fixed is None:
+        if fixed is None or math.isinf(goal):
             return cost
         return (
             f"{cost}, and {fixed * variants} with {fixed}, which find the same {goal:.2g} nats "

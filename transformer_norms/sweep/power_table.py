@@ -1,6 +1,7 @@
 """Says what the seeds of a sweep can find, before it starts: the table of --power, and one line of
 the introduction."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,9 +103,11 @@ def power_lines(question: Question, known: Known) -> list[str]:
     plan = question.until_decided
     noise, effect = known.of(question)
     difference = difference_in_sequence if plan else smallest_difference
-    least = known.size(difference(noise, seeds, compared, effect))
+    least = difference(noise, seeds, compared, effect)
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
-    line += f" seeds find a true difference of {least} nine times in ten"
+    if math.isinf(least):
+        return [f"{line} seeds call nothing better or worse: tests at every look need more"]
+    line += f" seeds find a true difference of {known.size(least)} nine times in ten"
     line += ", beside what tuning may miss" * (question.tune is not None)
     if known.noise is None:
         return [f"{line} (standard deviations of the pairs' differences; no run tells them yet)"]
