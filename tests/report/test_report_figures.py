@@ -1,6 +1,7 @@
 """A report's figures."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from run_folders import (
 
 from transformer_norms.report import curves, rates
 from transformer_norms.report.figures import (
+    figure_bytes,
     line_style,
     pyplot,
     short_name,
@@ -261,3 +263,16 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
     write_report(["study"])
     assert beyond
     assert not any(map(any, beyond))
+
+
+def test_what_another_processor_rounds_otherwise_is_the_same_svg():
+    drawings = []
+    for noise in (0.0, 1e-12):
+        figure = pyplot().figure()
+        axes = figure.add_axes((0.123456789 + noise, 0.1, 0.8, 0.8))
+        axes.plot([0, 1, 2], [0.1234567 * (1 + noise), 0.7, 1e-3])
+        drawings.append(figure_bytes(figure, "svg"))
+        pyplot().close(figure)
+    assert drawings[0] == drawings[1]
+    assert b"scale(0.015625)" in drawings[0]  # of the letters, whole
+    assert not re.search(rb'="M [^"]*\d\.\d{4}', drawings[0])

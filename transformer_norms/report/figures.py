@@ -1,9 +1,11 @@
 """What figures share: styles that read in grey, names that do not overlap, the lines of n-grams,
 the marks of failed runs, and stable bytes."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from hashlib import sha256
 from io import BytesIO
 from typing import Any
 
@@ -186,4 +188,21 @@ def figure_bytes(figure: Any, kind: str, dpi: float = DPI) -> bytes:
     """The figure as a file of one of the KINDS, without a date and without a version."""
     data = BytesIO()
     figure.savefig(data, format=kind, dpi=dpi, metadata=dict.fromkeys(_STAMPS[kind]))
-    return data.getvalue()
+    return settle(data.getvalue()) if kind == "svg" else data.getvalue()
+
+
+def settle(svg: bytes) -> bytes:
+    """The SVG with coordinates in thousandths of a point, and each clip path named by them. In
+    Matplotlib's own the last digit, and with it names, may be another one on another processor."""
+    svg = re.sub(rb"scale\([^)]*\)|-?\d+\.\d{4,}", _shorten, svg)
+    clips = re.findall(rb'<clipPath id="(\w+)">(.*?)</clipPath>', svg, re.DOTALL)
+    names = {old: b"p" + sha256(shape).hexdigest()[:10].encode() for old, shape in clips}
+    return re.sub(rb"\bp[0-9a-f]{10}\b", lambda found: names.get(found[0], found[0]), svg)
+
+
+def _shorten(found: re.Match[bytes]) -> bytes:
+    """A coordinate with three decimals; a scale as it is."""
+    if found[0].startswith(b"scale"):
+        return found[0]
+    text = f"{float(found[0]):.3f}".rstrip("0").rstrip(".")
+    return (text if float(text) else "0").encode()
