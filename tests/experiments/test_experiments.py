@@ -486,8 +486,8 @@ def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
                 rows = {row["variant"]: row for row in csv.DictReader(file) if row["variant"]}
             if "contrast" in part:
                 axes = {"placement", "init", "optimizer.lr", "schedule.warmup", "trainer.steps",
-                        "init.std.default", "init.std.embedding",
-                        "architecture.embed_scale", "optimizer", "norm", "norm.alpha_init"}  # fmt: skip
+                        "init.std.default", "init.std.embedding", "architecture.embed_scale",
+                        "optimizer", "norm", "norm.alpha_init"}  # fmt: skip
                 variants = {name: {k: v for k, v in row.items() if k in axes}
                             for name, row in rows.items()}  # fmt: skip
                 assert find_contrast(part["contrast"], variants)
