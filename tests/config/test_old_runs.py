@@ -81,7 +81,8 @@ def test_an_old_unfinished_run_is_refused_as_by_other_code_and_runs_anew_beside_
         train(compose([*COMMAND, "seed=3"]))
     anew = train(compose([*COMMAND, "seed=3", "again=true"]))
     assert anew["folder"] == f"{PREEMPTED}-2"
-    assert anew["val_loss"] == 5.475649774074554  # as the code of then trained it
+    then = pytest.approx(5.475649774074554, rel=1e-7)  # to a float32's last digit
+    assert anew["val_loss"] == then  # as the code of then trained it
 
 
 def test_an_old_config_that_is_typed_is_called_translated_once(capfd):
@@ -91,7 +92,8 @@ def test_an_old_config_that_is_typed_is_called_translated_once(capfd):
 
 def test_an_old_config_trains_as_it_did():
     config = compose([as_typed("config", f"{PLAIN}/config.yaml"), "study=again"])
-    assert train(config)["val_loss"] == 5.466518044471741
+    then = pytest.approx(5.466518044471741, rel=1e-7)  # to a float32's last digit
+    assert train(config)["val_loss"] == then
 
 
 def test_an_old_run_is_continued_and_the_record_says_by_other_code():
@@ -185,7 +187,7 @@ def test_every_old_placement_is_translated_to_what_its_file_says_today():
         expected = {**today, "brings": node.get("brings", {})}
         if name == "layerscale":  # whose start does not follow the depth in an old run
             expected["learned"] = {"b": node["both"]["b"]}
-            del expected["brings"]
+            del expected["brings"], expected["unverified"]
         assert old._placement(node, name) == expected, name
         written = old._placement(node, "a name that no file has")
         assert old._plans(written) == old._plans(expected), name

@@ -181,7 +181,7 @@ OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 OTHERS = {
     "the package's own files": "analysis/folded_config analysis/invariances commands/completion "
     "config/compose config/old config/overrides explain/catalogue explain/listing hf/facts names "
-    "report/page/__init__ report/paper/citations run/identity",
+    "report/page/__init__ report/paper/citations",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
     "run/machine processes streams",
     "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "

@@ -188,11 +188,6 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("case", WINDOWS)
-def test_what_a_schedule_of_ones_own_calls_decay_is_no_share_of_the_steps(mine):
-    config = compose([f"plugins={mine}", "data=stories", "schedule=bounded", *SIZES])
-    assert not [w for w in config.warnings if "schedule" in w]
-
-
 def test_a_sliding_window_is_masked_softmax_in_training_in_probes_and_from_a_cache(
     case, trainer_of
 ):
@@ -515,3 +510,8 @@ def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_
     assert model.blocks[0].attention.f.attend.window == 9
     assert sample([str(folder), "--prompt", "the", "--tokens", "50", "--plugins", str(mine)]) == 0
     assert report([str(folder)]) == 0
+
+
+def test_what_a_schedule_of_ones_own_calls_decay_is_no_share_of_the_steps(mine):
+    config = compose([f"plugins={mine}", "data=stories", "schedule=bounded", *SIZES])
+    assert not [w for w in config.warnings if "schedule" in w]

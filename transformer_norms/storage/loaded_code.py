@@ -1,9 +1,10 @@
 """The hashes of source files as this process runs them."""
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from transformer_norms.storage.files import sha256
 
 _first: dict[Path, tuple[object, str]] = {}  # of a file: its module's spec, and the hash
 
@@ -20,7 +21,7 @@ def hash_loaded(files: Mapping[str, Path]) -> dict[str, str]:
         spec = specs.get(str(file))
         known, digest = _first.get(file, (None, ""))
         if not digest or known is not spec:
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest = sha256(file)
             _first[file] = spec, digest
         hashes[name] = digest
     return hashes
