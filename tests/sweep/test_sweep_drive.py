@@ -227,7 +227,7 @@ def test_a_bare_sweep_in_a_study_leaves_the_record_of_the_studys_sweep(capsys):
     assert tree("runs")["runs/mine/sweep-mine.json"] == before
 
 
-def test_a_bare_sweep_waits_for_no_other_one_whose_record_it_would_replace(capsys, trained):
+def test_a_bare_sweep_is_refused_while_another_one_trains_in_its_study(capsys, trained):
     """Both would report what the other one asked. One that asks the same shares its runs."""
     sweep(capsys, "norm=layernorm,rmsnorm")
     before = tree("runs")

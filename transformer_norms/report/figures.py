@@ -188,10 +188,10 @@ def figure_bytes(figure: Any, kind: str, dpi: float = DPI) -> bytes:
     """The figure as a file of one of the KINDS, without a date and without a version."""
     data = BytesIO()
     figure.savefig(data, format=kind, dpi=dpi, metadata=dict.fromkeys(_STAMPS[kind]))
-    return settle(data.getvalue()) if kind == "svg" else data.getvalue()
+    return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 
 
-def settle(svg: bytes) -> bytes:
+def _round_svg(svg: bytes) -> bytes:
     """The SVG with coordinates in thousandths of a point, and each clip path named by them. In
     Matplotlib's own the last digit, and with it names, may be another one on another processor."""
     svg = re.sub(rb"scale\([^)]*\)|-?\d+\.\d{4,}", _shorten, svg)

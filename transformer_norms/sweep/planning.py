@@ -239,9 +239,9 @@ class Jobs:
             asked = record.asked.variants if record.asked else None
             if asked == self.request.question.variants and first[0].run in record.runs:
                 return
-            for folder in {self.study / run.folder for run in record.runs}:
+            for name in dict.fromkeys(run.folder for run in record.runs):
                 try:
-                    with suppress(FileNotFoundError), hold_run(folder):
+                    with suppress(FileNotFoundError), hold_run(self.study / name):
                         pass
                 except Busy as busy:
                     raise Busy(f"{busy} for {path}; study=NAME keeps two sweeps apart") from None
