@@ -116,6 +116,25 @@ def test_the_scatter_of_the_results_stands_for_a_noise_that_no_trial_measures():
     assert possible_gains(tuned, [[2.0]]) == {"pre": np.inf, "alone": np.inf}
 
 
+def test_the_noise_of_the_others_is_pooled_with_a_variants_own():
+    """By degrees of freedom. Where a variant's trials measure none, that of the others stands."""
+    draw = np.random.default_rng(5)
+    rates = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
+    noisy = trials_of(parabola(0.004), rates, noise=0.02, draw=draw)
+    quiet = trials_of(parabola(0.004), rates, noise=0.005, draw=draw)
+    few = trials_of(parabola(0.004), rates[1:4], seeds=(100,))
+    chosen = {RATE: 4e-3}
+    tuned = {"noisy": (noisy, chosen), "quiet": (quiet, chosen), "few": (few, chosen)}
+    gains = possible_gains(tuned, [[2.0, 9.0]])
+    of_noisy, of_quiet = trial_noise(noisy, chosen), trial_noise(quiet, chosen)
+    both = of_noisy.freedom * of_noisy.variance + of_quiet.freedom * of_quiet.variance
+    freedom = of_noisy.freedom + of_quiet.freedom
+    assert trial_noise(few, chosen) is None
+    assert gains["few"] == pytest.approx(possible_gain(few, chosen, Spread(both / freedom, freedom)))
+    assert gains["noisy"] == pytest.approx(possible_gain(noisy, chosen, of_quiet))
+    assert gains["noisy"] < possible_gain(noisy, chosen, None)
+
+
 def test_keys_add_up_and_noise_is_pooled():
     points = [{RATE: r, "schedule.warmup": w} for r in (1e-3, 2e-3, 4e-3) for w in (50, 100, 200)]
     draw = np.random.default_rng(4)
