@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -156,7 +156,7 @@ def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
-                parts = [*_asked(study, findings, Path(folder))]
+                parts = [*_asked(study, found, Path(folder))]
                 parts += _blocks(findings, contradictions(study, found))
             _fill(HERE / study / "README.md", "\n\n".join(parts))
         runs = Path(folder) / STUDY
@@ -215,15 +215,16 @@ def _blocks(findings: Findings, contradicted: Sequence[str] = ()) -> Iterator[st
         )
 
 
-def _asked(study: str, findings: Findings, runs: Path) -> Iterator[str]:
-    """What a study asks beyond its report, in words and tables, with a figure of it. `runs` has the
-    runs of all studies."""
+def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[str]:
+    """What a study asks beyond its report, in words and tables, with a figure of it. `found` has
+    the findings of all studies, and `runs` their runs."""
+    findings = found[study]
     if study in streams.STUDIES:
         (HERE / study / "differences.svg").write_bytes(streams.draw(findings))
     if study == "stream_or_table":
         yield streams.study_text(findings)
     if study == "stream_or_table_256":
-        yield streams_256.study_text(findings, read_study([runs / "stream_or_table"]))
+        yield streams_256.study_text(findings, found["stream_or_table"].study)
     if study in agreement.SCALES:
         (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
         yield agreement.study_text(study, findings)

@@ -200,7 +200,8 @@ def plant_untied(effects):
     ],
 )
 def test_the_words_of_untied_stream_are_those_of_the_planted_truth(effects, said):
-    text, table = islice(results._asked("untied_stream", plant_untied(effects), Path()), 2)
+    found = {"untied_stream": plant_untied(effects)}
+    text, table = islice(results._asked("untied_stream", found, Path()), 2)
     assert text.startswith(said)
     assert table.count("(post - pre) under") == 4  # two contrasts of two terms
 
@@ -246,7 +247,7 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
     declared = {name for name, text in texts.items() if words.search(text)}
     assert declared == {*streams.STUDIES, *agreement.SCALES, *results.PRIMARY}
     found = plant(of_the_weights)
-    (table,) = results._asked("qk_width", found, Path())
+    (table,) = results._asked("qk_width", {"qk_width": found}, Path())
     assert table.count("(post - pre) under") == 8  # four contrasts of two terms
 
 
