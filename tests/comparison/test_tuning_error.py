@@ -130,7 +130,8 @@ def test_the_noise_of_the_others_is_pooled_with_a_variants_own():
     both = of_noisy.freedom * of_noisy.variance + of_quiet.freedom * of_quiet.variance
     freedom = of_noisy.freedom + of_quiet.freedom
     assert trial_noise(few, chosen) is None
-    assert gains["few"] == pytest.approx(possible_gain(few, chosen, Spread(both / freedom, freedom)))
+    pooled = Spread(both / freedom, freedom)
+    assert gains["few"] == pytest.approx(possible_gain(few, chosen, pooled))
     assert gains["noisy"] == pytest.approx(possible_gain(noisy, chosen, of_quiet))
     assert gains["noisy"] < possible_gain(noisy, chosen, None)
 
