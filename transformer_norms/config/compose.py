@@ -285,6 +285,9 @@ def default_choices() -> dict[str, Any]:
 
 
 def check_option(pair: Typed, folder: Path | None) -> None:
+    if isinstance(pair.value, list) and pair.value:
+        names = f"{pair.key}={','.join(map(str, pair.value))}"
+        raise ConfigError(f"{pair}: a list is no {pair.key}; type -m {names} for a sweep")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
         raise ConfigError(f"{pair}: {unknown(pair.key, pair.word, known)}")
