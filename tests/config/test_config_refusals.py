@@ -136,7 +136,7 @@ SHAPES = [
     ("hydra/launcher=joblib", "hydra/launcher=joblib", "sweeps"),
     ("hydra.searchpath=[file:///tmp]", "hydra.searchpath=[file:///tmp]", "sweeps"),
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
-    ("placement=[pre,post]", "a list is no placement", "type -m placement=pre,post"),
+    ("placement=[pre,post]", "several are a sweep", "type -m placement=pre,post"),
     ("seed=1,2", "seed=1,2", "-m"),
     ("seed=range(3)", "seed=range(3)", "-m"),
     ("norm=glob(*)", "norm=glob(*)", "-m"),

@@ -285,9 +285,9 @@ def default_choices() -> dict[str, Any]:
 
 
 def check_option(pair: Typed, folder: Path | None) -> None:
-    if isinstance(pair.value, list) and pair.value:
+    if isinstance(pair.value, list) and len(pair.value) > 1:
         names = f"{pair.key}={','.join(map(str, pair.value))}"
-        raise ConfigError(f"{pair}: a list is no {pair.key}; type -m {names} for a sweep")
+        raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
         raise ConfigError(f"{pair}: {unknown(pair.key, pair.word, known)}")
