@@ -267,8 +267,22 @@ def test_seeds_that_are_added_before_the_planned_ones_have_ended_are_a_look(
 def test_a_bare_sweep_after_another_one_has_no_look_of_it(capsys, trainings):
     sweep(capsys, "study=mine", "norm=rmsnorm,layernorm", "seed=0,1,2")
     sweep(capsys, "study=mine", "norm=rmsnorm,dyt", "seed=5,6,7")
-    (look,) = record("mine", "main").looks
+    (look,) = record("mine", "main").own_looks
     assert {one.variant["norm"] for one in look.seen} == {"rmsnorm", "dyt"}
+
+
+def test_what_a_bare_sweep_saw_counts_again_when_it_is_asked_for_after_another_one(
+    capsys, trainings
+):
+    """Else a sweep between two of one question takes the first look at it away."""
+    asked = "study=mine", "norm=rmsnorm,dyt"
+    sweep(capsys, *asked, "seed=0,1,2")
+    sweep(capsys, *asked, "seed=0,1,2", "optimizer.lr=1e-3")
+    assert count_looks(record("mine", "main").own_looks) == 1
+    assert "look" not in Path("runs/mine/table.md").read_text()
+    sweep(capsys, *asked, "seed=0,1,2,3")
+    assert count_looks(record("mine", "main").own_looks) == 2
+    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
 
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
@@ -310,9 +324,9 @@ def test_a_record_that_is_older_than_looks_counts_as_the_first_one(capsys, train
 def test_a_bare_sweep_with_more_seeds_is_a_second_look(capsys, trainings):
     sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2")
     sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2,3")
-    assert count_looks(record("main", "main").looks) == 2
+    assert count_looks(record("main", "main").own_looks) == 2
     sweep(capsys, "norm=layernorm,derf", "seed=0,1,2")
-    assert count_looks(record("main", "main").looks) == 1
+    assert count_looks(record("main", "main").own_looks) == 1
 
 
 def test_a_variant_that_is_added_later_makes_no_second_look_at_the_others():

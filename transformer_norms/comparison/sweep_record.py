@@ -77,10 +77,12 @@ class Seen:
 @dataclass(frozen=True, config=_STRICT)
 class Look:
     """What was seen when results were looked at, and what was decided: the verdict, or `hopeless`,
-    of each comparison by its name, without those that were left open."""
+    of each comparison by its name, without those that were left open. `identities` are those of the
+    runs that were seen; a look that is older than they are has none."""
 
     seen: list[Seen]
     decided: dict[str, str]
+    identities: list[Hash] = field(default_factory=list)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -99,9 +101,9 @@ class SweepRecord:
     is the number of refinements of each variant's best, and `trials` the budget of a coordinate
     search; in a record without it, every point of the grid was tried. `most` is the largest number
     of seeds of a variant where seeds are added until it is decided. `looks` are kept whatever is
-    typed next. `asked` tells what an earlier, wider command planned from what is asked now; a
-    record without it is older than it is. `unbegun` are the folders of runs that failed before
-    their first step, and so left none.
+    typed next: those at other runs count where these are asked for again. `asked` tells what an
+    earlier, wider command planned from what is asked now; a record without it is older than it is.
+    `unbegun` are the folders of runs that failed before their first step, and so left none.
     """
 
     name: FolderName
@@ -122,6 +124,12 @@ class SweepRecord:
     asked: Asked | None = None
     unbegun: list[FolderName] = field(default_factory=list)
     schema: Literal[1] = 1
+
+    @property
+    def own_looks(self) -> list[Look]:
+        """The looks at any of its runs."""
+        own = {run.identity for run in self.runs}
+        return [look for look in self.looks if not look.identities or own & {*look.identities}]
 
     def write(self, study: Path) -> Path:
         """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
@@ -221,10 +229,12 @@ def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun
 
 
 def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
-    """Returns the looks before, and those of `now` that saw other seeds than each of them."""
+    """Returns the looks before, and those of `now` that saw other seeds, or other runs of the same
+    seeds, than each of them."""
     looks = list(before)
     for look in now:
-        if look.seen not in [one.seen for one in looks]:
+        same = [one for one in looks if one.seen == look.seen]
+        if not any(one.identities in ([], look.identities) for one in same):
             looks.append(look)
     return looks
 

@@ -357,15 +357,16 @@ class Sweep:
     def _with_earlier(self, before: SweepRecord, now: SweepRecord) -> SweepRecord:
         """The record with what stays of the one before. A named sweep's planned runs stay planned
         whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name: its
-        record is the newest one, unless the same command adds seeds until it is decided. The looks
-        at any of its runs stay."""
+        record is the newest one, unless the same command adds seeds until it is decided. Its looks
+        stay, in case their runs are asked for again."""
         first, first_before = (
             [run for run in record.runs if run.seed in now.seeds] for record in (now, before)
         )
         same_plan = now.most is not None and now.most == before.most and first == first_before
         if self.request.named or same_plan:
             return merge_records(before, now)
-        looks = before.looks if self._goes_on_with(before, now.runs) else []
+        goes_on = self._goes_on_with(before, now.runs)
+        looks = [look for look in before.looks if look.identities or goes_on]
         return replace(now, looks=add_looks(looks, now.looks))
 
     def _goes_on_with(self, record: SweepRecord, runs: Sequence[PlannedRun]) -> bool:

@@ -34,19 +34,23 @@ def read_findings(record: Path) -> Findings:
     """The findings of a sweep's record, by the rules that hold if this look counts. Raises
     ConfigError if its runs must not be compared."""
     study = read_study([record])
-    looks = [*read_record(record).looks, Look(_seen(study), {})]
+    looks = [*read_record(record).own_looks, _look(study)]
     return findings(replace(study, looks=count_looks(looks)), noise_beside(study))
 
 
-def _seen(study: Study, unfinished: bool = False) -> list[Seen]:
-    """The seeds of the results that a look tells about: where the seeds are a list, nothing is told
-    of a variant before all of its results have ended, unless the `unfinished` ones count too."""
-    seeds = [
-        (v.values, sorted(run.seed for run in v.ended))
+def _look(study: Study, decisions: Decisions | None = None, *, unfinished: bool = False) -> Look:
+    """A look at the results of a study. Where the seeds are a list, nothing is told of a variant
+    before all of its results have ended, unless the `unfinished` ones count too."""
+    told = [
+        v
         for v in study.variants
-        if unfinished or study.open_ended or all(member.ended for member in v.results)
+        if v.ended and (unfinished or study.open_ended or all(member.ended for member in v.results))
     ]
-    return [Seen(values, ended) for values, ended in seeds if ended]
+    return Look(
+        [Seen(v.values, sorted(run.seed for run in v.ended)) for v in told],
+        {name: decision for name, decision in (decisions or {}).items() if decision},
+        sorted({run.summary.identity for v in told for run in v.ended}),
+    )
 
 
 def take_look(
@@ -57,8 +61,7 @@ def take_look(
     adds them may have seen the differences so far."""
     if decisions is None:
         decisions = verdicts({**found.comparisons, **found.contrasts})
-    decided = {name: decision for name, decision in decisions.items() if decision}
-    return Look(_seen(found.study, unfinished), decided)
+    return _look(found.study, decisions, unfinished=unfinished)
 
 
 @dataclass(frozen=True)

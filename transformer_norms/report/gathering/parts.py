@@ -53,7 +53,7 @@ def _sweep(sources: Sources, study: Path, record: SweepRecord) -> Part:
         key = json.dumps([str(run.folder), planned.stage, planned.variant])
         runs.setdefault(key, run)
     kept = _without_given_up(list(runs.values()), record)
-    return Part(kept, record, record.baseline, record.tuned, record.looks)
+    return Part(kept, record, record.baseline, record.tuned, record.own_looks)
 
 
 def _planned_run(
