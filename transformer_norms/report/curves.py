@@ -14,6 +14,7 @@ from transformer_norms.report.figures import (
     LINE,
     NameLines,
     figure_bytes,
+    height_of,
     label_ends,
     line_style,
     mark_failures,
@@ -26,7 +27,7 @@ from transformer_norms.report.figures import (
     text_size,
 )
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.rates import draw_rate_lines, rate_lines
+from transformer_norms.report.rates import draw_rate_lines, failing_lines, rate_lines
 from transformer_norms.report.regime import TUNED_ON, shared_lines
 from transformer_norms.report.study import (
     LOSS_KEYS,
@@ -40,7 +41,7 @@ from transformer_norms.report.study import (
     mean_curve,
 )
 
-_WIDTH, _HEIGHT, _PER_NAME = 8.6, 3.4, 0.15  # inches
+_WIDTH = 8.6  # inches
 _ALONE = 5.2  # inches of width of a single panel
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
 _NGRAM_ROOM = 30  # points of width of an n-gram's name
@@ -60,8 +61,12 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     plt = pyplot()
     curves, rates = curves_of(findings, variants, rows, "val/loss"), rate_lines(findings.study)
     panels = 2 if curves or rates else 1
+    names, crosses = len(variants), sum(any(curve.failed for curve in of) for of in curves)
+    if rates and not curves:
+        names, crosses = max(names, len(rates)), len(failing_lines(rates))
     figure, axes = plt.subplots(
-        1, panels, figsize=(_WIDTH if panels == 2 else _ALONE, _height(len(variants))),
+        1, panels,
+        figsize=(_WIDTH if panels == 2 else _ALONE, height_of(names, crosses)),
         width_ratios=(1.5, 1)[-panels:], layout="constrained", squeeze=False,
     )  # fmt: skip
     figure.get_layout_engine().set(wspace=0.05)
@@ -74,10 +79,6 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     files = {f"curves.{kind}": figure_bytes(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)
     return files
-
-
-def _height(names: int) -> float:
-    return max(_HEIGHT, _PER_NAME * names + 1)
 
 
 def curves_of(
@@ -159,7 +160,7 @@ def draw_training(
     names = [variant.name for variant, _ in lines]
     places = [study.variants.index(variant) for variant, _ in lines]
     ngrams = shared_lines(study, TUNED_ON) if view.loss == "val/loss" else ()
-    view.name_lines(axes, names, ends, places, ngrams)
+    view.name_lines(axes, names, ends, places, ngrams, len(failing))
     axes.set(xlabel=ALONG[view.along][0], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     style_axes(axes)
 

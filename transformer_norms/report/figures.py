@@ -29,10 +29,12 @@ LINE = "#bbbbbb"  # of n-grams, behind everything else
 FONT = 7.5  # points
 DPI = 200
 _FRAME = 0.8  # inches of a figure that its axes do not have
+_HEIGHT, _PER_NAME = 3.4, 0.15  # inches
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
 _text_size = ContextVar("points of a figure's text", default=FONT)
-# Names lines: axes, names, the ends of the lines, the places of their styles, losses of n-grams.
+# Names lines: axes, names, the ends of the lines, the places of their styles, losses of n-grams,
+# rows of crosses above the axes.
 NameLines = Callable[..., None]
 
 
@@ -82,15 +84,27 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
     return [float(position) for position in placed]
 
 
+def height_of(names: int, crosses: int = 0) -> float:
+    """The height, in inches, of a figure with so many names beside its axes, and so many rows of
+    crosses above them."""
+    return max(_HEIGHT, _PER_NAME * names + 1) + _height_of_crosses(crosses)
+
+
+def _height_of_crosses(rows: int) -> float:
+    return _ROW / 72 * max(0, rows - 1)  # the first row lies on the edge
+
+
 def label_ends(
     axes: Any,
     names: Sequence[str],
     ends: Sequence[tuple[float, float]],
     places: Sequence[int] | None = None,
     ngrams: Sequence[float] = (),
+    crosses: int = 0,
 ) -> None:
     """Writes each name beside the end of its line, in its colour, apart from the others. `places`
     are those of the lines' styles. Lines of n-grams that are in view are drawn, and named in grey.
+    Above the axes stand so many rows of `crosses`.
     """
     low, high = axes.get_ylim()
     colours = [line_style(place)[0] for place in places or range(len(names))]
@@ -100,7 +114,7 @@ def label_ends(
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     if not labels:
         return
-    inches = axes.figure.get_size_inches()[1] - _FRAME
+    inches = axes.figure.get_size_inches()[1] - _FRAME - _height_of_crosses(crosses)
     wanted = [min(max((y - low) / (high - low), 0), 1) for _, _, (_, y) in labels]
     heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches, 0.0, 1.0)
     for (name, colour, (x, _)), at, y in zip(labels, wanted, heights, strict=True):

@@ -9,6 +9,7 @@ from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.report.figures import (
     NameLines,
     figure_bytes,
+    height_of,
     label_ends,
     line_style,
     mark_failures,
@@ -19,7 +20,7 @@ from transformer_norms.report.figures import (
 from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 
-_WIDTH, _HEIGHT, _PER_NAME = 5.2, 3.4, 0.15  # inches
+_WIDTH = 5.2  # inches
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,16 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     if not lines:
         return {}
     plt = pyplot()
-    height = max(_HEIGHT, _PER_NAME * len(lines) + 1)
+    height = height_of(len(lines), len(failing_lines(lines)))
     figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
     draw_rate_lines(axes, study, lines)
     data = figure_bytes(figure, "svg")
     plt.close(figure)
     return {"rates.svg": data}
+
+
+def failing_lines(lines: Sequence[RateLine]) -> list[RateLine]:
+    return [line for line in lines if any(o.failed for o in line.outcomes.values())]
 
 
 def draw_rate_lines(
@@ -95,7 +100,7 @@ def draw_rate_lines(
     if min(*tried, *study.tune[study.rate]) > 0:
         use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
-    failing = [line for line in lines if any(o.failed for o in line.outcomes.values())]
+    failing = failing_lines(lines)
     places = [study.variants.index(line.variant) for line in lines]
     ends = []
     for place, line in zip(places, lines, strict=True):
@@ -106,9 +111,10 @@ def draw_rate_lines(
                 mark_failures(axes, rate, len(outcomes.failed), row, line_style(place)[0])
         means = list(line.means.items())
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
+    axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])  # crosses do not
     axes.margins(x=0.04)
     names = [line.variant.name for line in lines]
-    name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON))
+    name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
     style_axes(axes)
 

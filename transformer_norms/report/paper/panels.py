@@ -118,12 +118,13 @@ def name_above(
     ends: Sequence[tuple[float, float]],
     places: Sequence[int],
     ngrams: Sequence[float] = (),
+    crosses: int = 0,
 ) -> None:
     """A legend above the axes, where it hides nothing, in as many columns as the figure has room
     for. Lines of n-grams keep their names at the right."""
     from matplotlib.lines import Line2D
 
-    label_ends(axes, [], [], [], ngrams)
+    label_ends(axes, [], [], [], ngrams, crosses)
     styles = [line_style(place) for place in places]
     handles = [Line2D([], [], color=colour, linestyle=dashes, linewidth=1.4)
                for colour, dashes in styles]  # fmt: skip
