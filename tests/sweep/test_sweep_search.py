@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
 import pytest
 from hypothesis import given, settings
@@ -111,6 +111,18 @@ def test_a_variant_that_failed_everywhere_gets_as_many_points_below_the_lowest()
     tried = tried_at(dict.fromkeys(RATES))
     assert refinement(tuning, tried, everything) == [{LR: 5e-4}, {LR: 2.5e-4}]
     assert widen({LR: RATES}, [tried]) == {LR: [5e-4, *RATES]}
+
+
+def test_a_variant_that_failed_everywhere_is_searched_around_the_point_that_came_nearest():
+    """Of three rates at which nothing trained, the one in the middle learned most: what may train
+    lies beside it, and no rate is missing for the other variants."""
+    tuning = Tuning({LR: RATES}, [100])
+    reached = {1e-3: 2.9, 2e-3: 2.6, 4e-3: inf}
+    tried = Tried({}, [Attempt({LR: rate}, {}, 1, loss) for rate, loss in reached.items()])
+    assert tried.best is None
+    assert tried.edge([LR]) == [LR]
+    assert refinement(tuning, tried, everything) == [{LR: 0.001414}, {LR: 0.002828}]
+    assert widen({LR: RATES}, [tried]) == {LR: RATES}
 
 
 def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():

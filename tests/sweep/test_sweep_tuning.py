@@ -130,6 +130,20 @@ def test_where_the_baseline_passes_the_bigram_a_trial_has_to():
     assert stuck.best is None
 
 
+def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_learned_most():
+    """layernorm passes the bigram between two rates of the grid, and nowhere on it."""
+    short = {1e-3: 2.9, 2e-3: 2.6, 4e-3: UNIGRAM, 0.001414: 2.7, 0.002828: 2.4}
+    trainer = Trainer()
+    trainer.loss = lambda norm, tuned, seed: (
+        2 + abs(log(tuned[LR] / 2e-3)) / 10 if norm == "rmsnorm" else short[tuned[LR]]
+    )
+    trainer.facts = {
+        "data": Data(identity={}, fingerprint="", ngrams={"val": [UNIGRAM, 2.5]}), "source": {}
+    }  # fmt: skip
+    tuner = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner
+    assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
+
+
 def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best():
     harness = Harness(Tuning({LR: RATES}, [100, 101]), Trainer()).run()
     assert harness.tuner.grid == {LR: [*RATES, 8e-3]}

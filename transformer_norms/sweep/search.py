@@ -7,6 +7,7 @@ same losses always lead to the same points, and a sweep that was stopped finds i
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -21,11 +22,13 @@ _OUTWARD = 8  # steps beyond the last value that are looked at, where nothing is
 @dataclass(frozen=True)
 class Attempt:
     """A point that was tried: the validation losses of the runs that trained, by seed, and the
-    number of runs that failed."""
+    number of runs that failed. `nearest` is the mean loss of all its runs, infinite where one does
+    not pass the unigram: among points that failed, the lower it is, the nearer to training."""
 
     point: Values
     losses: Mapping[int, float]
     failed: int = 0
+    nearest: float = inf
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -64,6 +67,13 @@ class Tried:
         chosen = choose_point(trials)
         return next(one.point for one in whole if plain_point(one.point) == chosen)
 
+    @property
+    def centre(self) -> Values | None:
+        """The best point, or the one that came nearest to training if every run failed. None if
+        none came near: nothing says then where a better point is."""
+        near = min(self.attempts, key=lambda attempt: attempt.nearest, default=None)
+        return self.best or (near.point if near and near.nearest < inf else None)
+
     def values(self, key: str) -> list[Any]:
         """The values of a key with steps that were tried, in order of size."""
         return sorted({point[key] for point in self.points})
@@ -78,13 +88,14 @@ class Tried:
 
 def widen(grid: Mapping[str, Sequence[Any]], tried: Sequence[Tried]) -> dict[str, list[Any]]:
     """Returns the grid, for all variants alike, with one more step at each end where some variant
-    was best. A variant that failed everywhere adds a step at the lower end."""
+    was best, or came nearest to training. A variant of which no point came near adds a step at the
+    lower end: rates that are too high are what fails."""
     wider = {key: list(values) for key, values in grid.items()}
     for key, values in grid.items():
         if not has_steps(values):
             continue
         steps = sorted(values)
-        bests = [one.best[key] if one.best else steps[0] for one in tried]
+        bests = [one.centre[key] if one.centre else steps[0] for one in tried]
         if steps[-1] in bests:
             wider[key].append(_next_step(steps[-2], steps[-1]))
         if steps[0] in bests:
@@ -132,17 +143,18 @@ def coordinate_search(tuning: Tuning, tried: Tried, allowed: Allowed) -> Iterato
 
 
 def _centre(tuning: Tuning, tried: Tried) -> Values:
-    """The best point, or the lowest one that was tried if every run failed: rates that are too high
-    are what fails."""
-    return tried.best or min(tried.points, key=lambda point: [point[k] for k in tuning.stepped])
+    """The point to search around: the lowest one that was tried if no point came near to
+    training."""
+    return tried.centre or min(tried.points, key=lambda point: [point[k] for k in tuning.stepped])
 
 
 def _points_around(tuning: Tuning, tried: Tried, key: str, allowed: Allowed) -> Iterator[Values]:
-    """Yields points that were not tried and differ from the best one in one key, nearest steps
-    first. If every run failed, they go down from the lowest value, and where that ends, up."""
+    """Yields points that were not tried and differ from the centre in one key, nearest steps first.
+    If no point came near to training, they go down from the lowest value, and where that ends, up.
+    """
     centre, values = _centre(tuning, tried), sorted({*tuning.grid[key], *tried.values(key)})
     lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(values[-2], values[-1])
-    if tried.best is None:
+    if tried.centre is None:
         around = chain(lower, upper)
     else:
         around = chain(_values_between(values, centre[key]), *zip(lower, upper, strict=True))

@@ -4,9 +4,11 @@ points. search.py says which points, and this file reads from the run folders ho
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
+from statistics import fmean
 
 from transformer_norms.comparison.sweep_record import Tuned, Values
-from transformer_norms.run.failure import Horizon, bigram_horizons, failure
+from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
 from transformer_norms.sweep.grid import Tuning, distinct, product
 from transformer_norms.sweep.planning import Job
@@ -112,7 +114,8 @@ class Tuner:
         summaries = {job.run.seed: job.summary for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
         losses = trained_losses(ended, bigrams)
-        return Attempt(point, losses, len(ended) - len(losses))
+        nearest = fmean(_learned(summary) for summary in ended.values()) if ended else inf
+        return Attempt(point, losses, len(ended) - len(losses), nearest)
 
     def choices(self) -> list[Tuned]:
         """The best points of the variants whose trials have all ended."""
@@ -121,6 +124,13 @@ class Tuner:
             for one in self.tried
             if not one.waits
         ]
+
+
+def _learned(summary: Summary) -> float:
+    """The validation loss of a run that passes the unigram; else infinity."""
+    if summary.val_loss is None or not best_ngram(summary, "val_loss"):
+        return inf
+    return summary.val_loss
 
 
 def trained_losses(
