@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from run_folders import (
     PRE,
     config_of,
@@ -22,6 +23,7 @@ from run_folders import (
     tuning_study,
 )
 
+from transformer_norms.config.compose import options
 from transformer_norms.report import curves, rates
 from transformer_norms.report.figures import (
     figure_bytes,
@@ -151,6 +153,64 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
     assert "2" in {text.get_text() for text in axes.texts}  # runs that failed at the last rate
     rings = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
     assert [ring.get_xydata().tolist() for ring in rings] == [[[1e-2, 2.0]]]
+
+
+def tuned_at(losses):
+    """A study of {placement: {rate: loss}}, each with the rate of its lowest loss; None is a run
+    that diverged."""
+    runs, choices = [], []
+    for name, tried in losses.items():
+        for rate, loss in tried.items():
+            config = config_of([f"placement={name}"], 100, optimizer__lr=rate)
+            runs.append(planned(config, {"placement": name}, "tune", {"optimizer.lr": rate}))
+            make_run("study", config, loss, status="diverged" if loss is None else "finished")
+        trained = {rate: loss for rate, loss in tried.items() if loss is not None}
+        best = {"optimizer.lr": min(trained, key=trained.get)} if trained else None
+        choices.append(tuned({"placement": name}, best))
+    every = list(dict.fromkeys(rate for tried in losses.values() for rate in tried))
+    make_record("study", runs, tune={"optimizer.lr": every}, tuned=choices)
+    return read_study([Path("study")])
+
+
+def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypatch):
+    study = tuned_at(
+        {
+            "pre": {1e-3: 2.5, 1e-2: 2.25},
+            "post": {1e-3: None, 3e-3: 2.4, 1e-2: 3.0},
+            "peri": {1e-3: None},
+        }
+    )
+    monkeypatch.setattr(rates, "MOST_LINES", 2)
+    drawings = drawn_by(monkeypatch, rates)
+    rates.draw_rates(study)
+    axes = drawings[0].axes[0]
+    above = axes.collections[0].get_array().reshape(3, 3)
+    wanted = [[0.25, np.nan, 0], [np.nan, 0, 0.6], [np.nan] * 3]
+    np.testing.assert_allclose(np.ma.filled(above, np.nan), wanted, atol=1e-9)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["pre", "post", "peri"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "0.003", "0.01"]
+    crosses = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "x"]
+    assert crosses == [[], [[0, 1]], [[0, 2]]]
+    rings = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert rings == [[[2, 0]], [[1, 1]]]
+
+
+def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(monkeypatch):
+    placements = options("placement")[:26]
+    losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}
+    study = tuned_at(losses)
+    drawings = drawn_by(monkeypatch, rates)
+    monkeypatch.setattr(pyplot(), "close", lambda figure: None)
+    rates.draw_rates(study)
+    figure = drawings[0]
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert all(low < x < high for line in axes.lines for x in line.get_xdata())
+    names = [text for text in axes.texts if text.get_text() in placements]
+    boxes = sorted(map(Text.get_window_extent, names), key=lambda box: box.y0)  # without arrows
+    assert len(boxes) == len(placements)
+    assert all(one.y1 <= other.y0 + 1 for one, other in pairwise(boxes))
 
 
 NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}

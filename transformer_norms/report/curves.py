@@ -27,7 +27,7 @@ from transformer_norms.report.figures import (
     text_size,
 )
 from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.rates import draw_rate_lines, failing_lines, rate_lines
+from transformer_norms.report.rates import draw_tuning, rate_lines, rows_of_crosses
 from transformer_norms.report.regime import TUNED_ON, shared_lines
 from transformer_norms.report.study import (
     LOSS_KEYS,
@@ -63,7 +63,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     panels = 2 if curves or rates else 1
     names, crosses = len(variants), sum(any(curve.failed for curve in of) for of in curves)
     if rates and not curves:
-        names, crosses = max(names, len(rates)), len(failing_lines(rates))
+        names, crosses = max(names, len(rates)), rows_of_crosses(rates)
     figure, axes = plt.subplots(
         1, panels,
         figsize=(_WIDTH if panels == 2 else _ALONE, height_of(names, crosses)),
@@ -74,7 +74,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     if curves:
         draw_training(left[0], findings.study, variants, curves)
     elif rates:
-        draw_rate_lines(left[0], findings.study, rates)
+        draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
     files = {f"curves.{kind}": figure_bytes(figure, kind) for kind in ("svg", "png")}
     plt.close(figure)

@@ -24,6 +24,7 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 1.5, 1.2, 1.5)),
     (0, (9, 3)),
 )
+MOST_LINES = len(COLOURS) * len(DASHES)  # lines of more variants look alike
 GREY = "#666666"
 LINE = "#bbbbbb"  # of n-grams, behind everything else
 FONT = 7.5  # points
@@ -57,7 +58,8 @@ def drawn_with(size: float, settings: dict[str, Any]) -> Iterator[None]:
 
 
 def line_style(place: int) -> tuple[str, Any]:
-    """Colour and dashes of the variant at a place. The first 30 places differ from each other."""
+    """Colour and dashes of the variant at a place. The first MOST_LINES places differ from each
+    other."""
     return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
 
 

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.report.figures import (
+    COLOURS,
+    MOST_LINES,
     NameLines,
     figure_bytes,
     height_of,
@@ -14,13 +18,16 @@ from transformer_norms.report.figures import (
     line_style,
     mark_failures,
     pyplot,
+    short_name,
     style_axes,
+    text_size,
     use_log_axis,
 )
 from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 
 _WIDTH = 5.2  # inches
+_FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
 
 
 @dataclass(frozen=True)
@@ -77,21 +84,63 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     if not lines:
         return {}
     plt = pyplot()
-    height = height_of(len(lines), len(failing_lines(lines)))
+    height = height_of(len(lines), rows_of_crosses(lines))
     figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
-    draw_rate_lines(axes, study, lines)
+    draw_tuning(axes, study, lines)
     data = figure_bytes(figure, "svg")
     plt.close(figure)
     return {"rates.svg": data}
 
 
-def failing_lines(lines: Sequence[RateLine]) -> list[RateLine]:
+def draw_tuning(
+    axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
+) -> None:
+    """Draws the losses at all rates: as lines, or as a map where lines would look alike."""
+    if len(lines) > MOST_LINES:
+        _draw_map(axes, study, lines)
+    else:
+        _draw_lines(axes, study, lines, name_lines)
+
+
+def rows_of_crosses(lines: Sequence[RateLine]) -> int:
+    """The rows of crosses above the axes: a map has its crosses inside."""
+    return 0 if len(lines) > MOST_LINES else len(_failing(lines))
+
+
+def _failing(lines: Sequence[RateLine]) -> list[RateLine]:
     return [line for line in lines if any(o.failed for o in line.outcomes.values())]
 
 
-def draw_rate_lines(
-    axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
-) -> None:
+def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+    """Draws a row for each variant with a cell for each rate, whose colour tells how far the mean
+    there lies above the lowest of the row. The chosen one has a ring, and one where a run failed a
+    cross."""
+    from matplotlib.colors import PowerNorm
+
+    rates = sorted({rate for line in lines for rate in line.outcomes})
+    above = np.full((len(lines), len(rates)), np.nan)
+    for row, line in enumerate(lines):
+        for rate, mean in line.means.items():
+            above[row, rates.index(rate)] = mean - min(line.means.values())
+        failed = [rates.index(rate) for rate, o in line.outcomes.items() if o.failed]
+        axes.plot(failed, [row] * len(failed), "x", color=COLOURS[2], markersize=4)
+        if line.chosen in line.means:
+            axes.plot([rates.index(line.chosen)], [row], "o", markersize=5, color="white",
+                      markerfacecolor="none", markeredgewidth=1.2)  # fmt: skip
+    columns = np.arange(len(rates)), np.arange(len(lines))  # their middles
+    colours = axes.pcolormesh(*columns, above, cmap="cividis", norm=PowerNorm(0.5, 0, _FAR))
+    names = [short_name(line.variant.name) for line in lines]
+    axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
+    axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates], rotation=90)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    bar = axes.figure.colorbar(colours, ax=axes, location="top", aspect=40, pad=0.01, extend="max")
+    bar.set_label("nats above the lowest loss of the row", size=text_size() + 1)
+    bar.ax.tick_params(labelsize=text_size())
+    axes.set_xlabel(study.rate)
+    style_axes(axes)
+
+
+def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines) -> None:
     """Draws a dot for every run, a line through the means, a ring around the chosen one, and a
     cross on the upper edge for the runs that failed."""
     if study.rate is None:
@@ -100,7 +149,7 @@ def draw_rate_lines(
     if min(*tried, *study.tune[study.rate]) > 0:
         use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
-    failing = failing_lines(lines)
+    failing = _failing(lines)
     places = [study.variants.index(line.variant) for line in lines]
     ends = []
     for place, line in zip(places, lines, strict=True):
