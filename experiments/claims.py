@@ -24,10 +24,14 @@ Says = Literal[
 Word = Literal[
     "seen here", "other sign here", "not told apart", "not askable here", "mixed"
 ]  # fmt: skip
-# The verdicts with which a claim is seen, where they are more than the claim's own word.
+# The verdicts with which a claim is seen, where they are more than the claim's own word. A contrast
+# of two variants has the verdicts of a variant.
 SEEN: dict[Says, Sequence[Verdict]] = {
     "equivalent": ("equivalent", "identical"),
-    "not zero": ("below zero", "above zero"),
+    "below zero": ("below zero", "better"),
+    "above zero": ("above zero", "worse"),
+    "equivalent to zero": ("equivalent to zero", "equivalent", "identical"),
+    "not zero": ("below zero", "above zero", "better", "worse"),
 }
 # The verdicts that name a difference: other than the claimed one, or where none was claimed.
 SIGNS = ("better", "worse", "below zero", "above zero")

@@ -295,16 +295,17 @@ def found(study, *parts):
 
 
 SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
-# A row for each verdict, in the order of VERDICTS; a column for each of SAYS.
+# A row for each verdict, in the order of VERDICTS; a column for each of SAYS. A contrast of two
+# variants, of which a claim may say what it says of zero, has the verdicts of a variant.
 SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
         "not zero"]  # fmt: skip
 WORDS = {
-    "better": [SEEN, OTHER, OTHER],
-    "worse": [OTHER, SEEN, OTHER],
-    "equivalent": [NOT_TOLD, NOT_TOLD, SEEN],
-    "identical": [NOT_TOLD, NOT_TOLD, SEEN],
+    "better": [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN],
+    "worse": [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN],
+    "equivalent": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
+    "identical": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
     "below the effect": [NOT_TOLD] * 7,
-    "not distinguishable": [NOT_TOLD] * 3,
+    "not distinguishable": [NOT_TOLD] * 7,
     "below zero": [*[None] * 3, SEEN, OTHER, OTHER, SEEN],
     "above zero": [*[None] * 3, OTHER, SEEN, OTHER, SEEN],
     "equivalent to zero": [*[None] * 3, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
