@@ -160,7 +160,8 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine], name_lines: 
                 mark_failures(axes, rate, len(outcomes.failed), row, line_style(place)[0])
         means = list(line.means.items())
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
-    axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])  # crosses do not
+    # Crosses do not widen the axis, and a rate may have nothing else.
+    axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
     names = [line.variant.name for line in lines]
     name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
