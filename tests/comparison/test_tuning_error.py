@@ -117,7 +117,8 @@ def test_the_scatter_of_the_results_stands_for_a_noise_that_no_trial_measures():
 
 
 def test_the_noise_of_the_others_is_pooled_with_a_variants_own():
-    """By degrees of freedom. Where a variant's trials measure none, that of the others stands."""
+    """The degrees of freedom are the weights. A variant whose own trials measure no noise gets that
+    of the others."""
     draw = np.random.default_rng(5)
     rates = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
     noisy = trials_of(parabola(0.004), rates, noise=0.02, draw=draw)

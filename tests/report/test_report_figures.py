@@ -195,6 +195,17 @@ def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypat
     assert rings == [[[2, 0]], [[1, 1]]]
 
 
+def test_a_map_of_one_rate_has_cells_with_a_width(monkeypatch):
+    study = tuned_at({"pre": {1e-3: 2.5}, "post": {1e-3: 2.4}})
+    monkeypatch.setattr(rates, "MOST_LINES", 1)
+    drawings = drawn_by(monkeypatch, rates)
+    rates.draw_rates(study)
+    axes = drawings[0].axes[0]
+    (cells,) = axes.collections
+    assert np.ptp(cells.get_coordinates()[..., 0]) == 1
+    assert axes.get_xlim() == (-0.5, 0.5)
+
+
 def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(monkeypatch):
     placements = options("placement")[:26]
     losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}

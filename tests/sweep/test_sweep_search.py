@@ -114,8 +114,8 @@ def test_a_variant_that_failed_everywhere_gets_as_many_points_below_the_lowest()
 
 
 def test_a_variant_that_failed_everywhere_is_searched_around_the_point_that_came_nearest():
-    """Of three rates at which nothing trained, the one in the middle learned most: what may train
-    lies beside it, and no rate is missing for the other variants."""
+    """Nothing trained at three rates, and the middle one learned most. The search goes on beside
+    it, and the grid of the other variants stays as it is."""
     tuning = Tuning({LR: RATES}, [100])
     reached = {1e-3: 2.9, 2e-3: 2.6, 4e-3: inf}
     tried = Tried({}, [Attempt({LR: rate}, {}, 1, loss) for rate, loss in reached.items()])

@@ -96,15 +96,20 @@ def draw_tuning(
     axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
 ) -> None:
     """Draws the losses at all rates: as lines, or as a map where lines would look alike."""
-    if len(lines) > MOST_LINES:
+    if are_a_map(lines):
         _draw_map(axes, study, lines)
     else:
         _draw_lines(axes, study, lines, name_lines)
 
 
+def are_a_map(lines: Sequence[RateLine]) -> bool:
+    """Whether there are more lines than differ from each other."""
+    return len(lines) > MOST_LINES
+
+
 def rows_of_crosses(lines: Sequence[RateLine]) -> int:
     """The rows of crosses above the axes: a map has its crosses inside."""
-    return 0 if len(lines) > MOST_LINES else len(_failing(lines))
+    return 0 if are_a_map(lines) else len(_failing(lines))
 
 
 def _failing(lines: Sequence[RateLine]) -> list[RateLine]:
@@ -127,8 +132,8 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
         if line.chosen in line.means:
             axes.plot([rates.index(line.chosen)], [row], "o", markersize=5, color="white",
                       markerfacecolor="none", markeredgewidth=1.2)  # fmt: skip
-    columns = np.arange(len(rates)), np.arange(len(lines))  # their middles
-    colours = axes.pcolormesh(*columns, above, cmap="cividis", norm=PowerNorm(0.5, 0, _FAR))
+    edges = [np.arange(count + 1) - 0.5 for count in (len(rates), len(lines))]
+    colours = axes.pcolormesh(*edges, above, cmap="cividis", norm=PowerNorm(0.5, 0, _FAR))
     names = [short_name(line.variant.name) for line in lines]
     axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
     axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates], rotation=90)

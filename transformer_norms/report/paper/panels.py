@@ -10,7 +10,6 @@ from typing import Any
 from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.report.curves import ALONG, View, curves_of, draw_finals, draw_training
 from transformer_norms.report.figures import (
-    MOST_LINES,
     drawn_with,
     figure_bytes,
     label_ends,
@@ -22,7 +21,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.differences_panel import draw_difference_rows
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.lines_panel import against_panels, probe_panels
-from transformer_norms.report.rates import draw_tuning, rate_lines
+from transformer_norms.report.rates import are_a_map, draw_tuning, rate_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows, read_rows
 from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import file_name, printable
@@ -91,7 +90,7 @@ def panels(findings: Findings, rows: Mapping[Path, Rows]) -> Iterator[Panel]:
         compared = [variant.name for variant in findings.compared]
         yield Panel("differences", lambda axes: draw_difference_rows(axes, findings), compared)
     if rates := rate_lines(study):
-        rows_of = [line.variant.name for line in rates] if len(rates) > MOST_LINES else []
+        rows_of = [line.variant.name for line in rates] if are_a_map(rates) else []
         yield Panel("tuning", lambda axes: draw_tuning(axes, study, rates, name_above), rows_of)
     for name, draw in (*against_panels(findings), *probe_panels(study, rows)):
         yield Panel(file_name(name), partial(draw, name_lines=name_above))
