@@ -139,7 +139,8 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates], rotation=90)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     bar = axes.figure.colorbar(colours, ax=axes, location="top", aspect=40, pad=0.01, extend="max")
-    bar.set_label("nats above the lowest loss of the row", size=text_size() + 1)
+    # To the right: in a narrow figure the bar is shorter than its label.
+    bar.set_label("nats above the lowest loss of the row", size=text_size() + 1, loc="right")
     bar.ax.tick_params(labelsize=text_size())
     axes.set_xlabel(study.rate)
     style_axes(axes)
