@@ -122,6 +122,39 @@ def test_rates_have_a_ring_at_the_best_and_a_cross_where_one_diverged(pages, ope
     assert crosses == {"rmsnorm post": [RATES[2]], "layernorm post": [RATES[2]]}
 
 
+def test_the_rates_of_more_variants_than_lines_differ_are_a_map(opened, tmp_path, monkeypatch):
+    from transformer_norms.report import page as written
+    from transformer_norms.report import writing
+
+    monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
+    monkeypatch.setattr(writing, "draw_rates", lambda study: {})
+    monkeypatch.setattr(written, "block_drawings", lambda variants: [])
+    norms = "layernorm layernorm_np rmsnorm rmsnorm_np scalenorm l2norm none dyt".split()
+    placements = ["pre", "post", "peri", "out"]
+    tuned_study(
+        tmp_path, losses={(norm, where): {0: 2.3} for norm in norms for where in placements}
+    )
+    there = opened(write_report([tmp_path])[0])
+    page = there.page
+    squares, rings, crosses = data(page, "rates")
+    every = [(column, row) for row in range(32) for column in range(3)]
+    lost = [(2, row) for row in range(32) if placements[row % 4] == "post"]  # at the last rate
+    assert [*zip(crosses["x"], crosses["y"], strict=True)] == lost
+    assert {*zip(squares["x"], squares["y"], strict=True)} == {*every} - {*lost}
+    assert [*zip(rings["x"], rings["y"], strict=True)] == [(1, row) for row in range(32)]
+    above = dict(
+        zip(zip(squares["x"], squares["y"], strict=True), squares["marker"]["color"], strict=True)
+    )
+    assert [above[column, 0] for column in range(3)] == pytest.approx([0.25**0.5, 0, 0.15**0.5])
+    assert page.locator("#rates .ytick").count() == 32
+    assert "row for each variant" in page.locator("#rates-shown").text_content()
+    for box in page.locator("#legend input").all()[:2]:
+        box.uncheck()
+    assert page.evaluate("document.getElementById('rates').layout.xaxis.type") == "log"
+    assert "line through the means" in page.locator("#rates-shown").text_content()
+    assert there.problems == []
+
+
 def test_probes_are_shown_by_block_at_a_step_and_over_steps_of_a_variant(pages, opened):
     page = opened(pages["tuned"]).page
     seeds = {" ".join(names): [s for s, x in by.items() if x is not None]

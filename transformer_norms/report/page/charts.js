@@ -201,8 +201,63 @@ function drawAgainst(id, { key, ticks, log, lines }, title, reference, showlegen
   });
 }
 
+// A line for each variant; a map where more are chosen than have a style of their own.
 function drawRates() {
-  if (study.rates) drawAgainst("rates", study.rates, "validation loss", study.ngrams.validation, false);
+  if (!study.rates) return;
+  const chosen = chosenVariants();
+  const lines = study.rates.lines.filter(({ place }) => chosen.includes(place));
+  const mapped = lines.length > COLOURS * DASHES.length;
+  if (mapped) drawRatesMap(lines);
+  else drawAgainst("rates", study.rates, "validation loss", study.ngrams.validation, false);
+  document.getElementById("rates-shown").textContent = mapped
+    ? "A row for each variant, a cell for each value that was tried: the lighter, the further its validation loss lies above the lowest of the row. " +
+      "A ring marks the value that was chosen. A cross marks a value at which runs failed. With fewer variants chosen above, they are lines."
+    : "Validation loss: a dot for each tuning run, a line through the means. A ring marks the value that was chosen. " +
+      "A cross at the upper edge marks a value at which runs failed.";
+}
+
+const FAR = 0.3;  // nats above the lowest loss of a row: what lies further has the last colour
+
+// Squares, and no heatmap: plotly draws one as an image, which the page's policy forbids.
+function drawRatesMap(lines) {
+  const narrow = document.getElementById("rates").clientWidth < NARROW;
+  const tried = [...new Set(lines.flatMap(({ points }) => points.map(({ x }) => x)))].sort((a, b) => a - b);
+  const cells = lines.flatMap(({ name, points, best }, row) => {
+    const lowest = Math.min(...points.filter(({ loss }) => loss !== null).map(({ loss }) => loss));
+    return points.map(({ x, loss, failed, ended }) => ({
+      column: tried.indexOf(x), row, loss, failed, chosen: x === best && loss !== null, above: Math.min(loss - lowest, FAR),
+      words: [name, x, loss === null ? "" : `${loss.toFixed(4)} nats`, failed ? `${failed} of ${ended} failed` : ""].filter(Boolean).join("<br>"),
+    }));
+  });
+  const marks = (wanted, marker) => {
+    const at = cells.filter(wanted);
+    return {
+      x: at.map(({ column }) => column), y: at.map(({ row }) => row), type: "scatter", mode: "markers", cliponaxis: false, marker: marker(at),
+      text: at.map(({ words }) => words), hovertemplate: "%{text}<extra></extra>",
+    };
+  };
+  const ticks = [0, 0.01, 0.05, 0.1, 0.2, FAR];
+  show("rates", [
+    marks(({ loss }) => loss !== null, (at) => ({
+      symbol: "square", size: 15, color: at.map(({ above }) => Math.sqrt(above)), cmin: 0, cmax: Math.sqrt(FAR), colorscale: "Cividis",
+      colorbar: {
+        orientation: "h", y: 1, yanchor: "bottom", thickness: 12, title: { text: "nats above the lowest loss of the row", side: "top" },
+        tickvals: ticks.map(Math.sqrt), ticktext: ticks.map((tick) => (tick === FAR ? `${tick} or more` : String(tick))),
+      },
+    })),
+    marks(({ chosen }) => chosen, () => ({ symbol: "circle-open", size: 8, color: "#ffffff", line: { width: 2 } })),
+    marks(({ failed }) => failed, () => ({ symbol: "x", size: 7, color: colour(2) })),
+  ], {
+    height: 150 + 17 * lines.length, margin: { l: 60, r: 14, t: 70, b: 48 },
+    xaxis: axis(study.rates.key, {
+      tickvals: tried.map((_, column) => column), ticktext: tried.map((rate) => String(Number(rate.toPrecision(3)))),
+      range: [-0.5, tried.length - 0.5], showgrid: false,
+    }),
+    yaxis: axis("", {
+      tickvals: lines.map((_, row) => row), ticktext: lines.map(({ place }) => (narrow ? study.short : study.names)[place]), tickfont: { size: 11 },
+      range: [lines.length - 0.5, -0.5], showgrid: false,
+    }),
+  });
 }
 
 function drawAxes() {
