@@ -153,7 +153,8 @@ def study_text(name: str, found: Findings) -> str:
         parts += [
             "Asked when the results had been seen: inside the runs of "
             f"{scales[-1].steps:,} steps, the difference in training loss of the placements that "
-            "train at pre-norm's rate, in nats, with its standard error over the seeds:",
+            "train at pre-norm's rate, in nats, with its standard error over the seeds; and by how "
+            "many steps they reach that loss later, below zero earlier:",
             markdown_table(rows),
         ]
     return "\n\n".join(parts)
@@ -161,29 +162,40 @@ def study_text(name: str, found: Findings) -> str:
 
 def training_rows(scale: Scale, found: Findings) -> list[list[str]]:
     """A table: X - pre of the mean training loss from five sixths of a step to that step, at the
-    last step, at half of it, and so on, of each X that has the tuned values of pre-norm. The
-    headings alone where there is no such X, or where a run failed."""
+    last step, at half of it, and so on, of each X that has the tuned values of pre-norm; and the
+    steps by which X reaches its mean loss there later than pre. The headings alone where there is
+    no such X, or where a run failed."""
     chosen = {
         placement: tuned.best if (tuned := found.study.variant(name).tuned) else None
         for placement, name in scale.variants.items()
     }
     alike = [p for p in chosen if p != "pre" and chosen[p] == chosen["pre"]]
-    rows = [["steps", *(f"{placement} - pre" for placement in alike)]]
+    headings = [heading for p in alike for heading in (f"{p} - pre", f"{p} later by")]
+    rows = [["steps", *headings]]
     if not alike or scale.losses is None:  # the losses of a run that failed may end early
         return rows
     losses = {p: _training_losses(found, scale.variants[p]) for p in ("pre", *alike)}
     for last in (scale.steps // 2**k for k in reversed(range(WINDOWS))):
-        first = last * 5 // 6
         cells = []
         for placement in alike:
             pairs = [
-                _mean_between(own, first, last) - _mean_between(losses["pre"][seed], first, last)
+                _mean_before(own, last) - _mean_before(losses["pre"][seed], last)
                 for seed, own in losses[placement].items()
             ]
             error = stdev(pairs) / len(pairs) ** 0.5
-            cells.append(f"{fmean(pairs):+.3f} ± {error:.3f}")
-        rows.append([f"{first:,} to {last:,}", *cells])
+            later = _steps_later(_mean_curve(losses[placement]), _mean_curve(losses["pre"]), last)
+            cells += [f"{fmean(pairs):+.3f} ± {error:.3f}", f"{later:+,}"]
+        rows.append([f"{last * 5 // 6:,} to {last:,}", *cells])
     return rows
+
+
+def _steps_later(one: Mapping[int, float], other: Mapping[int, float], last: int) -> int:
+    """The steps by which `one` reaches the mean loss before `last` later than `other`, below zero
+    where it is `other` that reaches its own later."""
+    if _mean_before(one, last) < _mean_before(other, last):
+        return -_steps_later(other, one, last)
+    reached = (step for step in other if _mean_before(other, step) <= _mean_before(one, last))
+    return last - min(reached, default=last)
 
 
 def _training_losses(found: Findings, name: str) -> dict[int, dict[int, float]]:
@@ -194,8 +206,15 @@ def _training_losses(found: Findings, name: str) -> dict[int, dict[int, float]]:
     }
 
 
-def _mean_between(losses: Mapping[int, float], first: int, last: int) -> float:
-    return fmean(loss for step, loss in losses.items() if first < step <= last)
+def _mean_curve(losses: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    """The mean over the seeds at each step that all have."""
+    steps = set.intersection(*({*own} for own in losses.values()))
+    return {step: fmean(own[step] for own in losses.values()) for step in sorted(steps)}
+
+
+def _mean_before(losses: Mapping[int, float], last: int) -> float:
+    """Over the last sixth of the steps until `last`."""
+    return fmean(loss for step, loss in losses.items() if last * 5 // 6 < step <= last)
 
 
 def _differences(name: str, scales: Sequence[Scale], found: Findings) -> list[list[str]]:

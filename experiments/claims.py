@@ -24,10 +24,12 @@ Says = Literal[
 Word = Literal[
     "seen here", "other sign here", "not told apart", "not askable here", "mixed"
 ]  # fmt: skip
-# The verdicts with which a claim is seen, where they are more than the claim's own word. A contrast
-# of two variants has the verdicts of a variant.
+# The verdicts with which a claim is seen. A contrast of two variants has the verdicts of a variant,
+# and one of more than two those of zero.
 SEEN: dict[Says, Sequence[Verdict]] = {
-    "equivalent": ("equivalent", "identical"),
+    "better": ("better", "below zero"),
+    "worse": ("worse", "above zero"),
+    "equivalent": ("equivalent", "identical", "equivalent to zero"),
     "below zero": ("below zero", "better"),
     "above zero": ("above zero", "worse"),
     "equivalent to zero": ("equivalent to zero", "equivalent", "identical"),
@@ -119,7 +121,7 @@ def word_of(says: Says, verdict: Verdict) -> Word:
     losses, and nothing at all where both sides fail alike."""
     if verdict in ("failed", "not decided yet", "too few seeds"):
         return "not askable here"
-    if verdict in SEEN.get(says, (says,)):
+    if verdict in SEEN[says]:
         return "seen here"
     return "other sign here" if verdict in SIGNS else "not told apart"
 

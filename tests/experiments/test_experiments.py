@@ -295,8 +295,8 @@ def found(study, *parts):
 
 
 SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
-# A row for each verdict, in the order of VERDICTS; a column for each of SAYS. A contrast of two
-# variants, of which a claim may say what it says of zero, has the verdicts of a variant.
+# A row for each verdict, in the order of VERDICTS; a column for each of SAYS. A contrast has either
+# kind of verdicts, by how many variants it has: a claim may use either kind of words.
 SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
         "not zero"]  # fmt: skip
 WORDS = {
@@ -306,10 +306,10 @@ WORDS = {
     "identical": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
     "below the effect": [NOT_TOLD] * 7,
     "not distinguishable": [NOT_TOLD] * 7,
-    "below zero": [*[None] * 3, SEEN, OTHER, OTHER, SEEN],
-    "above zero": [*[None] * 3, OTHER, SEEN, OTHER, SEEN],
-    "equivalent to zero": [*[None] * 3, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
-    "not distinguishable from zero": [*[None] * 3, *[NOT_TOLD] * 4],
+    "below zero": [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN],
+    "above zero": [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN],
+    "equivalent to zero": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
+    "not distinguishable from zero": [NOT_TOLD] * 7,
     "failed": ["not askable here"] * 7,
     "not decided yet": ["not askable here"] * 7,
     "too few seeds": ["not askable here"] * 7,
@@ -320,9 +320,8 @@ def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
     assert set(get_args(Verdict)) == set(WORDS)
     assert set(get_args(claims.Says)) == set(SAYS)
     for verdict, words in WORDS.items():
-        for says, word in zip(SAYS, words, strict=False):
-            if word:
-                assert claims.word_of(says, verdict) == word, (says, verdict)
+        for says, word in zip(SAYS, words, strict=True):
+            assert claims.word_of(says, verdict) == word, (says, verdict)
     every = [word for word in get_args(claims.Word) if word != "mixed"]
     for first, second in itertools.product(every, repeat=2):
         assert claims.common_word([first, second]) == (first if first == second else "mixed")

@@ -96,8 +96,8 @@ def test_points_around_each_variants_own_best_stand_in_one_column():
         make_run("study", config, 2.25)
     path.write_text(json.dumps(record))
     audit = text().partition("## Tuning")[2]
-    assert by_name(audit, "pre")["around its best"] == "0.007: 2.2500"
-    assert by_name(audit, "post")["around its best"] == "0.0007: 2.2500"
+    assert by_name(audit, "pre")["at other rates"] == "0.007: 2.2500"
+    assert by_name(audit, "post")["at other rates"] == "0.0007: 2.2500"
     assert "0.007" not in by_name(audit, "pre")
     # The grid that all share makes the sensitivity; the fifth rate is not in it.
     sensitivity = (2.5 + 2.3 + 2.6 + 5.0) / 4 - 2.3
@@ -118,6 +118,23 @@ def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
     row = by_name(text().partition("## Tuning")[2], "pre")
     assert float(row["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.9) / 3 - 2.3, abs=1e-4)
     assert row["0.01"] == "2.1000"
+
+
+def test_what_fails_at_every_rate_has_no_sensitivity():
+    """Its curve is flat: it would have the best one of all."""
+    runs, unigram = [], {"ngrams": {"val": [4.0]}}
+    for placement, losses in {"pre": (2.5, 2.3), "post": (4.01, 4.02)}.items():
+        for rate, loss in zip((1e-3, 1e-2), losses, strict=True):
+            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+            runs.append(planned(config, {"placement": placement}, "tune", {"optimizer.lr": rate}))
+            folder = make_run("study", config, loss)
+            data = json.loads((folder / "summary.json").read_text())["data"]
+            edit(folder, data=data | unigram)
+    make_record("study", runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100])
+    audit = text().partition("## Tuning")[2]
+    assert float(by_name(audit, "pre")["sensitivity"]) == pytest.approx(2.4 - 2.3, abs=1e-4)
+    assert by_name(audit, "post")["0.01"] == "failed"
+    assert by_name(audit, "post")["sensitivity"] == ""
 
 
 def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path):

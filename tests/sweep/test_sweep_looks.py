@@ -13,9 +13,12 @@ import sweeps
 from run_folders import skip_pictures
 from sweeps import BasicLauncher
 
-from transformer_norms.comparison.sweep_record import Look, Seen, count_looks, read_record
+from transformer_norms.comparison.sweep_record import Look, Seen, add_looks, read_record
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.gathering.looks import count_looks
+from transformer_norms.report.study import Variant
 from transformer_norms.run import run as running
 from transformer_norms.run.summary import Data, Summary, read_summary
 from transformer_norms.sweep.launching import run_job
@@ -110,6 +113,11 @@ sweep = partial(sweeps.sweep, short=SHORT)
 
 def record(study="mine", name="mine"):
     return read_record(Path("runs", study, f"sweep-{name}.json"))
+
+
+def looks_at(study="mine", name="mine"):
+    """How many looks the report counts."""
+    return read_study([Path("runs", study, f"sweep-{name}.json")]).looks
 
 
 def state():
@@ -278,11 +286,31 @@ def test_what_a_bare_sweep_saw_counts_again_when_it_is_asked_for_after_another_o
     asked = "study=mine", "norm=rmsnorm,dyt"
     sweep(capsys, *asked, "seed=0,1,2")
     sweep(capsys, *asked, "seed=0,1,2", "optimizer.lr=1e-3")
-    assert count_looks(record("mine", "main").own_looks) == 1
+    assert looks_at("mine", "main") == 1
     assert "look" not in Path("runs/mine/table.md").read_text()
     sweep(capsys, *asked, "seed=0,1,2,3")
-    assert count_looks(record("mine", "main").own_looks) == 2
+    assert looks_at("mine", "main") == 2
     assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_more_seeds_with_one_more_axis_are_a_second_look(capsys, trainings, named):
+    """The variants have another name then, and their runs are the same."""
+    command = write_sweep(LISTED) if named else ["study=mine", "norm=rmsnorm,dyt"]
+    name = "mine" if named else "main"
+    sweep(capsys, *command, "seed=0,1,2")
+    sweep(capsys, *command, "optimizer.lr=3e-3,1e-3", "seed=0,1,2,3")
+    assert record("mine", name).runs[0].identity in record("mine", name).looks[0].identities
+    assert looks_at("mine", name) == 2
+    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
+
+
+def test_a_look_that_is_older_than_identities_gets_those_of_its_equal():
+    seen = [Seen({"norm": "a"}, [0, 1, 2])]
+    old, new = Look(seen, {"b": "better"}), Look(seen, {}, ["0" * 16])
+    (look,) = add_looks([old], [new])
+    assert look == Look(seen, {"b": "better"}, ["0" * 16])
+    assert add_looks([look], [Look(seen, {}, ["1" * 16])])[0] == look
 
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
@@ -308,7 +336,7 @@ def test_a_look_tells_of_the_variants_whose_results_have_all_ended(capsys, train
     _, _, err = sweep(capsys, *named, "seed=0,1,2,3,4")
     trainings.broken = set()
     sweep(capsys, *named, "seed=0,1,2,3,4")
-    assert count_looks(record().looks) == 2
+    assert looks_at() == 2
 
 
 def test_a_record_that_is_older_than_looks_counts_as_the_first_one(capsys, trainings):
@@ -324,14 +352,15 @@ def test_a_record_that_is_older_than_looks_counts_as_the_first_one(capsys, train
 def test_a_bare_sweep_with_more_seeds_is_a_second_look(capsys, trainings):
     sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2")
     sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2,3")
-    assert count_looks(record("main", "main").own_looks) == 2
+    assert looks_at("main", "main") == 2
     sweep(capsys, "norm=layernorm,derf", "seed=0,1,2")
-    assert count_looks(record("main", "main").own_looks) == 1
+    assert looks_at("main", "main") == 1
 
 
 def test_a_variant_that_is_added_later_makes_no_second_look_at_the_others():
     first = Look([Seen({"norm": "a"}, [0, 1, 2]), Seen({"norm": "b"}, [0, 1, 2])], {})
     later = Look([*first.seen, Seen({"norm": "c"}, [0, 1, 2])], {})
     more = Look([Seen({"norm": "a"}, [0, 1, 2, 3])], {})
-    assert [count_looks(looks) for looks in ([], [first], [first, later])] == [1, 1, 1]
-    assert count_looks([first, later, more]) == 2
+    variants = [Variant(norm, {"norm": norm}, [], [], None, None) for norm in "abc"]
+    for looks, count in (([], 1), ([first], 1), ([first, later], 1), ([first, later, more], 2)):
+        assert count_looks(looks, variants) == count

@@ -230,25 +230,17 @@ def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun
 
 def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
     """Returns the looks before, and those of `now` that saw other seeds, or other runs of the same
-    seeds, than each of them."""
+    seeds, than each of them. A look that is older than identities gets those of its equal."""
     looks = list(before)
     for look in now:
         same = [one for one in looks if one.seen == look.seen]
         if not any(one.identities in ([], look.identities) for one in same):
             looks.append(look)
+        looks = [
+            replace(one, identities=look.identities) if one in same and not one.identities else one
+            for one in looks
+        ]
     return looks
-
-
-def count_looks(looks: Sequence[Look]) -> int:
-    """How often results were looked at: the number of different sets of seeds of one variant, of
-    the variant that has most. A variant that is added later does not make a second look of the
-    first one at others. A record without looks, which is older than they are, counts as one."""
-    sets: dict[str, set[tuple[int, ...]]] = {}
-    for look in looks:
-        for seen in look.seen:
-            key = json.dumps(seen.variant, sort_keys=True)
-            sets.setdefault(key, set()).add(tuple(seen.seeds))
-    return max(map(len, sets.values()), default=1)
 
 
 def _union(before: list[Item], now: list[Item]) -> list[Item]:

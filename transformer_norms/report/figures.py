@@ -63,13 +63,13 @@ def line_style(place: int) -> tuple[str, Any]:
     return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
 
 
-def short_name(text: str) -> str:
+def short_name(text: str, longest: int = _LONGEST_NAME) -> str:
     """Cut in the middle: names of variants often differ at their end."""
     text = printable(text)
-    if len(text) <= _LONGEST_NAME:
+    if len(text) <= longest:
         return text
-    head = (_LONGEST_NAME - 3) // 2
-    return f"{text[:head]}...{text[head + 3 - _LONGEST_NAME :]}"
+    head = (longest - 3) // 2
+    return f"{text[:head]}...{text[head + 3 - longest :]}"
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -33,9 +33,11 @@ _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last
 @dataclass(frozen=True)
 class RateLine:
     """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
-    `chosen` is the rate of its results, None if nothing was chosen."""
+    `chosen` is the rate of its results, None if nothing was chosen; `place` is that of the variant
+    in the study, and sets the style."""
 
     variant: Variant
+    place: int
     outcomes: Mapping[float, Outcomes]
     chosen: Any
 
@@ -43,6 +45,13 @@ class RateLine:
     def means(self) -> dict[float, float]:
         """The mean over the runs that trained, at each rate at which one did."""
         return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
+
+    @property
+    def lowest(self) -> float:
+        """The lowest mean of a rate at which no run failed, of any rate if there is none: a mean
+        over the seeds that were left is one over easier seeds."""
+        whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
+        return min(whole or self.means.values(), default=inf)
 
 
 def rate_lines(study: Study) -> list[RateLine]:
@@ -54,7 +63,7 @@ def rate_lines(study: Study) -> list[RateLine]:
         return []
     failures = trial_failures(study)
     lines = []
-    for variant in study.variants:
+    for place, variant in enumerate(study.variants):
         outcomes: dict[float, Outcomes] = {}
         for trials in tuning_points(variant):
             rate, here = trials[0].tuned.get(key, inf), _outcomes(trials, failures)
@@ -62,7 +71,7 @@ def rate_lines(study: Study) -> list[RateLine]:
                 outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
         best = (variant.tuned.best if variant.tuned else None) or {}
         if outcomes:
-            lines.append(RateLine(variant, dict(sorted(outcomes.items())), best.get(key)))
+            lines.append(RateLine(variant, place, dict(sorted(outcomes.items())), best.get(key)))
     return lines
 
 
@@ -96,20 +105,20 @@ def draw_tuning(
     axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
 ) -> None:
     """Draws the losses at all rates: as lines, or as a map where lines would look alike."""
-    if are_a_map(lines):
+    if too_many_lines(lines):
         _draw_map(axes, study, lines)
     else:
         _draw_lines(axes, study, lines, name_lines)
 
 
-def are_a_map(lines: Sequence[RateLine]) -> bool:
-    """Whether there are more lines than differ from each other."""
-    return len(lines) > MOST_LINES
+def too_many_lines(lines: Sequence[RateLine]) -> bool:
+    """Whether two of the lines would look alike."""
+    return len({line.place % MOST_LINES for line in lines}) < len(lines)
 
 
 def rows_of_crosses(lines: Sequence[RateLine]) -> int:
     """The rows of crosses above the axes: a map has its crosses inside."""
-    return 0 if are_a_map(lines) else len(_failing(lines))
+    return 0 if too_many_lines(lines) else len(_failing(lines))
 
 
 def _failing(lines: Sequence[RateLine]) -> list[RateLine]:
@@ -126,7 +135,7 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     above = np.full((len(lines), len(rates)), np.nan)
     for row, line in enumerate(lines):
         for rate, mean in line.means.items():
-            above[row, rates.index(rate)] = mean - min(line.means.values())
+            above[row, rates.index(rate)] = max(0.0, mean - line.lowest)
         failed = [rates.index(rate) for rate, o in line.outcomes.items() if o.failed]
         axes.plot(failed, [row] * len(failed), "x", color=COLOURS[2], markersize=4)
         if line.chosen in line.means:
@@ -156,20 +165,19 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine], name_lines: 
         use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
     failing = _failing(lines)
-    places = [study.variants.index(line.variant) for line in lines]
     ends = []
-    for place, line in zip(places, lines, strict=True):
-        _draw_line(axes, line, *line_style(place))
+    for line in lines:
+        _draw_line(axes, line, *line_style(line.place))
         for rate, outcomes in line.outcomes.items():
             if outcomes.failed:
                 row = failing.index(line)
-                mark_failures(axes, rate, len(outcomes.failed), row, line_style(place)[0])
+                mark_failures(axes, rate, len(outcomes.failed), row, line_style(line.place)[0])
         means = list(line.means.items())
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
     # Crosses do not widen the axis, and a rate may have nothing else.
     axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
-    names = [line.variant.name for line in lines]
+    names, places = zip(*((line.variant.name, line.place) for line in lines), strict=True)
     name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
     style_axes(axes)

@@ -4,7 +4,7 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isinf, log10, nan
+from math import inf, isfinite, isinf, log10, nan
 from pathlib import Path
 from statistics import fmean
 
@@ -53,7 +53,8 @@ def _audit(
 ) -> Audit:
     """If a rate was tried together with several values of other keys, the best of them counts. The
     sensitivity is over all `rates`, so that those of two variants can be compared, and over the
-    values of other keys that were tried at each rate."""
+    values of other keys that were tried at each rate. A variant that failed at every rate has
+    none: its curve is flat since it learns nothing."""
     losses: dict[float, float] = {}
     curves: dict[str, dict[float, float]] = {}  # values of the other keys -> rate -> loss
     failed: dict[float, list[str]] = {}
@@ -62,8 +63,8 @@ def _audit(
         runs, rate = ended_runs(trials), trials[0].tuned.get(key, inf)
         if not runs or not finite(rate):
             continue
-        trained = [r.final_loss(TUNED_ON) for r in runs if r.folder not in failures]
-        loss = fmean(trained) if trained else inf
+        reached = [r.final_loss(TUNED_ON) for r in runs if r.folder not in failures]
+        loss = fmean(reached) if reached else inf
         beside = {name: value for name, value in trials[0].tuned.items() if name != key}
         curves.setdefault(json.dumps(beside, sort_keys=True), {})[rate] = fmean(
             run.final_loss(TUNED_ON) for run in runs
@@ -75,7 +76,8 @@ def _audit(
     ended = ended_runs(variant.trials)
     initial = [run.summary.initial_loss for run in ended]
     known = [loss for loss in initial if loss is not None]
-    whole = [curve for curve in curves.values() if curve.keys() >= set(rates)]
+    trained = any(map(isfinite, losses.values()))
+    whole = [curve for curve in curves.values() if trained and curve.keys() >= set(rates)]
     lowest = {rate: min(curve[rate] for curve in whole) for rate in rates} if whole else {}
     return Audit(
         variant,
@@ -155,7 +157,8 @@ def audit_lines(study: Study, loss: str) -> list[str]:
     lines = [
         f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
-        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each",
+        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each and train "
+        "at one",
         _budget_line(rows),
     ]
     for audit in rows:
@@ -222,7 +225,7 @@ def audit_table(study: Study) -> Table:
         )
         for audit in rows
     ]
-    return columns | ({"around its best": around} if any(around) else {})
+    return columns | ({"at other rates": around} if any(around) else {})
 
 
 def _loss_text(audit: Audit, rate: float) -> str:

@@ -14,9 +14,10 @@ from transformer_norms.comparison.power import (
     smallest_difference,
 )
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import Look, Seen, Values, count_looks, read_record
+from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
+from transformer_norms.report.gathering.looks import count_looks
 from transformer_norms.report.gathering.noise_study import noise_beside
 from transformer_norms.report.study import Study
 from transformer_norms.sweep.question import Question
@@ -35,7 +36,7 @@ def read_findings(record: Path) -> Findings:
     ConfigError if its runs must not be compared."""
     study = read_study([record])
     looks = [*read_record(record).own_looks, _look(study)]
-    return findings(replace(study, looks=count_looks(looks)), noise_beside(study))
+    return findings(replace(study, looks=count_looks(looks, study.variants)), noise_beside(study))
 
 
 def _look(study: Study, decisions: Decisions | None = None, *, unfinished: bool = False) -> Look:

@@ -68,7 +68,10 @@ class Tuner:
             for key in wider:
                 if wider[key] != self.grid[key]:
                     steps = ", ".join(str(value) for value in wider[key])
-                    self.say(f"a best was at an edge of the grid: {key} now in {steps}, for all")
+                    self.say(
+                        "a best, or the nearest where all failed, was at an edge of the grid: "
+                        f"{key} now in {steps}, for all"
+                    )
             self.grid = wider
             yield self._everywhere(points)
         for _ in range(self.tuning.refine):
@@ -114,7 +117,7 @@ class Tuner:
         summaries = {job.run.seed: job.summary for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
         losses = trained_losses(ended, bigrams)
-        nearest = fmean(_learned(summary) for summary in ended.values()) if ended else inf
+        nearest = fmean(_loss_past_unigram(summary) for summary in ended.values()) if ended else inf
         return Attempt(point, losses, len(ended) - len(losses), nearest)
 
     def choices(self) -> list[Tuned]:
@@ -126,7 +129,7 @@ class Tuner:
         ]
 
 
-def _learned(summary: Summary) -> float:
+def _loss_past_unigram(summary: Summary) -> float:
     """The validation loss of a run that passes the unigram; else infinity."""
     if summary.val_loss is None or not best_ngram(summary, "val_loss"):
         return inf

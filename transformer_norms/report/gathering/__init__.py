@@ -17,13 +17,13 @@ from transformer_norms.comparison.sweep_record import (
     SweepRecord,
     Values,
     baseline_of,
-    count_looks,
     label,
     names_of,
 )
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable, check_pair
+from transformer_norms.report.gathering.looks import count_looks, seeds_follow
 from transformer_norms.report.gathering.parts import Part, parts_of, put_together
 from transformer_norms.report.gathering.sources import Sources, home_of
 from transformer_norms.report.study import Study, StudyRun, Variant
@@ -87,10 +87,10 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         _common_effect(sources.records, effect),
         " ".join(dict.fromkeys(record.question for record in records if record.question)),
         _common_tune(records),
-        looks=count_looks(looks),
+        looks=count_looks(looks, variants),
         order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
         open_ended=any(record.most is not None for record in records)
-        or _seeds_follow(parts, variants),
+        or seeds_follow(parts, variants),
         recorded=all(part.record for part in parts),
         unasked=unasked,
     )
@@ -150,29 +150,6 @@ def _baseline(
     wanted = [part.baseline for part in own] if typed is None else [typed]
     found = (baseline_of(values, one, distinct) for one in wanted if one)
     return next((one for one in found if one is not None), None)
-
-
-def _seeds_follow(parts: Sequence[Part], variants: Sequence[Variant]) -> bool:
-    """Whether the number of seeds of a comparison follows from a look: more of them are planned
-    than an earlier look saw, or planned ones were given up."""
-    given_up = [run.variant for part in parts for run in part.runs if run.stage == "given up"]
-    by_name = {variant.name: variant for variant in variants}
-    looks = [look for part in parts for look in part.looks]
-    for variant in variants:
-        sides = [variant, by_name[variant.baseline or variant.name]]
-        if variant.baseline == variant.name and any(one.compared for one in variants):
-            continue  # its seeds count in pairs with those of the others
-        planned = set.intersection(*({run.seed for run in side.results} for side in sides))
-        for look in looks:
-            seen = [
-                {seed for one in look.seen if one.variant == side.values for seed in one.seeds}
-                for side in sides
-            ]
-            if set() < set.intersection(*seen) < planned:
-                return True
-        if planned and any(side.values in given_up for side in sides):
-            return True
-    return False
 
 
 def _common_effect(records: dict[Path, SweepRecord], typed: float | None) -> float:

@@ -201,16 +201,16 @@ function drawAgainst(id, { key, ticks, log, lines }, title, reference, showlegen
   });
 }
 
-// A line for each variant; a map where more are chosen than have a style of their own.
+// A line for each variant; a map where two of the chosen ones have the same style.
 function drawRates() {
   if (!study.rates) return;
   const chosen = chosenVariants();
   const lines = study.rates.lines.filter(({ place }) => chosen.includes(place));
-  const mapped = lines.length > COLOURS * DASHES.length;
+  const mapped = new Set(lines.map(({ place }) => place % (COLOURS * DASHES.length))).size < lines.length;
   if (mapped) drawRatesMap(lines);
   else drawAgainst("rates", study.rates, "validation loss", study.ngrams.validation, false);
   document.getElementById("rates-shown").textContent = mapped
-    ? "A row for each variant, a cell for each value that was tried: the lighter, the further its validation loss lies above the lowest of the row. " +
+    ? "A row for each variant, a cell for each value that was tried: the lighter, the further its validation loss lies above the lowest of the row without a failed run. " +
       "A ring marks the value that was chosen. A cross marks a value at which runs failed. With fewer variants chosen above, they are lines."
     : "Validation loss: a dot for each tuning run, a line through the means. A ring marks the value that was chosen. " +
       "A cross at the upper edge marks a value at which runs failed.";
@@ -222,13 +222,10 @@ const FAR = 0.3;  // nats above the lowest loss of a row: what lies further has 
 function drawRatesMap(lines) {
   const narrow = document.getElementById("rates").clientWidth < NARROW;
   const tried = [...new Set(lines.flatMap(({ points }) => points.map(({ x }) => x)))].sort((a, b) => a - b);
-  const cells = lines.flatMap(({ name, points, best }, row) => {
-    const lowest = Math.min(...points.filter(({ loss }) => loss !== null).map(({ loss }) => loss));
-    return points.map(({ x, loss, failed, ended }) => ({
-      column: tried.indexOf(x), row, loss, failed, chosen: x === best && loss !== null, above: Math.min(loss - lowest, FAR),
-      words: [name, x, loss === null ? "" : `${loss.toFixed(4)} nats`, failed ? `${failed} of ${ended} failed` : ""].filter(Boolean).join("<br>"),
-    }));
-  });
+  const cells = lines.flatMap(({ name, points, best, lowest }, row) => points.map(({ x, loss, failed, ended }) => ({
+    column: tried.indexOf(x), row, loss, failed, chosen: x === best && loss !== null, above: Math.max(0, Math.min(loss - lowest, FAR)),
+    words: [name, x, loss === null ? "" : `${loss.toFixed(4)} nats`, failed ? `${failed} of ${ended} failed` : ""].filter(Boolean).join("<br>"),
+  })));
   const marks = (wanted, marker) => {
     const at = cells.filter(wanted);
     return {

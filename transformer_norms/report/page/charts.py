@@ -9,6 +9,7 @@ from typing import Any
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.data.ngrams import ngram_name
+from transformer_norms.report.figures import short_name
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.rates import rate_lines
 from transformer_norms.report.regime import TUNED_ON, shared_lines
@@ -28,7 +29,7 @@ from transformer_norms.report.study import (
 from transformer_norms.text_tables import escape_label, file_name
 from transformer_norms.training.measures import MEASURES, Measure, place_of
 
-_SHORT = 14  # characters of a name beside a narrow chart
+_SHORT = 16  # characters of a name beside a narrow chart
 _POINTS = 150  # of one curve, at most
 _STEPS, _FEW, _MANY = (
     25,
@@ -46,7 +47,7 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
     return {
         "home": file_name(study.home.resolve().name) or "study",
         "names": [escape_label(variant.name) for variant in study.variants],
-        "short": [escape_label(variant.name[:_SHORT]) for variant in study.variants],
+        "short": [*map(escape_label, _short_names([v.name for v in study.variants]))],
         "loss": LOSSES[findings.loss],
         "ngrams": {
             "final": _ngram_lines(study, findings.loss),
@@ -58,6 +59,12 @@ def chart_data(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, Any]:
         "axes": number_axes(findings),
         "probes": probe_data(study, rows),
     }
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Names for a narrow chart; one that two would have stays whole."""
+    short = [short_name(name, _SHORT) for name in names]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
 
 def _ngram_lines(study: Study, loss: str) -> list[dict[str, Any]]:
@@ -176,10 +183,10 @@ def _rates(study: Study) -> dict[str, Any] | None:
         return None
     lines = []
     for line in every:
-        place = study.variants.index(line.variant)
-        points = [_point(place, rate, outcomes) for rate, outcomes in line.outcomes.items()]
+        points = [_point(line.place, rate, outcomes) for rate, outcomes in line.outcomes.items()]
         name = escape_label(line.variant.name)
-        lines.append({"name": name, "place": place, "points": points, "best": line.chosen})
+        lines.append({"name": name, "place": line.place, "points": points})
+        lines[-1] |= {"best": line.chosen, "lowest": line.lowest if line.means else None}
     rates = [*study.tune[key], *(rate for line in every for rate in line.outcomes)]
     return _chart_against(key, study.tune[key], min(rates) > 0, lines)
 

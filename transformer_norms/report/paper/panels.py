@@ -21,7 +21,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.differences_panel import draw_difference_rows
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.lines_panel import against_panels, probe_panels
-from transformer_norms.report.rates import are_a_map, draw_tuning, rate_lines
+from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows, read_rows
 from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import file_name, printable
@@ -90,8 +90,8 @@ def panels(findings: Findings, rows: Mapping[Path, Rows]) -> Iterator[Panel]:
         compared = [variant.name for variant in findings.compared]
         yield Panel("differences", lambda axes: draw_difference_rows(axes, findings), compared)
     if rates := rate_lines(study):
-        rows_of = [line.variant.name for line in rates] if are_a_map(rates) else []
-        yield Panel("tuning", lambda axes: draw_tuning(axes, study, rates, name_above), rows_of)
+        named = [line.variant.name for line in rates] if too_many_lines(rates) else []
+        yield Panel("tuning", lambda axes: draw_tuning(axes, study, rates, name_above), named)
     for name, draw in (*against_panels(findings), *probe_panels(study, rows)):
         yield Panel(file_name(name), partial(draw, name_lines=name_above))
 
