@@ -210,7 +210,7 @@ function drawRates() {
   if (mapped) drawRatesMap(lines);
   else drawAgainst("rates", study.rates, "validation loss", study.ngrams.validation, false);
   document.getElementById("rates-shown").textContent = mapped
-    ? "A row for each variant, a cell for each value that was tried: the lighter, the further its validation loss lies above the lowest of the row without a failed run. " +
+    ? `A row for each variant, a cell for each value that was tried: the lighter, the further its validation loss lies above the lowest of the row without a failed run; from ${FAR} nats on all look alike. ` +
       "A ring marks the value that was chosen. A cross marks a value at which runs failed. With fewer variants chosen above, they are lines."
     : "Validation loss: a dot for each tuning run, a line through the means. A ring marks the value that was chosen. " +
       "A cross at the upper edge marks a value at which runs failed.";
@@ -238,8 +238,8 @@ function drawRatesMap(lines) {
     marks(({ loss }) => loss !== null, (at) => ({
       symbol: "square", size: 15, color: at.map(({ above }) => Math.sqrt(above)), cmin: 0, cmax: Math.sqrt(FAR), colorscale: "Cividis",
       colorbar: {
-        orientation: "h", y: 1, yanchor: "bottom", thickness: 12, title: { text: "nats above the lowest loss of the row", side: "top" },
-        tickvals: ticks.map(Math.sqrt), ticktext: ticks.map((tick) => (tick === FAR ? `${tick} or more` : String(tick))),
+        orientation: "h", y: 1, yanchor: "bottom", thickness: 12, title: { text: "nats above the lowest", side: "top" },
+        tickvals: ticks.map(Math.sqrt), ticktext: ticks.map(String),
       },
     })),
     marks(({ chosen }) => chosen, () => ({ symbol: "circle-open", size: 8, color: "#ffffff", line: { width: 2 } })),
