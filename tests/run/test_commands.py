@@ -62,6 +62,16 @@ def test_the_version_is_ours_and_torchs(capsys):
         ("train layer_norm", "'layer_norm': did you mean 'norm=layernorm'? a setting is one word"),
         ("train fp16", "'fp16': did you mean 'trainer.precision=bf16'? a setting is one word"),
         ("train none", "'none' is no KEY=VALUE, "),
+        ("train --resume", "--resume: did you mean 'config=VALUE' (config=RUN resumes its run"),
+        ("train launcher.options=--a=b", "launcher.options=--a=b: cannot be read; a value with"),
+        (
+            "train placement.equatoin=f(x)",
+            "placement.equatoin=f(x): cannot be read; an equation is",
+        ),
+        (
+            "judge norm=none norm=dyt --with model.depth=2 seed=0",
+            "seed=0: is more than transformer-norms judge takes (several overrides of a flag",
+        ),
         ("train --cf all", "--cf: did you mean --cfg? there is no such flag; there are --help, "),
         ("train -p model", "--package: says how --cfg prints the config; type --cfg job beside it"),
         ("train --resolve", "--resolve: says how --cfg prints the config; type --cfg job beside"),
@@ -74,6 +84,14 @@ def test_a_wrong_command_is_answered_by_the_nearest_one_and_the_list(capsys, typ
     assert out == ""
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+def test_the_folder_of_a_run_is_answered_by_the_key_that_takes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/config.yaml").touch()
+    assert main(["train", "mine"]) == 2
+    assert capsys.readouterr().err == "'mine' is no KEY=VALUE; did you mean config=mine?\n"
 
 
 def _all_commands():

@@ -141,6 +141,12 @@ def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any
     for steps in ([], ["trainer.steps=24"]):
         with pytest.raises(ConfigError, match="a later trainer.steps .* ended at step 24"):
             train(compose([more[0], *steps]))
+    summary = Path(first["folder"], "summary.json")
+    whole = summary.read_text()
+    summary.write_text(whole.replace('"finished"', '"running"'))
+    with pytest.raises(ConfigError, match=r"is not \(running\); config=runs/\S+ resumes it"):
+        train(compose(more))
+    summary.write_text(whole)
     # The origin is still what its own command and a part of its name mean, and a chain is a run of
     # its own.
     assert go()["folder"] == first["folder"]

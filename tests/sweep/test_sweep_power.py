@@ -109,8 +109,11 @@ def test_the_introduction_says_what_the_seeds_can_find():
         (TYPED, "--power: says what the seeds of a sweep can find; type sweep=NAME or -m"),
         (["-m", *TYPED], "--power: this sweep compares nothing: it has one variant"),
         (["sweep=placement"], "sweep=placement: did you mean 'placements'? there is no"),
-        (["sweep=placements", "seed=2..20"], "seed=2..20: first: 2 is not allowed; it should be"),
-        (["sweep=placements", "seed=9..4"], "seed=9..4: most: 4 is below first: 9"),
+        (["sweep=quick", "seed=0..2"], "seed=0..2: did you mean seed=0,1,2? seed=A..B is A seeds"),
+        (["sweep=quick", "seed=0-2"], "seed=0-2: did you mean seed=0,1,2? a list of seeds is"),
+        (["sweep=quick", "seed=2..20"], 'seed=2..20: did you mean "seed=range(2,21)"? seed=A..B'),
+        (["sweep=quick", "seed=9..4"], "seed=9..4: seed=A..B is A seeds, and more up to B"),
+        (["sweep=quick", "seeds=0,1"], "seeds=0,1: did you mean seed=0,1? seeds stands in a"),
     ],
 )
 def test_a_wrong_command_is_one_line(capsys, arguments, line):

@@ -134,7 +134,11 @@ class Parser(argparse.ArgumentParser):
         if not unknown:
             raise ConfigError(f"{_in_our_words(message)} (--help says more)")
         if not flag.startswith("-"):
-            raise ConfigError(f"{words}: is more than {self.prog} takes (--help says more)")
+            several = any(
+                one.option_strings and one.metavar == "OVERRIDES" for one in self._actions
+            )
+            quotes = ' (several overrides of a flag are one text: "A=1 B=2")' * several
+            raise ConfigError(f"{words}: is more than {self.prog} takes{quotes} (--help says more)")
         there = [name for name in self.flags if name.startswith("--")]
         near = nearest(flag.lstrip("-"), [name[2:] for name in there])
         hint = "".join(f"did you mean --{name}? " for name in near)

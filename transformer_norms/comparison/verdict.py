@@ -1,9 +1,9 @@
 """The verdict on a variant: what the paired losses of two variants allow to be said.
 
-Seeds make pairs: with one seed, a variant and its baseline see the same batches and start from the
-same weights, so that their difference varies less than either loss. Variances are shrunk toward the
-study's (moderation.py), what tuning may have missed widens each interval (tuning_error.py), and
-where seeds were added after a look the tests are those of sequence.py.
+Seeds make pairs: with one seed, a variant and its baseline see the same batches and draw the same
+numbers for their weights, so that their difference varies less than either loss. Variances are
+shrunk toward the study's (moderation.py), what tuning may have missed widens each interval
+(tuning_error.py), and where seeds were added after a look the tests are those of sequence.py.
 
 A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
 that, besides the planned one, would be a second chance to be wrong in 5 % of studies. Nothing is

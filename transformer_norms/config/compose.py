@@ -290,7 +290,16 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        raise ConfigError(f"{pair}: {unknown(pair.key, pair.word, known)}")
+        raise ConfigError(f"{pair}: {_unknown_option(pair.key, pair.word, known, folder)}")
+
+
+def _unknown_option(axis: str, name: object, known: Iterable[str], folder: Path | None) -> str:
+    line = unknown(axis, name, known)
+    if folder is not None:
+        return f"{line}; {folder} has no file of it in configs/{axis}"
+    if line.startswith("did you mean"):
+        return line
+    return f"{line}; one of your own needs plugins=FOLDER"
 
 
 def check_names(overrides: Iterable[str]) -> None:
@@ -446,7 +455,9 @@ def _option_reader(folder: Path | None) -> ReadOption:
         """Reads configs/AXIS/NAME.yaml, with Hydra only where the file extends another."""
         files = option_files(axis, folder)
         if name not in files:
-            raise ConfigError(f"{axis}={name}: {unknown(axis, name, sorted(files))}")
+            raise ConfigError(
+                f"{axis}={name}: {_unknown_option(axis, name, sorted(files), folder)}"
+            )
         content = _content_of(files[name])
         if "defaults" not in content:
             return copy.deepcopy(content)

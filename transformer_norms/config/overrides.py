@@ -2,6 +2,7 @@
 their values in their places."""
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,6 +136,8 @@ def parse_one(text: str) -> Override:
     if text.startswith(("+", "~")):
         raise ConfigError(f"{text}: keys are fixed; write KEY=VALUE without '{text[0]}'")
     key, equals, _ = text.partition("=")
+    if not equals and os.path.isfile(f"{text}/config.yaml"):
+        raise ConfigError(f"{text!r} is no KEY=VALUE; did you mean config={text}?")
     if not (key and equals):
         raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
     if "${" in text:
@@ -142,7 +145,7 @@ def parse_one(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(as_hydra_reads(text))
     except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
-        if key != EQUATION and (key == "placement" or nearest(key, [EQUATION])):
+        if key == "placement" or (key != EQUATION and nearest(key, [EQUATION], cutoff=_MISSPELLED)):
             raise ConfigError(f"{text}: cannot be read; an equation is {EQUATION}=...") from None
         raise ConfigError(
             f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "
@@ -155,6 +158,7 @@ def parse_one(text: str) -> Override:
 
 HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
 EQUATION = "placement.equation"
+_MISSPELLED = 0.8  # the likeness from which on a key is taken for that of an equation
 _WITH_EQUATIONS = (EQUATION, "placement.where")
 _WITH_FORMULAS = (
     "init.stream",

@@ -140,9 +140,11 @@ class Plan:
         folder = real_path(folder)
         typed, summary = f"continue_from={path_text(folder)}", read_summary(folder)
         if summary is None or summary.status != "finished":
-            status = summary.status if summary else "no run"
+            if summary is None:
+                raise ConfigError(f"{typed}: there is no run in it")
             raise ConfigError(
-                f"{typed}: only a finished run can be continued; this one is {status}"
+                f"{typed}: only a finished run can be continued, and this one is not "
+                f"({summary.status}); config={path_text(folder)} resumes it"
             )
         read_metrics(folder / "metrics.jsonl")  # refuses damaged ones before anything is written
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):

@@ -234,7 +234,7 @@ def pilot_states(job: str) -> Counter[str]:
 def _check_slurm() -> None:
     """Raises ConfigError where nothing can be submitted."""
     if find_spec("submitit") is None:
-        raise ConfigError("launcher=slurm needs submitit: pip install 'transformer_norms[slurm]'")
+        raise ConfigError("launcher=slurm needs submitit: pip install -e '.[slurm]'")
     if missing := [name for name in ("sbatch", "srun", "squeue") if not shutil.which(name)]:
         raise ConfigError(
             f"launcher=slurm: there is no {missing[0]} here; type it where Slurm's commands are"

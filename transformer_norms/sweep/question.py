@@ -130,9 +130,13 @@ def read_request(arguments: Iterable[str]) -> Request:
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
+            hint = {
+                "seeds": f"did you mean seed={text.partition('=')[2]}? ",
+                "effect": "the report takes --effect NATS; ",
+            }
             raise ConfigError(
-                f"{text}: {key} stands in a sweep's file; typed beside it is KEY=VALUE or KEY=A,B "
-                "of a run, seed=0,1,2 or seed=3..20 too (report: --effect)"
+                f"{text}: {hint.get(key, '')}{key} stands in a sweep's file; what is typed beside "
+                "it is KEY=VALUE or KEY=A,B of a run"
             )
         if key == "seed":
             values = read_typed_seeds(text, values)

@@ -15,7 +15,9 @@ from transformer_norms.kinds import Integer, Seed
 from transformer_norms.sweep.grid import distinct
 
 MOST_SEEDS = 1000
+_LISTED = 10  # a longer row of seeds is a range
 _TYPED = re.compile(r"(\d{1,9})\.\.(\d{1,9})")  # 3..20
+_SPAN = re.compile(r"(\d{1,9})(?:\.\.|-)(\d{1,9})")  # also what others write for seeds from 0 to 4
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -54,9 +56,23 @@ def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
         first, most = map(int, ends.groups())
         try:
             return [read_seeds({"first": first, "most": most, "until": "decided"})]
-        except ConfigError as error:
-            raise ConfigError(f"{text}: {error}") from None
+        except ConfigError:
+            raise ConfigError(
+                f"{text}: {_as_list(first, most)}seed=A..B is A seeds, and more up to B until it "
+                f"is decided; {FEWEST} <= A <= B <= {MOST_SEEDS}"
+            ) from None
+    if len(values) == 1 and (ends := _SPAN.fullmatch(str(values[0]))):
+        first, last = map(int, ends.groups())
+        raise ConfigError(f"{text}: {_as_list(first, last)}a list of seeds is seed=0,1,2")
     return [check("", {"seed": value}, _seed)["seed"] for value in values]
+
+
+def _as_list(first: int, last: int) -> str:
+    """What to type for the seeds from `first` to `last`; nothing where these are none."""
+    seeds = ",".join(map(str, range(first, min(last, first + _LISTED) + 1)))
+    if first + _LISTED < last:
+        return f'did you mean "seed=range({first},{last + 1})"? '
+    return f"did you mean seed={seeds}? " if seeds else ""
 
 
 def typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:
