@@ -27,6 +27,7 @@ from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failur
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 
 _WIDTH = 5.2  # inches
+_TICKS = [0, 0.01, 0.05, 0.1, 0.2, 0.3]  # of the map's colours, whose scale is that of the root
 _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
 
 
@@ -148,6 +149,7 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates], rotation=90)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     bar = axes.figure.colorbar(colours, ax=axes, location="top", aspect=40, pad=0.01, extend="max")
+    bar.set_ticks(_TICKS)
     # To the right: in a narrow figure the bar is shorter than its label.
     bar.set_label("nats above the lowest loss of the row", size=text_size() + 1, loc="right")
     bar.ax.tick_params(labelsize=text_size())
