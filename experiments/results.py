@@ -70,7 +70,10 @@ FIRST_BLOCK = (
 )  # fmt: skip
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
-PRIMARY = ("untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha")
+PRIMARY = (
+    "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
+    "horizon_post",
+)  # fmt: skip
 STARTS = {
     "": [],
     ", all at mup": ["init=mup", *ONE_START],
