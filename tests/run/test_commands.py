@@ -64,6 +64,7 @@ def test_the_version_is_ours_and_torchs(capsys):
         ("train none", "'none' is no KEY=VALUE, "),
         ("train --resume", "--resume: did you mean 'config=VALUE' (config=RUN resumes its run"),
         ("train launcher.options=--a=b", "launcher.options=--a=b: cannot be read; a value with"),
+        ("train equation=x+f(x)", "equation=x+f(x): cannot be read; an equation is placement."),
         (
             "train placement.equatoin=f(x)",
             "placement.equatoin=f(x): cannot be read; an equation is",

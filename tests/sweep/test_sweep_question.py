@@ -51,7 +51,7 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
         for number in range(longest)
     ]
     for one in [*grid, *question.together]:
-        assert jobs.make("result", one, point, question.seeds[-1]).run.variant in variants
+        assert jobs.make("result", one, point, question.first_seeds[-1]).run.variant in variants
 
 
 @pytest.mark.parametrize(

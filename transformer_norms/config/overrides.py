@@ -145,7 +145,8 @@ def parse_one(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(as_hydra_reads(text))
     except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
-        if key == "placement" or (key != EQUATION and nearest(key, [EQUATION], cutoff=_MISSPELLED)):
+        wanted = (EQUATION, EQUATION.partition(".")[2])
+        if key == "placement" or (key != EQUATION and nearest(key, wanted, cutoff=_MISSPELLED)):
             raise ConfigError(f"{text}: cannot be read; an equation is {EQUATION}=...") from None
         raise ConfigError(
             f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "

@@ -142,9 +142,10 @@ class Plan:
         if summary is None or summary.status != "finished":
             if summary is None:
                 raise ConfigError(f"{typed}: there is no run in it")
+            way = "" if summary.ended else f"; config={path_text(folder)} resumes it"
             raise ConfigError(
                 f"{typed}: only a finished run can be continued, and this one is not "
-                f"({summary.status}); config={path_text(folder)} resumes it"
+                f"({summary.status}){way}"
             )
         read_metrics(folder / "metrics.jsonl")  # refuses damaged ones before anything is written
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):

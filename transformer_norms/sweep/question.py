@@ -31,6 +31,7 @@ from transformer_norms.sweep.grid import (
 from transformer_norms.sweep.seeds import (
     Seeds,
     UntilDecided,
+    nearest_seeds,
     read_typed_seeds,
     seed_order,
     typed_seeds,
@@ -130,12 +131,11 @@ def read_request(arguments: Iterable[str]) -> Request:
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
-            hint = {
-                "seeds": f"did you mean seed={text.partition('=')[2]}? ",
-                "effect": "the report takes --effect NATS; ",
-            }
+            hint = nearest_seeds(values) if key == "seeds" else ""
+            if key == "effect":
+                hint = "the report takes --effect NATS; "
             raise ConfigError(
-                f"{text}: {hint.get(key, '')}{key} stands in a sweep's file; what is typed beside "
+                f"{text}: {hint}{key} stands in a sweep's file; what is typed beside "
                 "it is KEY=VALUE or KEY=A,B of a run"
             )
         if key == "seed":

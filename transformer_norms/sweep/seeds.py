@@ -57,14 +57,28 @@ def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
         try:
             return [read_seeds({"first": first, "most": most, "until": "decided"})]
         except ConfigError:
+            hint = _as_list(first, most) if first < FEWEST else ""
             raise ConfigError(
-                f"{text}: {_as_list(first, most)}seed=A..B is A seeds, and more up to B until it "
+                f"{text}: {hint}seed=A..B is A seeds, and more up to B until it "
                 f"is decided; {FEWEST} <= A <= B <= {MOST_SEEDS}"
             ) from None
     if len(values) == 1 and (ends := _SPAN.fullmatch(str(values[0]))):
         first, last = map(int, ends.groups())
         raise ConfigError(f"{text}: {_as_list(first, last)}a list of seeds is seed=0,1,2")
     return [check("", {"seed": value}, _seed)["seed"] for value in values]
+
+
+def nearest_seeds(values: Sequence[Any]) -> str:
+    """What to type for `seeds=VALUES`: as many seeds as a number says, a span, or the same list."""
+    if len(values) == 1 and isinstance(values[0], int):
+        return _as_list(0, values[0] - 1)
+    text = ",".join(map(str, values))
+    try:
+        read_typed_seeds(text, values)
+    except ConfigError:
+        ends = _SPAN.fullmatch(text)
+        return _as_list(*map(int, ends.groups())) if ends else ""
+    return f"did you mean seed={text}? "
 
 
 def _as_list(first: int, last: int) -> str:
