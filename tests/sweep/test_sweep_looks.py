@@ -17,7 +17,7 @@ from transformer_norms.comparison.sweep_record import Look, Seen, add_looks, rea
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.gathering.looks import count_looks
+from transformer_norms.report.gathering.look_counts import count_looks
 from transformer_norms.report.study import Variant
 from transformer_norms.run import run as running
 from transformer_norms.run.summary import Data, Summary, read_summary

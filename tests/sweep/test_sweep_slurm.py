@@ -217,7 +217,7 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
     with pytest.raises(ConfigError, match="there is no srun here"):
         Slurm()
     monkeypatch.setattr(pilots, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'transformer_norms\[slurm\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[slurm\]'"):
         Slurm()
 
 

@@ -23,7 +23,7 @@ from transformer_norms.comparison.sweep_record import (
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable, check_pair
-from transformer_norms.report.gathering.looks import count_looks, seeds_follow
+from transformer_norms.report.gathering.look_counts import count_looks, seeds_follow
 from transformer_norms.report.gathering.parts import Part, parts_of, put_together
 from transformer_norms.report.gathering.sources import Sources, home_of
 from transformer_norms.report.study import Study, StudyRun, Variant
