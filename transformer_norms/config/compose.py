@@ -296,7 +296,7 @@ def check_option(pair: Typed, folder: Path | None) -> None:
 def _unknown_option(axis: str, name: object, known: Iterable[str], folder: Path | None) -> str:
     line = unknown(axis, name, known)
     if folder is not None:
-        return f"{line}; there is no configs/{axis}/NAME.yaml of it in {folder}"
+        return f"{line}; your own stand in {folder}/configs/{axis}"
     if line.startswith("did you mean"):
         return line
     return f"{line}; one of your own needs plugins=FOLDER"

@@ -27,8 +27,8 @@ from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failur
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 
 _WIDTH = 5.2  # inches
-_TICKS = [0, 0.01, 0.05, 0.1, 0.2, 0.3]  # of the map's colours, whose scale is that of the root
 _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
+_TICKS = [0, 0.01, 0.05, 0.1, 0.2, _FAR]  # of the map's colours, whose scale is that of the root
 
 
 @dataclass(frozen=True)

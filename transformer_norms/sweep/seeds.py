@@ -69,7 +69,7 @@ def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
 
 
 def nearest_seeds(values: Sequence[Any]) -> str:
-    """What to type for `seeds=VALUES`: as many seeds as a number says, a span, or the same list."""
+    """Returns the hint for a typed `seeds=VALUES`: N seeds for a number N, else those it names."""
     if len(values) == 1 and isinstance(values[0], int):
         return _as_list(0, values[0] - 1)
     text = ",".join(map(str, values))
@@ -82,7 +82,7 @@ def nearest_seeds(values: Sequence[Any]) -> str:
 
 
 def _as_list(first: int, last: int) -> str:
-    """What to type for the seeds from `first` to `last`; nothing where these are none."""
+    """Returns the hint that lists the seeds from `first` to `last`; empty if `last` is lower."""
     seeds = ",".join(map(str, range(first, min(last, first + _LISTED) + 1)))
     if first + _LISTED < last:
         return f'did you mean "seed=range({first},{last + 1})"? '

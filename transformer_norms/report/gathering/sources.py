@@ -53,7 +53,7 @@ class Sources:
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
             if packed := sorted(path.glob("*.tar.xz")):
                 unpack = f"tar -xf {typed}/{packed[0].name} -C FOLDER"
-                hint = f"; its runs are packed: {unpack}, and name what is in it"
+                hint = f"; its runs are packed: {unpack}, and name the folder in it"
             raise ConfigError(f"{typed}: there is no run in it{hint}")
         self.typed += [] if records else [run.folder for run in runs if run]
 

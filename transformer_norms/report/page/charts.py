@@ -185,8 +185,16 @@ def _rates(study: Study) -> dict[str, Any] | None:
     for line in every:
         points = [_point(line.place, rate, outcomes) for rate, outcomes in line.outcomes.items()]
         name = escape_label(line.variant.name)
-        lines.append({"name": name, "place": line.place, "points": points})
-        lines[-1] |= {"best": line.chosen, "lowest": line.lowest if line.means else None}
+        lowest = line.lowest if line.means else None
+        lines.append(
+            {
+                "name": name,
+                "place": line.place,
+                "points": points,
+                "best": line.chosen,
+                "lowest": lowest,
+            }
+        )
     rates = [*study.tune[key], *(rate for line in every for rate in line.outcomes)]
     return _chart_against(key, study.tune[key], min(rates) > 0, lines)
 
