@@ -21,7 +21,8 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -29,6 +30,7 @@ from statistics import fmean
 import agreement
 import streams
 import streams_256
+import torch
 import untied
 import widths
 from claims import claims_table, contradictions, judge_claims
@@ -123,15 +125,16 @@ def unpack(name: str) -> None:
 
 
 def regenerate() -> None:
-    """A process beside this one measures anew what is no run: it takes as long as the reports."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
-        gradients = beside.submit(_init_gradients, HERE / "init_gradients")
+    """Each core has a process, and each process one thread: what is measured anew is small."""
+    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), **one_thread) as pool:
+        gradients = pool.submit(_init_gradients, HERE / "init_gradients")
         measured = [
-            beside.submit(_starts, HERE / "starts"),
-            beside.submit(_invariances, HERE / "invariances"),
+            pool.submit(_starts, HERE / "starts"),
+            pool.submit(_invariances, HERE / "invariances"),
         ]
-        found, words = _write_studies()
-        measured.append(beside.submit(_widths, HERE / "width", widths.rules_of(found)))
+        found, words = _write_studies(pool)
+        measured.append(pool.submit(_widths, HERE / "width", widths.rules_of(found)))
         words["norm_removal"] = _removal(HERE / "norm_removal")
         modes = read_rows(HERE / "batchnorm" / MODES.name)
         _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
@@ -145,27 +148,27 @@ def regenerate() -> None:
             one.result()
 
 
-def _write_studies() -> tuple[dict[str, Findings], dict[str, str]]:
+def _write_studies(pool: Executor) -> tuple[dict[str, Findings], dict[str, str]]:
     """The report of every study, and what stands in its README. Returns what was found in each,
     and the words of the analyses of trained models for the table of claims."""
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
         archives = sorted(HERE.glob(f"*/{RUNS}"))
-        for archive in archives:  # all before the first report: noise counts beside the others
-            _unpack(archive, Path(folder))
-        for archive in archives:
-            found[archive.parent.name] = _write_study(archive.parent, Path(folder))
-        for study, findings in found.items():  # their runs are still there
+        homes, runs = [archive.parent for archive in archives], Path(folder)
+        # All before the first report: noise counts beside the others.
+        list(pool.map(_unpack, archives, repeat(runs)))
+        reports = pool.map(_write_study, homes, repeat(runs))
+        found = {home.name: findings for home, findings in zip(homes, reports, strict=True)}
+        for study, findings in found.items():
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
-                parts = [*_asked(study, found, Path(folder))]
+                parts = [*_asked(study, found, runs)]
                 parts += _blocks(findings, contradictions(study, found))
             _fill(HERE / study / "README.md", "\n\n".join(parts))
-        runs = Path(folder) / STUDY
-        words = {name: claim_words(HERE / name, runs) for name in ASKED}
+        trained = runs / STUDY
+        words = {name: claim_words(HERE / name, trained) for name in ASKED}
         for name in ASKED:
-            _fill(HERE / name / "README.md", trained_text(HERE / name, runs))
+            _fill(HERE / name / "README.md", trained_text(HERE / name, trained))
     return found, words
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -138,19 +137,21 @@ def compose_variants(
     tell: Tell = tell_nobody,
 ) -> dict[str, list[Config]]:
     """Returns for each variant's name one config per value of `axis` and per seed. `completed` adds
-    the keys of a model that follow from its others. Raises ConfigError, one line."""
-    models = [(name, completed(values)) for name, values in _models(keys, axis)]
-    variants: dict[str, list[Config]] = {name: [] for name, _ in models}
-    for name, values in track(tell, "composing models {:.0f}/{:.0f}", models):
+    the keys of a model that follow from its others. The configs of one value have the same
+    `data.seed`: no data is read. Raises ConfigError, one line."""
+    models = [(name, completed(values), seeds) for name, values, seeds in _models(keys, axis)]
+    variants: dict[str, list[Config]] = {name: [] for name, _, _ in models}
+    for name, values, seeds in track(tell, "composing models {:.0f}/{:.0f}", models):
         try:
-            variants[name].append(compose(as_typed(key, value) for key, value in values.items()))
+            config = compose(as_typed(key, value) for key, value in values.items())
         except ConfigError as error:
             raise ConfigError(f"{error} (in {name})") from None
+        variants[name] += [replace(config, seed=seed) for seed in seeds]
     return variants
 
 
-def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
-    """A variant's name and all keys of one of its models, for each value of `axis` and seed."""
+def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values, Sequence[int]]]:
+    """A variant's name, the keys of one of its models, and the seeds, for each value of `axis`."""
     question = read_request(keys).question
     vary = dict(question.vary)
     if axis not in vary:
@@ -158,7 +159,7 @@ def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
         raise ConfigError(
             f"{typed}: a slope wants 2 {short}s or more, such as {axis}={TYPICAL[axis]}"
         )
-    numbers = vary.pop(axis)
+    numbers, seeds = vary.pop(axis), question.first_seeds
     variants = replace(question, vary=vary, baseline={}).variants
     pairs = [pair for values in (question.fixed, *variants) for pair in values.items()]
     check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
@@ -168,8 +169,8 @@ def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values]]:
             "init"
         ]
         named = variant or {key: values[key] for key in whole}
-        for number, seed in product(numbers, question.first_seeds):
-            yield label(named), {**values, axis: number, "seed": seed}
+        for number in numbers:
+            yield label(named), {**values, axis: number, "seed": seeds[0]}, seeds
 
 
 # -------------------------------------------------------------------------- the law of a size
