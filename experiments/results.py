@@ -14,6 +14,7 @@ such a study. It is unpacked on the next machine, where its command trains the r
 """
 
 import csv
+import os
 import re
 import shutil
 import subprocess
@@ -127,7 +128,8 @@ def unpack(name: str) -> None:
 def regenerate() -> None:
     """Each core has a process, and each process one thread: what is measured anew is small."""
     one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(mp_context=get_context("spawn"), **one_thread) as pool:
+    cores = min(os.cpu_count() or 1, 8)  # a process has half a GB
+    with ProcessPoolExecutor(cores, get_context("spawn"), **one_thread) as pool:
         gradients = pool.submit(_init_gradients, HERE / "init_gradients")
         measured = [
             pool.submit(_starts, HERE / "starts"),
