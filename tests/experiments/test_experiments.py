@@ -491,10 +491,11 @@ def test_every_published_claim_here_names_its_source_and_a_study_that_is_here():
                 assert {part["variant"], part.get("baseline", part["variant"])} <= set(rows)
 
 
-def _varied(row: dict[str, str]) -> dict[str, str]:
+def _varied(row: dict[str, str]) -> dict[str, str | bool]:
     """The keys that a study varies and tunes: the columns between the variant and the seed."""
-    keys = list(row)
-    return {key: row[key] for key in keys[keys.index("variant") + 1 : keys.index("seed")]}
+    keys, flags = list(row), {"True": True, "False": False}
+    varied = keys[keys.index("variant") + 1 : keys.index("seed")]
+    return {key: flags.get(row[key], row[key]) for key in varied}
 
 
 def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
