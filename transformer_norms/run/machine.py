@@ -8,7 +8,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,28 @@ def commit() -> dict[str, Any]:
     # Only what is tracked: a run's own folder must not make the code look changed.
     changed = git("status", "--porcelain", "--untracked-files=no") if head else None
     return {"commit": head, "dirty": None if changed is None else bool(changed)}
+
+
+@contextmanager
+def deterministic(kind: str) -> Iterator[None]:
+    """While it is entered, a GPU computes the same digits each time. An operation that cannot do so
+    raises RuntimeError, which names it. A CPU computes the same digits without it.
+
+    It has to be entered before the first product of matrices on a GPU, since the process reads only
+    then how cuBLAS may divide its memory."""
+    if kind == "cpu":
+        yield
+        return
+    memory: Any = torch.utils.deterministic
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # its own choice on an H100
+    before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # which finds errors, and takes time
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        memory.fill_uninitialized_memory = before[1]
 
 
 def peak_memory(kind: str) -> int:

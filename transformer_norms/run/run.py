@@ -110,6 +110,12 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow, finish: Callable[[], None]) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
+        with machine.deterministic(self.config.trainer.device):
+            return self._train_in_folder(stopping, follow, finish)
+
+    def _train_in_folder(
+        self, stopping: Stopping, follow: Follow, finish: Callable[[], None]
+    ) -> Summary:
         tokens = self.plan.tokens()
         data = Data(
             identity=self.plan.data_identity,

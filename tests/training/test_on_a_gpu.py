@@ -1,0 +1,68 @@
+"""A GPU trains what a CPU trains, to rounding, and gives the same digits each time."""
+
+import pytest
+import torch
+from combinations import combined
+from trainers import SIZES
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.compose import options
+from transformer_norms.names import distinct_norms
+from transformer_norms.run import machine
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+VARIANTS = [{"norm": name} for name in distinct_norms()]
+VARIANTS += [{"placement": name} for name in options("placement")]
+VARIANTS += [{axis: name} for axis in ("attention", "mlp", "position") for name in options(axis)]
+VARIANTS += [{"optimizer": name, "attention": "sinks"} for name in options("optimizer")]
+
+
+def trained(device, precision, variant, steps=3):
+    """The losses of a few steps, and the weights after them."""
+    typed = [*SIZES, "model.depth=4", f"trainer.device={device}", f"trainer.precision={precision}"]
+    config = combined(*typed, **variant)
+    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
+    trainer = build_trainer(config, build_model(config, 31), lambda step: batch, lambda: ())
+    with machine.deterministic(device):
+        for _ in range(steps):
+            assert trainer.train_step() is None
+    return trainer.losses, [p.detach().cpu() for p in trainer.model.parameters()]
+
+
+def name_of(variant):
+    return " ".join(f"{axis}={name}" for axis, name in variant.items())
+
+
+@pytest.mark.goal("R4")
+@pytest.mark.nightly
+@on_a_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_twice_the_same_steps_on_a_gpu_give_the_same_digits(variant, precision):
+    (losses, weights), (again, others) = (trained("cuda", precision, variant) for _ in range(2))
+    assert losses == again
+    assert all(map(torch.equal, weights, others))
+
+
+@pytest.mark.nightly
+@on_a_gpu
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_a_gpu_takes_the_steps_of_a_cpu(variant):
+    """In float64, which leaves rounding far below any error of a kernel's arithmetic."""
+    losses, weights = trained("cuda", "fp64", variant)
+    expected, others = trained("cpu", "fp64", variant)
+    assert losses == pytest.approx(expected, rel=1e-10)
+    for mine, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-9)
+
+
+@pytest.mark.goal("R4")
+def test_what_a_gpu_computes_with_other_digits_each_time_is_an_error_that_names_it(monkeypatch):
+    """`put_` is such an operation on every device."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    places, values = torch.tensor([0, 0]), torch.tensor([1.0, 2.0])
+    with machine.deterministic("cuda"), pytest.raises(RuntimeError, match="put_"):
+        torch.zeros(3).put_(places, values)
+    with machine.deterministic("cpu"):
+        torch.zeros(3).put_(places, values)
+    torch.zeros(3).put_(places, values)
