@@ -46,6 +46,11 @@ def content(axis: str) -> dict:
     return held
 
 
+def test_a_device_is_no_part_of_a_runs_identity():
+    """It changes the last digits alone. The hash is that which runs on a CPU have always had."""
+    assert identity(compose(device="cuda")) == identity(compose(device="cpu")) == "b793c14affde831c"
+
+
 @pytest.fixture(scope="module")
 def files() -> dict:
     return {axis: content(axis) for axis in ("norm", "init", "placement")}

@@ -53,6 +53,14 @@ def test_capped_attention_and_its_gradients_are_the_formulas(way, dtype, bound, 
         torch.testing.assert_close(one, other, rtol=0, atol=bound)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_where_there_is_one_kernel_causal_capped_attention_is_the_formula(eager_flex, monkeypatch):
+    monkeypatch.setattr(capped, "has_one_kernel", lambda q, v: True)
+    inputs = of_heads(torch.float64)
+    found = attend(*inputs, attn_mask=None, dropout_p=0.0, is_causal=True)
+    torch.testing.assert_close(found, formula(*inputs), rtol=0, atol=1e-13)
+
+
 def test_under_autocast_only_the_products_are_rounded_to_bfloat16():
     inputs = of_heads(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -101,7 +109,8 @@ def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes():
             )
         return capped.causal(q, v)
 
-    assert way("cuda", 16, torch.float32) is way("cuda", 64, torch.bfloat16) is flex.fused
+    for kernel in (way("cuda", 16, torch.float32), way("cuda", 64, torch.bfloat16)):
+        assert (kernel.func, kernel.keywords) == (flex.fused, {"pattern": capped.Pattern()})
     assert way("cpu", 16, torch.float32) is capped.written_out
     assert way("cuda", 8, torch.float32) is capped.written_out
     assert way("cuda", 24, torch.float32, value_dim=8) is capped.written_out

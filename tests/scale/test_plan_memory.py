@@ -131,7 +131,7 @@ def test_a_plans_memory_is_that_of_a_process_that_trains(typed):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("more", [(), ("trainer.precision=bf16",), ("placement=qk_cap",)])
 def test_a_plans_memory_is_what_a_gpu_allocates(more):
-    for typed in SIZES:
+    for typed in SIZES[:3]:  # the last has replicas, which are for a CPU
         typed = (*typed, UNWATCHED, "tracking=none", "trainer.device=cuda", *more)
         trainer = trainer_of(typed, 50257)
         trainer.train_step()

@@ -1,5 +1,9 @@
 """A GPU trains what a CPU trains, to rounding, and gives the same digits each time."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from combinations import combined
@@ -14,7 +18,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 VARIANTS = [{"norm": name} for name in distinct_norms()]
 VARIANTS += [{"placement": name} for name in options("placement")]
 VARIANTS += [{axis: name} for axis in ("attention", "mlp", "position") for name in options(axis)]
-VARIANTS += [{"optimizer": name, "attention": "sinks"} for name in options("optimizer")]
+MUON = {"optimizer": "muon", "attention": "sinks"}  # it rounds to bfloat16 on every device
 
 
 def trained(device, precision, variant, steps=3):
@@ -37,7 +41,7 @@ def name_of(variant):
 @pytest.mark.nightly
 @on_a_gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+@pytest.mark.parametrize("variant", [*VARIANTS, MUON], ids=name_of)
 def test_twice_the_same_steps_on_a_gpu_give_the_same_digits(variant, precision):
     (losses, weights), (again, others) = (trained("cuda", precision, variant) for _ in range(2))
     assert losses == again
@@ -66,3 +70,23 @@ def test_what_a_gpu_computes_with_other_digits_each_time_is_an_error_that_names_
     with machine.deterministic("cpu"):
         torch.zeros(3).put_(places, values)
     torch.zeros(3).put_(places, values)
+
+
+FRESH = """
+import sys
+from transformer_norms.run import machine
+entered = machine.deterministic
+machine.deterministic = lambda kind: entered("cuda")
+from short_runs import TEXT, go
+open("corpus.txt", "w").write(TEXT)
+assert "torch._dynamo" not in sys.modules
+assert go("trainer.steps=2")["status"] == "finished"
+"""
+
+
+@pytest.mark.goal("R4")
+def test_a_fresh_process_trains_deterministically(tmp_path):
+    """What this imports, a thread of the run would import at the same time."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FRESH]
+    subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, check=True)

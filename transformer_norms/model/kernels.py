@@ -174,7 +174,7 @@ def causal(q: Tensor, v: Tensor) -> Callable[..., Tensor]:
     # Its import brings torch._dynamo, which takes as long as torch.
     from transformer_norms.model.flex import fused
 
-    return fused
+    return partial(fused, pattern=Pattern())
 
 
 def has_one_kernel(q: Tensor, v: Tensor) -> bool:

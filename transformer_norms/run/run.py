@@ -71,6 +71,14 @@ def train(
     has finished. Raises ConfigError or InputError before anything is written, and Busy if another
     process holds the run.
     """
+    # First, since it imports modules that import each other with those of the thread below.
+    with machine.deterministic(config.trainer.device):
+        return _train(config, follow, weights_only, finish)
+
+
+def _train(
+    config: Config, follow: Follow, weights_only: bool, finish: Callable[[], None]
+) -> dict[str, Any]:
     # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
     plan = Plan(config)
@@ -110,12 +118,6 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow, finish: Callable[[], None]) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
-        with machine.deterministic(self.config.trainer.device):
-            return self._train_in_folder(stopping, follow, finish)
-
-    def _train_in_folder(
-        self, stopping: Stopping, follow: Follow, finish: Callable[[], None]
-    ) -> Summary:
         tokens = self.plan.tokens()
         data = Data(
             identity=self.plan.data_identity,

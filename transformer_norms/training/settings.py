@@ -54,7 +54,7 @@ class TrainerSettings:
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
-    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO]
+    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.ASIDE]
     precision: Precision
     compile: Flag
     activation_checkpointing: Annotated[Flag, Mark.ASIDE]
