@@ -17,7 +17,6 @@ import csv
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -141,7 +140,6 @@ def regenerate() -> None:
         modes = read_rows(HERE / "batchnorm" / MODES.name)
         _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
         _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
-        subprocess.run([sys.executable, HERE / "tinyshakespeare" / "collect.py"], check=True)
         claims = judge_claims(HERE / "claims.yaml", found)
         (HERE / "claims.svg").write_bytes(draw_claims(claims))
         words["init_gradients"] = gradients.result()
