@@ -21,7 +21,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -71,6 +71,8 @@ FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
+# What was found, and the verdicts and the tables of it for the README.
+Report = tuple[Findings, list[str], list[str]]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
 PRIMARY = (
     "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
@@ -134,8 +136,8 @@ def regenerate() -> None:
             pool.submit(_starts, HERE / "starts"),
             pool.submit(_invariances, HERE / "invariances"),
         ]
-        found, words = _write_studies(pool)
-        measured.append(pool.submit(_widths, HERE / "width", widths.rules_of(found)))
+        found, words, of_widths = _write_studies(pool)
+        measured.append(of_widths)
         words["norm_removal"] = _removal(HERE / "norm_removal")
         modes = read_rows(HERE / "batchnorm" / MODES.name)
         _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
@@ -148,37 +150,53 @@ def regenerate() -> None:
             one.result()
 
 
-def _write_studies(pool: Executor) -> tuple[dict[str, Findings], dict[str, str]]:
-    """The report of every study, and what stands in its README. Returns what was found in each,
-    and the words of the analyses of trained models for the table of claims."""
+def _write_studies(
+    pool: Executor,
+) -> tuple[dict[str, Findings], dict[str, str], Future[None]]:
+    """The report of every study, and what stands in its README. Returns what was found in each, the
+    words of the analyses of trained models for the table of claims, and what measures widths."""
     with tempfile.TemporaryDirectory() as folder:
         archives = sorted(HERE.glob(f"*/{RUNS}"))
         homes, runs = [archive.parent for archive in archives], Path(folder)
         # All before the first report: noise counts beside the others.
         list(pool.map(_unpack, archives, repeat(runs)))
-        reports = pool.map(_write_study, homes, repeat(runs))
-        found = {home.name: findings for home, findings in zip(homes, reports, strict=True)}
+        # First those of widths, for what is measured anew of them takes as long as many reports.
+        of_widths = [home for home in homes if home.name.startswith(widths.STUDY)]
+        reports = _reports(pool, of_widths, runs)
+        rules = widths.rules_of({name: report[0] for name, report in reports.items()})
+        measured = pool.submit(_widths, HERE / "width", rules)
+        trained = runs / STUDY
+        words = {name: pool.submit(claim_words, HERE / name, trained) for name in ASKED}
+        texts = {name: pool.submit(trained_text, HERE / name, trained) for name in ASKED}
+        reports |= _reports(pool, [home for home in homes if home not in of_widths], runs)
+        found = {home.name: reports[home.name][0] for home in homes}
         for study, findings in found.items():
+            _, verdicts, tables = reports[study]
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
-                parts = [*_asked(study, found, runs)]
-                parts += _blocks(findings, contradictions(study, found))
+                parts = [*_asked(study, found, runs), *verdicts]
+                parts += [*_contradicted(contradictions(study, found)), *tables]
             _fill(HERE / study / "README.md", "\n\n".join(parts))
-        trained = runs / STUDY
-        words = {name: claim_words(HERE / name, trained) for name in ASKED}
-        for name in ASKED:
-            _fill(HERE / name / "README.md", trained_text(HERE / name, trained))
-    return found, words
+        for name, text in texts.items():
+            _fill(HERE / name / "README.md", text.result())
+        return found, {name: text.result() for name, text in words.items()}, measured
 
 
-def _write_study(home: Path, folder: Path) -> Findings:
+def _reports(pool: Executor, homes: Sequence[Path], runs: Path) -> dict[str, Report]:
+    written = pool.map(_write_study, homes, repeat(runs))
+    return {home.name: report for home, report in zip(homes, written, strict=True)}
+
+
+def _write_study(home: Path, folder: Path) -> Report:
     """Writes the report of the runs in `folder` and puts it into the study's home."""
     path, findings = write_report([folder / home.name], folder / f"{home.name}-report")
     for name in (*FILES, "report.html"):
         if (path.parent / name).exists():
             shutil.copyfile(path.parent / name, home / name)
-    return findings
+    if home.name in SCREENS:
+        return findings, [], []
+    return findings, list(_verdicts(findings)), list(_tables(findings))
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -200,13 +218,20 @@ def _extract(archive: Path, folder: Path) -> None:
             (folder / path).write_bytes(data.read())
 
 
-def _blocks(findings: Findings, contradicted: Sequence[str] = ()) -> Iterator[str]:
-    """The regime, the verdicts, what other studies contradict, and the tables."""
+def _verdicts(findings: Findings) -> Iterator[str]:
+    """The regime, and the verdicts."""
     yield f"{regime(findings)}:"
     yield markdown_list(sentence(findings, variant) for variant in findings.study.variants)
-    if contradicted:
+
+
+def _contradicted(lines: Sequence[str]) -> Iterator[str]:
+    """What other studies contradict."""
+    if lines:
         yield "Other signs elsewhere:"
-        yield "\n".join(f"- {line}" for line in contradicted)
+        yield "\n".join(f"- {line}" for line in lines)
+
+
+def _tables(findings: Findings) -> Iterator[str]:
     yield _grid(table(findings))
     if tuning := audit_table(findings.study):
         yield "Validation loss on the tuning seed at each rate:"

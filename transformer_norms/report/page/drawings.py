@@ -1,5 +1,6 @@
 """The drawing of each variant's block, as `explain` draws it."""
 
+import json
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from transformer_norms.report.study import Variant, finite
 from transformer_norms.run.reader import SavedRun
 
 _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
+# The nodes of a config of which nothing is drawn, so that what they hold is drawn once.
+_NOT_DRAWN = {"optimizer", "schedule", "trainer", "loss", "data", "tokenizer"}
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,19 @@ class Drawing:
 def block_drawings(variants: Sequence[Variant]) -> list[tuple[Drawing, list[str]]]:
     """Returns each different drawing of the variants that have a result, with their names."""
     names: dict[Drawing, list[str]] = {}
+    drawn: dict[str, Drawing] = {}
     for variant in variants:
         for run in variant.ended[:1]:
-            names.setdefault(_drawing(run), []).append(variant.name)
+            if (key := _drawn_settings(run)) not in drawn:
+                drawn[key] = _drawing(run)
+            names.setdefault(drawn[key], []).append(variant.name)
     return list(names.items())
+
+
+def _drawn_settings(run: SavedRun) -> str:
+    nodes = {key: key.removeprefix("choices.").partition(".")[0] for key in run.settings}
+    kept = {key: run.settings[key] for key, node in nodes.items() if node not in _NOT_DRAWN}
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _drawing(run: SavedRun) -> Drawing:
