@@ -154,7 +154,7 @@ def _write_studies(
     pool: Executor,
 ) -> tuple[dict[str, Findings], dict[str, str], Future[None]]:
     """The report of every study, and what stands in its README. Returns what was found in each, the
-    words of the analyses of trained models for the table of claims, and what measures widths."""
+    words of the analyses of trained models for the table of claims, and the future of `_widths`."""
     with tempfile.TemporaryDirectory() as folder:
         archives = sorted(HERE.glob(f"*/{RUNS}"))
         homes, runs = [archive.parent for archive in archives], Path(folder)

@@ -47,8 +47,11 @@ def content(axis: str) -> dict:
 
 
 def test_a_device_is_no_part_of_a_runs_identity():
-    """It changes the last digits alone. The hash is that which runs on a CPU have always had."""
+    """Unless more than the last digits of a step is other there. The hash is that which runs on a
+    CPU have always had."""
     assert identity(compose(device="cuda")) == identity(compose(device="cpu")) == "b793c14affde831c"
+    for typed in (["optimizer=muon"], ["model.dropout=0.1"]):
+        assert identity(compose(typed, device="cuda")) != identity(compose(typed, device="cpu"))
 
 
 @pytest.fixture(scope="module")

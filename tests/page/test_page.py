@@ -291,6 +291,26 @@ def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
     assert [names for _, names in block_drawings(same)] == [["pre", "pre"]]
 
 
+def test_what_differs_in_its_name_alone_is_drawn_under_its_own_name(tmp_path):
+    """And an optimizer that is not known here keeps no other variant from being drawn."""
+    typed = ["placement.equation=x + f(norm(x))"]
+    for optimizer, overrides in (("adamw", []), ("muon", typed), ("mine", typed)):
+        config = config_of([*overrides, f"optimizer={optimizer.replace('mine', 'adamw')}"])
+        if optimizer == "mine":
+            for node in (config, config["chosen"]):
+                node["optimizer"]["type"] = node["choices"]["optimizer"] = "mine"
+        make_run(tmp_path, config, 2.3)
+    variants = read_study([tmp_path]).variants
+    assert [variant.name.split()[-1] for variant in variants] == ["adamw", "muon", "mine"]
+    pre, typed, unknown = (block_drawings([variant])[0][0] for variant in variants)
+    assert "mine" in unknown.why
+    assert "<svg" in pre.svg
+    assert pre.svg != typed.svg
+    for order in (variants, variants[::-1]):
+        found = {name: drawing for drawing, names in block_drawings(order) for name in names}
+        assert [found[variant.name] for variant in variants[:2]] == [pre, typed]
+
+
 @pytest.mark.parametrize(
     ("keys", "why"),
     [({"model__depth": 10000}, "too large"), ({"model__heads": 3}, "heads")],

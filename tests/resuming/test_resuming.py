@@ -129,8 +129,8 @@ schedule=linear schedule.warmup=5 schedule.final=0.2 trainer.batch_size=8 traine
 trainer.clip=2 trainer.qk_clip=9 architecture.sliding_window=4
 trainer.precision=bf16 trainer.compile=true trainer.eval_every=5
 """.split()
-# Keys that a machine without a GPU cannot change, that may change, that enter by their content,
-# that follow from other keys, and that have one option.
+# Keys that may change, that enter by their content, that follow from other keys, and that have one
+# option.
 NOT_CHANGED = {"trainer.device", "trainer.steps", "data.paths", "norms", "qkv"}
 NOT_CHANGED |= {"attention.type", "loss.type"}
 

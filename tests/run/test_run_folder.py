@@ -63,6 +63,20 @@ def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, mon
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)
 
 
+def test_a_run_that_goes_on_elsewhere_says_so_and_where_it_was(stop_at, monkeypatch, capfd):
+    for name in ("toy", "other"):
+        monkeypatch.setitem(ACCELERATORS, name, Accelerator(name, {"fp32": 1e9}, 0, 0))
+    stop_at(5, 13)
+    for device in ("NVIDIA toy", "NVIDIA toy", "NVIDIA other"):
+        monkeypatch.setattr(machine, "device", lambda kind, device=device: device)
+        done = go()
+        said = capfd.readouterr().err
+        assert ("trained on NVIDIA toy, and goes on on NVIDIA other" in said) == ("other" in device)
+    assert done["status"] == "finished"
+    assert done["device"] == "NVIDIA toy, then NVIDIA other"
+    assert done["model_flops_utilisation"] is None
+
+
 PLACEMENTS = pytest.param(options("placement"), marks=pytest.mark.nightly, id="every placement")
 
 

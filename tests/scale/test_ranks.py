@@ -158,6 +158,14 @@ def divided(before, ranks, cores, *typed):
     return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores // ranks)
 
 
+def test_a_run_of_replicas_goes_on_with_one_model_on_a_gpu():
+    typed = [text for text in SIZES if not text.startswith("trainer.device=")]
+    config = compose(typed, device="cuda")
+    model = build_model(config, VOCABULARY)
+    after = divide_again(Division(2, 1, 2, 2), config.trainer, model, Ranks(0, 1, 0, 1), 2)
+    assert (after.micro_batches, after.replicas) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("before", "ranks", "cores", "after"),
     [

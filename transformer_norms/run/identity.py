@@ -33,10 +33,11 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     """Returns the settings that can change a run's result. The content of the data's files stands
     in the place of their paths."""
     values: dict[str, Any] = plain(config)
+    device = values["trainer"]["device"]
     for key in _ASIDE:
         _drop(values, key.split("."))
-    # The device is ASIDE. The hashes of runs on a CPU have held it since before it was.
-    values["trainer"]["device"] = "cpu"
+    # Else the hash holds `cpu`, as it always has for a run on a CPU.
+    values["trainer"]["device"] = device if _depends_on_device(values) else "cpu"
     for node, key, value in younger_keys(values):
         if node.get(key) == value:
             del node[key]
@@ -47,6 +48,12 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     if "path" in values["tokenizer"]:
         values["tokenizer"]["path"] = data_identity.get("tokenizer")
     return values
+
+
+def _depends_on_device(values: Mapping[str, Any]) -> bool:
+    """Whether a step computes something else on a GPU, beyond its last digits: Muon iterates in
+    bfloat16 there, and dropout draws other numbers."""
+    return values["optimizer"]["type"] == "muon" or values["model"]["dropout"] != 0
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,12 +79,13 @@ def deterministic(kind: str) -> Iterator[None]:
     memory: Any = torch.utils.deterministic
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # its own choice on an H100
     before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False  # which finds errors, and takes time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.use_deterministic_algorithms(before[0], warn_only=warns)
         memory.fill_uninitialized_memory = before[1]
 
 

@@ -55,6 +55,7 @@ from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
+_THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
 def train(
@@ -71,7 +72,7 @@ def train(
     has finished. Raises ConfigError or InputError before anything is written, and Busy if another
     process holds the run.
     """
-    # First, since it imports modules that import each other with those of the thread below.
+    # Before the thread below starts: both import torch._dynamo, and two imports at once fail.
     with machine.deterministic(config.trainer.device):
         return _train(config, follow, weights_only, finish)
 
@@ -262,8 +263,16 @@ class Run:
                 f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
                 "again=true runs it anew beside it"
             )
-        changed = {**self._divided(), "process": this_process()}
+        changed = {**self._divided(), "process": this_process(), "device": self._devices(before)}
         return replace(before, status="running", error=None, **changed)
+
+    def _devices(self, before: Summary) -> str:
+        """Returns the name of the device, behind those on which the run was before."""
+        device, known = machine.device(self.config.trainer.device), before.device or ""
+        if known.rpartition(_THEN)[2] in ("", device):
+            return known or device
+        say(f"{path_text(self.folder)} was trained on {known}, and goes on on {device}")
+        return f"{known}{_THEN}{device}"
 
     def _divided(self) -> dict[str, Any]:
         """Returns what the summary says of how the work is divided."""
@@ -325,9 +334,10 @@ class Run:
             windows_of_test = self._windows(tokens.test, live, "test")
             results |= self._test(trainer, record, windows_of_test(), stopping)
         if results["status"] in ENDED:
-            results |= work(
-                trainer, self.config.model.context, record.summary.device or "", keys.precision
-            )
+            device = machine.device(keys.device)
+            if record.summary.device != device:  # the seconds are of several devices
+                device = ""
+            results |= work(trainer, self.config.model.context, device, keys.precision)
             # A run that is killed meanwhile has not ended: the same command draws again.
             if self.ranks.writes:
                 self._draw(record.summary)

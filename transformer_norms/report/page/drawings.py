@@ -31,16 +31,20 @@ def block_drawings(variants: Sequence[Variant]) -> list[tuple[Drawing, list[str]
     drawn: dict[str, Drawing] = {}
     for variant in variants:
         for run in variant.ended[:1]:
-            if (key := _drawn_settings(run)) not in drawn:
-                drawn[key] = _drawing(run)
-            names.setdefault(drawn[key], []).append(variant.name)
+            key = _drawn_settings(run)
+            drawing = drawn.get(key) or _drawing(run)
+            if drawing.svg:  # what could not be read may be of what is not drawn
+                drawn[key] = drawing
+            names.setdefault(drawing, []).append(variant.name)
     return list(names.items())
 
 
 def _drawn_settings(run: SavedRun) -> str:
-    nodes = {key: key.removeprefix("choices.").partition(".")[0] for key in run.settings}
-    kept = {key: run.settings[key] for key, node in nodes.items() if node not in _NOT_DRAWN}
-    return json.dumps(kept, sort_keys=True, default=str)
+    """Returns what a drawing is of: settings, and the names in its title."""
+    titles = [run.choice("placement"), run.choice("norm")]
+    settings = run.settings
+    kept = {key: settings[key] for key in settings if key.partition(".")[0] not in _NOT_DRAWN}
+    return json.dumps([titles, kept], sort_keys=True, default=str)
 
 
 def _drawing(run: SavedRun) -> Drawing:

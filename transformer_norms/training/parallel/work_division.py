@@ -54,7 +54,7 @@ def divide_again(
     ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
     count = lcm(before.micro_batches, ranks.count)
     replicas, each = before.replicas, max(1, before.threads_each)
-    if sharded(model.embedding.weight):
+    if sharded(model.embedding.weight) or settings.device != "cpu":
         replicas, each = 1, max(1, min(before.threads, cores))
     elif ranks.count != before.ranks:
         shared = before.replicas * before.ranks // ranks.count
