@@ -82,8 +82,8 @@ def write_report(
 
 @contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """What is read of the runs are millions of small objects that all stay. To search them for
-    garbage after every few hundred new ones finds none, and took a seventh of a report's time."""
+    """Python searches its objects for garbage after every few hundred new ones. A report reads
+    millions that all stay, so the searches find nothing; they took a seventh of its time."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, *before[1:])
     try:
