@@ -20,8 +20,9 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -130,62 +131,68 @@ def regenerate() -> None:
     """Each core has a process, and each process one thread: what is measured anew is small."""
     one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
     cores = min(os.cpu_count() or 1, 8)  # a process has half a GB
-    with ProcessPoolExecutor(cores, get_context("spawn"), **one_thread) as pool:
-        gradients = pool.submit(_init_gradients, HERE / "init_gradients")
-        measured = [
-            pool.submit(_starts, HERE / "starts"),
-            pool.submit(_invariances, HERE / "invariances"),
-        ]
-        found, words, of_widths = _write_studies(pool)
-        measured.append(of_widths)
-        words["norm_removal"] = _removal(HERE / "norm_removal")
-        modes = read_rows(HERE / "batchnorm" / MODES.name)
-        _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
-        _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
-        claims = judge_claims(HERE / "claims.yaml", found)
-        (HERE / "claims.svg").write_bytes(draw_claims(claims))
-        words["init_gradients"] = gradients.result()
-        _fill(HERE / "README.md", claims_table(claims, found, words))
-        for one in measured:
-            one.result()
-
-
-def _write_studies(
-    pool: Executor,
-) -> tuple[dict[str, Findings], dict[str, str], Future[None]]:
-    """The report of every study, and what stands in its README. Returns what was found in each, the
-    words of the analyses of trained models for the table of claims, and the future of `_widths`."""
-    with tempfile.TemporaryDirectory() as folder:
-        archives = sorted(HERE.glob(f"*/{RUNS}"))
-        homes, runs = [archive.parent for archive in archives], Path(folder)
-        # All before the first report: noise counts beside the others.
-        list(pool.map(_unpack, archives, repeat(runs)))
-        # First those of widths, for what is measured anew of them takes as long as many reports.
-        of_widths = [home for home in homes if home.name.startswith(widths.STUDY)]
-        reports = _reports(pool, of_widths, runs)
-        rules = widths.rules_of({name: report[0] for name, report in reports.items()})
-        measured = pool.submit(_widths, HERE / "width", rules)
-        trained = runs / STUDY
-        words = {name: pool.submit(claim_words, HERE / name, trained) for name in ASKED}
-        texts = {name: pool.submit(trained_text, HERE / name, trained) for name in ASKED}
-        reports |= _reports(pool, [home for home in homes if home not in of_widths], runs)
-        found = {home.name: reports[home.name][0] for home in homes}
-        for study, findings in found.items():
-            _, verdicts, tables = reports[study]
+    with (
+        ProcessPoolExecutor(cores, get_context("spawn"), **one_thread) as pool,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        runs = Path(folder)
+        reports, begun = _write_reports(pool, runs)
+        found = {study: report[0] for study, report in sorted(reports.items())}
+        for study, (findings, verdicts, tables) in reports.items():
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
                 parts = [*_asked(study, found, runs), *verdicts]
                 parts += [*_contradicted(contradictions(study, found)), *tables]
             _fill(HERE / study / "README.md", "\n\n".join(parts))
-        for name, text in texts.items():
+        modes = read_rows(HERE / "batchnorm" / MODES.name)
+        _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
+        _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
+        claims = judge_claims(HERE / "claims.yaml", found)
+        (HERE / "claims.svg").write_bytes(draw_claims(claims))
+        removal = _removal(HERE / "norm_removal")
+        for name, text in begun.texts.items():
             _fill(HERE / name / "README.md", text.result())
-        return found, {name: text.result() for name, text in words.items()}, measured
+        words = {name: word.result() for name, word in begun.words.items()}
+        _fill(HERE / "README.md", claims_table(claims, found, words | {"norm_removal": removal}))
+        for one in begun.files:
+            one.result()
 
 
-def _reports(pool: Executor, homes: Sequence[Path], runs: Path) -> dict[str, Report]:
-    written = pool.map(_write_study, homes, repeat(runs))
-    return {home.name: report for home, report in zip(homes, written, strict=True)}
+@dataclass(frozen=True)
+class Begun:
+    """What is measured anew, or read from trained models, while other work goes on: what stands in
+    the README of a study, its words for the table of claims, and work that only writes files."""
+
+    texts: dict[str, Future[str]]
+    words: dict[str, Future[str]]
+    files: list[Future[None]]
+
+
+def _write_reports(pool: Executor, runs: Path) -> tuple[dict[str, Report], Begun]:
+    """Unpacks all studies into `runs`, and writes the report of each."""
+    archives = sorted(HERE.glob(f"*/{RUNS}"))
+    homes = [archive.parent for archive in archives]
+    # All before the first report: noise counts beside the others.
+    list(pool.map(_unpack, archives, repeat(runs)))
+    # First those of widths, for what is measured anew of them takes as long as many reports.
+    of_widths = [home for home in homes if home.name.startswith(widths.STUDY)]
+    others = [home for home in homes if home not in of_widths]
+    reports = _by_study(of_widths, pool.map(_write_study, of_widths, repeat(runs)))
+    rules = widths.rules_of({name: report[0] for name, report in reports.items()})
+    files = [pool.submit(_widths, HERE / "width", rules)]
+    words = {name: pool.submit(claim_words, HERE / name, runs / STUDY) for name in ASKED}
+    texts = {name: pool.submit(trained_text, HERE / name, runs / STUDY) for name in ASKED}
+    words["init_gradients"] = pool.submit(_init_gradients, HERE / "init_gradients")
+    written = pool.map(_write_study, others, repeat(runs))
+    # Last what is short and needs no run: meanwhile this process fills the READMEs.
+    files.append(pool.submit(_starts, HERE / "starts"))
+    files.append(pool.submit(_invariances, HERE / "invariances"))
+    return reports | _by_study(others, written), Begun(texts, words, files)
+
+
+def _by_study(homes: Sequence[Path], reports: Iterable[Report]) -> dict[str, Report]:
+    return {home.name: report for home, report in zip(homes, reports, strict=True)}
 
 
 def _write_study(home: Path, folder: Path) -> Report:

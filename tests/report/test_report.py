@@ -1,5 +1,6 @@
 """The report of run folders: its numbers by hand, what counts, what it notices."""
 
+import gc
 import json
 import os
 import shutil
@@ -251,6 +252,15 @@ def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
     assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/report.html")
     with pytest.raises(ConfigError, match=r"such as \['study'\]"):
         write_report("study")
+
+
+def test_python_collects_garbage_afterwards_as_it_did_before():
+    make_study("study", {"pre": PRE})
+    before = gc.get_threshold()
+    write_report(["study"])
+    with pytest.raises(ConfigError):
+        write_report(["no study"])
+    assert gc.get_threshold() == before
 
 
 def test_what_differs_beyond_the_axis_stands_beside_the_verdict():

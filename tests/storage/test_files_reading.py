@@ -1,15 +1,18 @@
 """One reader opens every file that anybody may have written, and believes nothing unchecked."""
 
 import ast
+import json
 import os
 from pathlib import Path
 
 import pytest
+import yaml
 from no_files import (
     LIMIT,
     NO_FILES,
     bounded,  # noqa: F401  what hangs ends its test
 )
+from omegaconf._utils import get_yaml_loader
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.storage.reading import (
@@ -100,8 +103,6 @@ def test_json_of_too_much_depth_digits_or_values_is_one_line(what):
     ],
 )
 def test_brackets_in_strings_count_for_nothing(value):
-    import json
-
     assert parse_json(value.encode(), "a file") == json.loads(value)
 
 
@@ -156,6 +157,64 @@ def test_an_alias_may_repeat_what_stands_once_where_a_person_writes():
     assert parse_yaml(data, "a file", values_only=False) == {"same": same, "list": [same, same]}
     with pytest.raises(ConfigError, match="a file: a saved config holds no anchors"):
         parse_yaml(data, "a file")
+
+
+SCALARS = """
+1e-5 1E5 1.0e-05 .5 -.inf .nan 1_000 0x1f 0o17 017 0b11 1:59:59 +1 -0 1. 12e03 on No TRUE null ~
+2026-11-27 2026-11-27T09:02:45Z 10% auto x-y - ? = e5 1e 'on' "1e-5" '~' "null" 'a: b' "\\t\\u00e9"
+"""
+
+
+def library_reads(text):
+    return get_yaml_loader()(text).get_single_data()
+
+
+@pytest.mark.parametrize("written", SCALARS.split())
+def test_a_saved_value_is_what_the_library_reads(written):
+    """OmegaConf's own loader reads the same text."""
+    text = f"a: [{written}, {{b: {written}}}]\nc:\n- {written}\n- - {written}\n{written}: 1\n"
+    try:
+        expected = library_reads(text)
+    except yaml.YAMLError:
+        with pytest.raises(ConfigError, match="is no YAML"):
+            parse_yaml(text.encode(), "a file")
+    else:
+        assert repr(parse_yaml(text.encode(), "a file")) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "---", "# nothing", "a:\n  b: {}\n  c: []\n  ? d\n", "|\n x\n"]
+)
+def test_a_saved_text_of_one_part_is_what_the_library_reads(text):
+    expected = library_reads(text)
+    assert parse_yaml(text.encode(), "a file") == expected
+
+
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
+def test_a_key_that_is_no_word_is_one_line(key):
+    with pytest.raises(ConfigError, match="a file: is no YAML: "):
+        parse_yaml(f"? {key}\n: 1\n".encode(), "a file")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "2.3456789012345678",
+        "-0.0",
+        "1e99",
+        "9" * 29,
+        "-" + "9" * 30,
+        "1e-400",
+        "0." + "3" * 60,
+        "1E+100",
+        "5e-324",
+        "0e999",
+    ],
+)
+def test_a_number_that_a_run_may_write_is_what_the_library_reads(number):
+    read, expected = parse_json(number.encode(), "a file"), json.loads(number)
+    assert type(read) is type(expected)
+    assert read == expected
 
 
 def test_a_growing_file_is_read_as_far_as_it_was_asked_for(monkeypatch):

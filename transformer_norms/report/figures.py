@@ -204,6 +204,7 @@ def figure_bytes(figure: Any, kind: str, dpi: float = DPI) -> bytes:
     """The figure as a file of one of the KINDS, without a date and without a version."""
     data = BytesIO()
     figure.savefig(data, format=kind, dpi=dpi, metadata=dict.fromkeys(_STAMPS[kind]))
+    figure.set_layout_engine("none")  # in another format all stands where it stands in this one
     return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 
 

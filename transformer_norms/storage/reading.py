@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from io import BufferedReader
 from pathlib import Path
@@ -121,7 +122,7 @@ def parse_json(data: bytes, name: str, limit: int = LONGEST) -> Any:
         _check_depth(data)
         if sum(map(data.count, (b",", b"[", b"{"))) * _BYTES_EACH > limit:
             raise ValueError("it holds too many values")
-        return _DECODER.decode(text)
+        return (_DECODER if _LONG_NUMBER.search(data) else _FAST_DECODER).decode(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name}: not readable as JSON: {error}") from None
 
@@ -188,6 +189,10 @@ def _constant(text: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_constant=_constant)
+# A number without these has less than _DIGITS digits before its point and behind it, and is finite:
+# the library reads it without a call of ours for each.
+_LONG_NUMBER = re.compile(rb"[0-9]{30}|[eE][-+]?[0-9]{3}")
+_FAST_DECODER = json.JSONDecoder(parse_constant=_constant)
 
 
 # -------------------------------------------------------------------------------------------- YAML
@@ -218,10 +223,64 @@ def parse_yaml(data: bytes, name: str, values_only: bool = True) -> Any:
 @lru_cache(maxsize=256)
 def _values_of(text: str, values_only: bool) -> Any:
     """A sweep reads the configs of its runs again after each further run."""
-    _check_events(text, values_only)
+    if values_only:
+        return _build(_checked_events(text, values_only))
+    for _ in _checked_events(text, values_only):
+        pass
     loader = _loader()(text)
     try:
         return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _build(events: Iterator[Any]) -> Any:
+    """Builds the values of a YAML text without aliases, tags and merges in the walk that checks it.
+    The library walks twice more; a report of a thousand runs would wait for that."""
+    import yaml
+
+    documents: list[Any] = []
+    open_collections = [documents]  # those of a mapping are its keys and values in turn
+    for event in events:
+        if isinstance(event, yaml.ScalarEvent):
+            plain = event.implicit[0]  # it has no quotes
+            open_collections[-1].append(_plain_scalar(event.value) if plain else event.value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_collections.append([])
+        elif isinstance(event, yaml.SequenceEndEvent):
+            items = open_collections.pop()
+            open_collections[-1].append(items)
+        elif isinstance(event, yaml.MappingEndEvent):
+            items = open_collections.pop()
+            open_collections[-1].append(_mapping(items[::2], items[1::2]))
+    if len(documents) > 1:
+        raise ConfigError("is no YAML: it holds more than one document")
+    return documents[0] if documents else None
+
+
+def _mapping(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
+    for key in keys:
+        if isinstance(key, (list, dict)):
+            raise ConfigError(f"is no YAML: a key is {key}, and should be a word")
+    _check_keys(keys)
+    return dict(zip(keys, values, strict=True))
+
+
+def _check_keys(keys: list[Any]) -> None:
+    if len({*keys}) < len(keys):
+        [(key, _)] = Counter(keys).most_common(1)
+        raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
+
+
+@lru_cache(maxsize=1 << 12)
+def _plain_scalar(text: str) -> Any:
+    """The value of a scalar without quotes, as the library builds it."""
+    import yaml
+
+    loader = _loader()("")
+    try:
+        tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+        return loader.construct_object(yaml.ScalarNode(tag, text))
     finally:
         loader.dispose()
 
@@ -236,17 +295,14 @@ def _loader() -> Any:
         yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            for key, number in keys.items():
-                if number > 1:
-                    raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
+            _check_keys([key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
             return super().construct_mapping(node, deep=deep)
 
     return Loader
 
 
-def _check_events(text: str, values_only: bool) -> None:
-    """Looks at the events, before anything is built from them; ConfigError."""
+def _checked_events(text: str, values_only: bool) -> Iterator[Any]:
+    """Yields the events before anything is built from them; ConfigError."""
     import yaml
 
     sizes: dict[str, int] = {}  # of what has an anchor, in nodes
@@ -275,6 +331,7 @@ def _check_events(text: str, values_only: bool) -> None:
             raise ConfigError("is nested too deeply")
         if size > _MOST_NODES:
             raise ConfigError(f"is more than {_MOST_NODES} values, with what its aliases repeat")
+        yield event
 
 
 # In YAML 1:59:59 is a number, too.
