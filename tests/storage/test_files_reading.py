@@ -161,7 +161,7 @@ def test_an_alias_may_repeat_what_stands_once_where_a_person_writes():
 
 SCALARS = """
 1e-5 1E5 1.0e-05 .5 -.inf .nan 1_000 0x1f 0o17 017 0b11 1:59:59 +1 -0 1. 12e03 on No TRUE null ~
-2026-11-27 2026-11-27T09:02:45Z 10% auto x-y - ? = e5 1e 'on' "1e-5" '~' "null" 'a: b' "\\t\\u00e9"
+2026-11-27 2026-11-27T09:02:45Z 10% auto x-y - ? = e5 1e 'on' "1e-5" '~' "null" 'a:b' "\\t\\u00e9"
 """
 
 
