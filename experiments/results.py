@@ -170,7 +170,8 @@ class Begun:
 
 
 def _write_reports(pool: Executor, runs: Path) -> tuple[dict[str, Report], Begun]:
-    """Unpacks all studies into `runs`, and writes the report of each."""
+    """Unpacks all studies into `runs`, and writes the report of each. Returns the reports, and the
+    other work, which was begun beside them."""
     archives = sorted(HERE.glob(f"*/{RUNS}"))
     homes = [archive.parent for archive in archives]
     # All before the first report: noise counts beside the others.

@@ -261,7 +261,7 @@ def _build(events: Iterator[Any]) -> Any:
 def _mapping(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     for key in keys:
         if isinstance(key, (list, dict)):
-            raise ConfigError(f"is no YAML: a key is {key}, and should be a word")
+            raise ConfigError("is no YAML: a key is a list or a mapping, and should be a word")
     _check_keys(keys)
     return dict(zip(keys, values, strict=True))
 
