@@ -13,14 +13,13 @@ A study that takes longer than a machine is at hand is committed unfinished. No 
 such a study. It is unpacked on the next machine, where its command trains the runs that are left.
 """
 
-import csv
 import os
 import re
 import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -37,6 +36,7 @@ import widths
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
+from measured import STEPS, XIONG, read_blocks, read_changes, read_costs
 from ngrams import add_ngrams, write_ngrams
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
@@ -44,10 +44,8 @@ from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
 from trained import ASKED, STUDY, claim_words, trained_text
 
 from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
-from transformer_norms.analysis.init_measures import measure_variants, read_setting
+from transformer_norms.analysis.init_measures import read_setting
 from transformer_norms.analysis.invariance_laws import measure_norms
-from transformer_norms.analysis.norm_removal import CURVES, RESULTS, WITHOUT
-from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Tuning
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence
@@ -84,10 +82,6 @@ STARTS = {
     ", all at mup": ["init=mup", *ONE_START],
     ", all at 0.02": ["init=scaled", *ONE_START],
 }
-XIONG = [
-    "norm=layernorm",  # the theorem's
-    "placement=pre,post,deepnorm,sandwich,out,hybrid,normformer,mixln", "seed=range(0,10)"
-]  # fmt: skip
 
 
 def pack(study: Path, *, unfinished: bool = False) -> None:
@@ -135,9 +129,16 @@ def regenerate() -> None:
         ProcessPoolExecutor(cores, get_context("spawn"), **one_thread) as pool,
         tempfile.TemporaryDirectory() as folder,
     ):
-        runs = Path(folder)
-        reports, begun = _write_reports(pool, runs)
-        found = {study: report[0] for study, report in sorted(reports.items())}
+        runs, archives = Path(folder), sorted(HERE.glob(f"*/{RUNS}"))
+        homes = [archive.parent for archive in archives]
+        # All before the first report: noise counts beside the others.
+        list(pool.map(_unpack, archives, repeat(runs)))
+        written = pool.map(_write_study, homes, repeat(runs))
+        # Last what needs no report: meanwhile this process fills the READMEs.
+        others = _begin_others(pool, runs)
+        reports = {home.name: report for home, report in zip(homes, written, strict=True)}
+        found = {study: report[0] for study, report in reports.items()}
+        others.files.append(pool.submit(_widths, HERE / "width", widths.rules_of(found)))
         for study, (findings, verdicts, tables) in reports.items():
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
@@ -151,49 +152,30 @@ def regenerate() -> None:
         claims = judge_claims(HERE / "claims.yaml", found)
         (HERE / "claims.svg").write_bytes(draw_claims(claims))
         removal = _removal(HERE / "norm_removal")
-        for name, text in begun.texts.items():
+        for name, text in others.texts.items():
             _fill(HERE / name / "README.md", text.result())
-        words = {name: word.result() for name, word in begun.words.items()}
+        words = {name: word.result() for name, word in others.words.items()}
         _fill(HERE / "README.md", claims_table(claims, found, words | {"norm_removal": removal}))
-        for one in begun.files:
+        for one in others.files:
             one.result()
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What is measured anew, or read from trained models, while other work goes on: what stands in
-    the README of a study, its words for the table of claims, and work that only writes files."""
+class Others:
+    """What is measured anew, or read from CSV files, while other work goes on: what stands in the
+    README of a study, its words for the table of claims, and work that only writes files."""
 
     texts: dict[str, Future[str]]
     words: dict[str, Future[str]]
     files: list[Future[None]]
 
 
-def _write_reports(pool: Executor, runs: Path) -> tuple[dict[str, Report], Begun]:
-    """Unpacks all studies into `runs`, and writes the report of each. Returns the reports, and the
-    other work, which was begun beside them."""
-    archives = sorted(HERE.glob(f"*/{RUNS}"))
-    homes = [archive.parent for archive in archives]
-    # All before the first report: noise counts beside the others.
-    list(pool.map(_unpack, archives, repeat(runs)))
-    # First those of widths, for what is measured anew of them takes as long as many reports.
-    of_widths = [home for home in homes if home.name.startswith(widths.STUDY)]
-    others = [home for home in homes if home not in of_widths]
-    reports = _by_study(of_widths, pool.map(_write_study, of_widths, repeat(runs)))
-    rules = widths.rules_of({name: report[0] for name, report in reports.items()})
-    files = [pool.submit(_widths, HERE / "width", rules)]
+def _begin_others(pool: Executor, runs: Path) -> Others:
     words = {name: pool.submit(claim_words, HERE / name, runs / STUDY) for name in ASKED}
     texts = {name: pool.submit(trained_text, HERE / name, runs / STUDY) for name in ASKED}
     words["init_gradients"] = pool.submit(_init_gradients, HERE / "init_gradients")
-    written = pool.map(_write_study, others, repeat(runs))
-    # Last what is short and needs no run: meanwhile this process fills the READMEs.
-    files.append(pool.submit(_starts, HERE / "starts"))
-    files.append(pool.submit(_invariances, HERE / "invariances"))
-    return reports | _by_study(others, written), Begun(texts, words, files)
-
-
-def _by_study(homes: Sequence[Path], reports: Iterable[Report]) -> dict[str, Report]:
-    return {home.name: report for home, report in zip(homes, reports, strict=True)}
+    starts = pool.submit(_starts, HERE / "starts")
+    return Others(texts, words, [starts, pool.submit(_invariances, HERE / "invariances")])
 
 
 def _write_study(home: Path, folder: Path) -> Report:
@@ -291,9 +273,9 @@ def _grid(columns: Table) -> str:
 
 
 def _init_gradients(folder: Path) -> str:
-    """Measured anew. What was found of the two placements for which there is a theorem."""
+    """What was found of the two placements for which there is a theorem."""
     setting = read_setting(XIONG, xiong=True)
-    variants = measure_variants(setting)
+    variants = read_blocks(setting, folder)
     figure = init_gradients.figure(variants, setting.depths)
     (folder / "init_gradients.svg").write_bytes(figure)
     notes = markdown_list(init_gradients.notes(setting, variants))
@@ -322,15 +304,15 @@ def _starts(folder: Path) -> None:
 
 
 def _widths(folder: Path, rules: Sequence[widths.Rule]) -> None:
-    """What the studies of single widths say together; the coordinate check is measured anew."""
-    checked = widths.check_coordinates(rules)
+    """What the studies of single widths say together, and the coordinate check."""
+    checked = read_changes(folder)
     (folder / "rates.svg").write_bytes(widths.draw_rates(rules))
     (folder / "coordinate_check.svg").write_bytes(coordinate_check.figure(checked))
     parts = [
         markdown_table(widths.rates_table(rules)),
         markdown_table(widths.losses_table(rules)),
         markdown_table(coordinate_check.rows(checked)),
-        markdown_list(coordinate_check.notes_on(checked, widths.STEPS)),
+        markdown_list(coordinate_check.notes_on(checked, STEPS)),
     ]
     _fill(folder / "README.md", "\n\n".join(parts))
 
@@ -349,39 +331,6 @@ def _removal(folder: Path) -> str:
     lines, table = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
     _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{table}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
-
-
-def read_costs(folder: Path) -> list[Cost]:
-    """The costs that an analysis of the removal of norms wrote into the two CSV files."""
-    stages, curves = (_read_groups(folder / name) for name in (RESULTS, CURVES))
-    costs = []
-    for (name, seed), own in stages.items():
-        rounding, diverged = own[-1]["rounding"], own[-1]["diverged"]
-        reasons = dict(part.split(": ", 1) for part in diverged.split("; ") if part)
-        removed = _tuning("loss", own, curves[name, seed], reasons.get(WITHOUT, ""))
-        control = _tuning("loss_control", own, curves[name, seed], reasons.get(CONTROL, ""))
-        costs.append(Cost(name, int(seed), removed, control, float(rounding) if rounding else None))
-    return costs
-
-
-def _tuning(
-    loss: str, stages: list[dict[str, str]], curves: list[dict[str, str]], diverged: str
-) -> Tuning:
-    reached = [row for row in stages if row[f"val_{loss}"]]
-    return Tuning(
-        {row["stage"]: int(row["step"]) for row in reached},
-        {row["stage"]: float(row[f"val_{loss}"]) for row in reached},
-        [float(row[f"train_{loss}"]) for row in curves if row[f"train_{loss}"]],
-        diverged,
-    )
-
-
-def _read_groups(file: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
-    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    with open(file, newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            groups.setdefault((row["run"], row["seed"]), []).append(row)
-    return groups
 
 
 def _fill(file: Path, text: str) -> None:

@@ -1,14 +1,13 @@
 """What the studies of widths found together: each rule's best rate and loss at each width."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from transformer_norms.analysis.command import svg_bytes
-from transformer_norms.analysis.coordinate_check import Variant, measure, read_variants
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.report.figures import (
     FONT,
@@ -22,7 +21,6 @@ from transformer_norms.report.tuning_audit import audits
 
 STUDY = "width_"
 APART = 4  # the factor of width over which a best rate should hold
-COORDINATES, STEPS = ["model.width=64,128,256,512", "seed=0,1"], 5
 
 
 @dataclass(frozen=True)
@@ -124,14 +122,3 @@ def draw_rates(rules: Sequence[Rule]) -> bytes:
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
                    fontsize=FONT, frameon=False)  # fmt: skip
     return svg_bytes(drawing)
-
-
-def check_coordinates(rules: Sequence[Rule]) -> list[Variant]:
-    """The coordinate check of each rule, measured anew."""
-    checked = []
-    for rule in rules:
-        typed = [f"{key}={value}" for key, value in rule.values.items()]
-        _, configs = read_variants([*COORDINATES, *typed])
-        (variant,) = measure(configs, STEPS)
-        checked.append(replace(variant, name=rule.name))
-    return checked

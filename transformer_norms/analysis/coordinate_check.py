@@ -241,12 +241,6 @@ def notes_on(variants: Sequence[Variant], steps: int) -> list[str]:
 
 def files(variants: Sequence[Variant], keys: Sequence[str], steps: int) -> dict[str, bytes]:
     """The contents of coordinate_check.csv, .md and .svg."""
-    lines = [
-        [variant.name, width, seed, *(f"{variant.changes[p][i, seed]:.{DIGITS}g}" for p in PARTS)]
-        for variant in variants
-        for i, width in enumerate(variant.widths)
-        for seed in range(variant.changes["logits"].shape[1])
-    ]
     page = [
         f"# {TITLE}",
         f"Models in float64, {steps} steps on one batch of random tokens. The keys:",
@@ -258,10 +252,21 @@ def files(variants: Sequence[Variant], keys: Sequence[str], steps: int) -> dict[
         markdown_list(LIMITS),
     ]
     return {
-        "coordinate_check.csv": csv_table([["variant", "width", "seed_number", *PARTS], *lines]),
+        "coordinate_check.csv": csv_file(variants),
         "coordinate_check.md": ("\n\n".join(page) + "\n").encode(),
         "coordinate_check.svg": figure(variants),
     }
+
+
+def csv_file(variants: Sequence[Variant]) -> bytes:
+    """A row for each model."""
+    lines = [
+        [variant.name, width, seed, *(f"{variant.changes[p][i, seed]:.{DIGITS}g}" for p in PARTS)]
+        for variant in variants
+        for i, width in enumerate(variant.widths)
+        for seed in range(variant.changes["logits"].shape[1])
+    ]
+    return csv_table([["variant", "width", "seed_number", *PARTS], *lines])
 
 
 def figure(variants: Sequence[Variant]) -> bytes:

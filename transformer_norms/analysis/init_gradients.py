@@ -167,6 +167,15 @@ def terminal(setting: Setting, variants: Sequence[Variant]) -> str:
 
 def files(setting: Setting, variants: Sequence[Variant]) -> dict[str, bytes]:
     """The contents of init_gradients.csv, .md and .svg."""
+    return {
+        "init_gradients.csv": csv_file(variants),
+        "init_gradients.md": markdown_page(setting, variants).encode(),
+        "init_gradients.svg": figure(variants, setting.depths),
+    }
+
+
+def csv_file(variants: Sequence[Variant]) -> bytes:
+    """A row for each block of each model."""
     heading = "variant depth seed block down output square".split()
     lines = [
         [variant.name, depth, seed, block, *(f"{number:.{DIGITS}g}" for number in numbers)]
@@ -175,11 +184,7 @@ def files(setting: Setting, variants: Sequence[Variant]) -> dict[str, bytes]:
         for seed, blocks in zip(variant.seeds, models, strict=True)
         for block, numbers in enumerate(blocks, start=1)
     ]
-    return {
-        "init_gradients.csv": csv_table([heading, *lines]),
-        "init_gradients.md": markdown_page(setting, variants).encode(),
-        "init_gradients.svg": figure(variants, setting.depths),
-    }
+    return csv_table([heading, *lines])
 
 
 def markdown_page(setting: Setting, variants: Sequence[Variant]) -> str:
