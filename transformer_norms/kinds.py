@@ -10,6 +10,7 @@ registered class decides its keys, it is a `Values`. A `Mark` says what an annot
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict
@@ -144,6 +145,8 @@ def freeze(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Returns nodes as dictionaries and tuples as lists, at every depth, for YAML and JSON."""
+    if isinstance(value, (str, int, float, NoneType)):  # most are, and the rest asks for longer
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

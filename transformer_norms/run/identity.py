@@ -61,7 +61,8 @@ def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -
     seed of the data where that follows from it."""
     settings = flat(result_settings(config, data_identity))
     del settings["seed"]
-    if chosen_value(plain(config)["chosen"], "data.seed") == "auto":
+    chosen = config["chosen"] if isinstance(config, Mapping) else config.chosen
+    if chosen_value(chosen, "data.seed") == "auto":
         settings.pop("data.seed", None)
     return settings
 
