@@ -75,7 +75,7 @@ Report = tuple[Findings, list[str], list[str]]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
 PRIMARY = (
     "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
-    "horizon_post",
+    "horizon_post", "token_norm",
 )  # fmt: skip
 STARTS = {
     "": [],
