@@ -146,6 +146,20 @@ def test_contrasts_whose_variants_are_typed_away_are_left_out_and_said(mine):
     assert mine(content, "norm=rmsnorm,dyt").question.contrasts == []
 
 
+def test_a_typed_model_is_in_the_place_of_the_sizes_that_the_file_fixes(mine):
+    file = BASE + "fixed: {model.depth: 4, model.width: 64, trainer.steps: 600}\n"
+    one = mine(file, "model=124m", "model.width=32")
+    fixed = {"plugins": "mine", "trainer.steps": 600}
+    assert one.question.fixed == {**fixed, "model": "124m", "model.width": 32}
+    assert one.remarks == ("model=124m is in the place of this sweep's model.depth=4",)
+    two = mine(file, "model=micro,mini")
+    assert two.question.fixed == fixed
+    assert two.question.vary["model"] == ["micro", "mini"]
+    plain = mine(file, "model.width=32")
+    assert plain.question.fixed == {**fixed, "model.depth": 4, "model.width": 32}
+    assert not plain.remarks
+
+
 def test_the_budget_of_a_tuning_counts_what_every_variant_tries(mine):
     grid = "optimizer.lr: [1e-3, 2e-3, 4e-3], schedule.warmup: [50, 100], init: [mup, scaled]"
     ask = lambda more: mine(BASE + f"tune: {{{grid}, seed: [100]{more}}}\nseeds: [0]\n")  # noqa: E731

@@ -233,6 +233,12 @@ def _replace_typed(
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & set(HORIZONS):
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
+    # The file's own sizes would leave nothing of a typed model.
+    own_sizes = [key for key in fixed if key.startswith("model.") and key not in typed]
+    if "model" in typed and own_sizes:
+        left_out = " ".join(as_typed(key, fixed.pop(key)) for key in own_sizes)
+        name = ",".join(map(str, typed["model"]))
+        remarks.append(f"model={name} is in the place of this sweep's {left_out}")
     for key, values in typed.items():
         values = distinct(values)
         if key == "seed":
