@@ -2,7 +2,7 @@
 # make test: set up, run the tests      make check: format, lint, types, the guide's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests of an area
 # make nightly AREA=trust: all tests that show a goal of tests/goals.yaml, and the table of them
-# make experiments-report: every table and figure of experiments/, from the runs committed there
+# make experiments-report: every table and figure of experiments/, from what is committed there
 # make lock: pin every package anew, constraints.txt its version and requirements.lock its hashes
 # make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/
 #   (within 30 minutes, on a quiet machine)

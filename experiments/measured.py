@@ -1,11 +1,10 @@
-"""python experiments/measured.py   measures the CSV files of init_gradients and of width anew
+"""python experiments/measured.py   writes init_gradients.csv and width/coordinate_check.csv anew
 
-What costs more to measure than to draw is measured once, and what was measured is committed. This
-reads it. A minute or two of two cores.
+Measurements without a training run that take half a minute and more, in two minutes of two cores;
+the report of all studies reads their CSV files, and those of norm_removal.
 """
 
 import csv
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,14 +48,14 @@ def measure_changes(widths: Sequence[str] = WIDTHS) -> bytes:
 def read_blocks(setting: Setting, folder: Path) -> list[init_measures.Variant]:
     """What `measure_blocks` measured of the models of a setting."""
     variants = []
-    for (name,), rows in _read_groups(folder / BLOCKS, "variant").items():
+    groups = _read_groups(folder / BLOCKS, "variant", "depth")
+    for name, configs in setting.variants.items():
         blocks = {
-            depth: _numbers(rows, ("down", "output", "square"), depth=depth)
+            depth: _numbers(groups[name, str(depth)], ("down", "output", "square"))
             .reshape(len(setting.seeds), depth, -1)
             for depth in setting.depths
         }  # fmt: skip
-        proven = bound(setting.variants[name][0])
-        variants.append(init_measures.Variant(name, setting.seeds, blocks, proven))
+        variants.append(init_measures.Variant(name, setting.seeds, blocks, bound(configs[0])))
     return variants
 
 
@@ -71,12 +70,8 @@ def read_changes(folder: Path) -> list[coordinate_check.Variant]:
     return checked
 
 
-def _numbers(rows: Rows, columns: Sequence[str], **where: int) -> np.ndarray:
-    """Some columns of those rows that have the values of `where`."""
-    wanted = {key: str(value) for key, value in where.items()}
-    return np.array(
-        [[float(row[c]) for c in columns] for row in rows if wanted.items() <= row.items()]
-    )
+def _numbers(rows: Rows, columns: Sequence[str]) -> np.ndarray:
+    return np.array([[float(row[column]) for column in columns] for row in rows])
 
 
 def read_costs(folder: Path) -> list[Cost]:
@@ -117,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,9 +5,10 @@ python experiments/results.py pack --unfinished runs/NAME
 python experiments/results.py unpack NAME      packed runs into runs/NAME
 python experiments/results.py ngrams TEXT      the n-grams of runs that have none: ngrams.json
 
-What is committed of a study is what its runs recorded; the rest follows from that. Each study's
-report is the one that `python -m transformer_norms.report` writes: its page, report.html, is not
-committed, and lies beside the rest once this has run.
+What is committed of a study is what its runs recorded, or what was measured of models; the rest
+follows from that, but for the simulations of noise/error_rates.md. Each study's report is the one
+that `python -m transformer_norms.report` writes: its page, report.html, is not committed, and lies
+beside the rest once this has run.
 
 A study that takes longer than a machine is at hand is committed unfinished. No table is written of
 such a study. It is unpacked on the next machine, where its command trains the runs that are left.
@@ -135,10 +136,10 @@ def regenerate() -> None:
         list(pool.map(_unpack, archives, repeat(runs)))
         written = pool.map(_write_study, homes, repeat(runs))
         # Last what needs no report: meanwhile this process fills the READMEs.
-        others = _begin_others(pool, runs)
+        measurements = _begin_measurements(pool, runs)
         reports = {home.name: report for home, report in zip(homes, written, strict=True)}
         found = {study: report[0] for study, report in reports.items()}
-        others.files.append(pool.submit(_widths, HERE / "width", widths.rules_of(found)))
+        drawn = pool.submit(_widths, HERE / "width", widths.rules_of(found))
         for study, (findings, verdicts, tables) in reports.items():
             if study in SCREENS:  # its report has too many lines for a README
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
@@ -152,30 +153,30 @@ def regenerate() -> None:
         claims = judge_claims(HERE / "claims.yaml", found)
         (HERE / "claims.svg").write_bytes(draw_claims(claims))
         removal = _removal(HERE / "norm_removal")
-        for name, text in others.texts.items():
+        for name, text in measurements.texts.items():
             _fill(HERE / name / "README.md", text.result())
-        words = {name: word.result() for name, word in others.words.items()}
+        words = {name: word.result() for name, word in measurements.words.items()}
         _fill(HERE / "README.md", claims_table(claims, found, words | {"norm_removal": removal}))
-        for one in others.files:
+        for one in (*measurements.files, drawn):
             one.result()
 
 
 @dataclass(frozen=True)
-class Others:
-    """What is measured anew, or read from CSV files, while other work goes on: what stands in the
-    README of a study, its words for the table of claims, and work that only writes files."""
+class Measurements:
+    """Of the studies of models, not of runs, while the reports are written: the text for the README
+    of a study, its words for the table of claims, and work that writes all of its files."""
 
     texts: dict[str, Future[str]]
     words: dict[str, Future[str]]
     files: list[Future[None]]
 
 
-def _begin_others(pool: Executor, runs: Path) -> Others:
+def _begin_measurements(pool: Executor, runs: Path) -> Measurements:
     words = {name: pool.submit(claim_words, HERE / name, runs / STUDY) for name in ASKED}
     texts = {name: pool.submit(trained_text, HERE / name, runs / STUDY) for name in ASKED}
     words["init_gradients"] = pool.submit(_init_gradients, HERE / "init_gradients")
     starts = pool.submit(_starts, HERE / "starts")
-    return Others(texts, words, [starts, pool.submit(_invariances, HERE / "invariances")])
+    return Measurements(texts, words, [starts, pool.submit(_invariances, HERE / "invariances")])
 
 
 def _write_study(home: Path, folder: Path) -> Report:
@@ -279,8 +280,8 @@ def _init_gradients(folder: Path) -> str:
     figure = init_gradients.figure(variants, setting.depths)
     (folder / "init_gradients.svg").write_bytes(figure)
     notes = markdown_list(init_gradients.notes(setting, variants))
-    table = markdown_table(init_gradients.rows(setting, variants))
-    _fill(folder / "README.md", f"{table}\n\n{notes}")
+    measures = markdown_table(init_gradients.rows(setting, variants))
+    _fill(folder / "README.md", f"{measures}\n\n{notes}")
     laws = [(v.name, v.law) for v in variants if v.bound is not None]
     return ", ".join(
         f"{name} {law.slope:+.2f} (95 % interval {law.slope - law.half:+.2f} to "
@@ -328,8 +329,8 @@ def _removal(folder: Path) -> str:
     """The gap of each variant, in a sentence."""
     costs = read_costs(folder)
     (folder / "norm_removal.svg").write_bytes(norm_removal.figure(costs))
-    lines, table = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
-    _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{table}")
+    lines, losses = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
+    _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{losses}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
 
 

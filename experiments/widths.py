@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.analysis.command import svg_bytes
-from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.report.figures import (
     FONT,
     line_style,
@@ -19,7 +18,7 @@ from transformer_norms.report.figures import (
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.tuning_audit import audits
 
-STUDY = "width_"
+PREFIX = "width_"  # of the names of the studies
 APART = 4  # the factor of width over which a best rate should hold
 
 
@@ -29,7 +28,6 @@ class Rule:
     each rate, and the losses of the results."""
 
     name: str
-    values: Values
     tuned: dict[int, Mapping[float, float]]
     results: dict[int, list[float]]
 
@@ -59,19 +57,20 @@ def rules_of(found: Mapping[str, Findings]) -> list[Rule]:
     """The rules of all studies of widths, in the order of the question."""
     rules: dict[str, Rule] = {}
     studies = {
-        int(name.removeprefix(STUDY)): found[name] for name in found if name.startswith(STUDY)
+        int(name.removeprefix(PREFIX)): found[name] for name in found if name.startswith(PREFIX)
     }
     for width, findings in sorted(studies.items()):
         for audit in audits(findings.study):
             variant = audit.variant
-            rule = rules.setdefault(variant.name, Rule(variant.name, variant.values, {}, {}))
+            rule = rules.setdefault(variant.name, Rule(variant.name, {}, {}))
             rule.tuned[width] = audit.losses
             rule.results[width] = [run.final_loss("val_loss") for run in variant.ended]
     return list(rules.values())
 
 
 def rates_table(rules: Sequence[Rule]) -> list[list[str]]:
-    """The best rate of each rule at each width, and by which factor it moves over four widths."""
+    """The best rate of each rule at each width, and by which factor it moves where the width
+    grows fourfold."""
     widths = sorted(rules[0].tuned)
     pairs = [(width, APART * width) for width in widths if APART * width in widths]
     heading = ["rule", *(f"best rate at {w}" for w in widths), *(f"{a} to {b}" for a, b in pairs)]

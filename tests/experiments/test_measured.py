@@ -1,20 +1,19 @@
-"""What was measured once and committed: it is read as it was written, and comes out again."""
+"""What was measured once: written and read it is the same bytes, and measured anew it agrees."""
 
 from functools import cache
 
 import measured
 import numpy as np
 import pytest
-import results
 
 from transformer_norms.analysis import coordinate_check, init_gradients, norm_removal
 from transformer_norms.analysis.init_measures import measure_variants, read_setting
 
-HERE = results.HERE
+HERE = measured.HERE
 
 
 @cache
-def read_blocks():
+def committed_blocks():
     setting = read_setting(measured.XIONG, xiong=True)
     return measured.read_blocks(setting, HERE / "init_gradients")
 
@@ -23,7 +22,7 @@ def test_what_is_read_is_what_was_written():
     changes = measured.read_changes(HERE / "width")
     costs = measured.read_costs(HERE / "norm_removal")
     written = {
-        "init_gradients/init_gradients.csv": init_gradients.csv_file(read_blocks()),
+        "init_gradients/init_gradients.csv": init_gradients.csv_file(committed_blocks()),
         "width/coordinate_check.csv": coordinate_check.csv_file(changes),
         **{f"norm_removal/{name}": data for name, data in norm_removal.csv_files(costs).items()},
     }
@@ -32,8 +31,9 @@ def test_what_is_read_is_what_was_written():
 
 
 def test_the_smallest_models_of_init_gradients_are_measured_as_then():
-    then = read_blocks()
-    small = read_setting([*measured.XIONG[:2], "model.depth=2,4", "seed=9"], xiong=True)
+    then = committed_blocks()
+    keys = [text for text in measured.XIONG if not text.startswith("seed=")]
+    small = read_setting([*keys, "model.depth=2,4", "seed=9"], xiong=True)
     now = measure_variants(small)
     assert [(one.name, one.bound) for one in now] == [(one.name, one.bound) for one in then]
     for old, new in zip(then, now, strict=True):
