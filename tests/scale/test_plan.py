@@ -154,6 +154,14 @@ def test_tuning_is_a_stage_of_its_own_with_the_points_around_the_best(capsys):
     assert runs["tuning"] == 2 * (5 + 2) * 2  # variants, points and their refinement, seeds
 
 
+def test_a_model_typed_beside_a_sweep_is_planned_and_said(capsys):
+    arguments = ["model=nano", "norm=rmsnorm,layernorm", "sweep=norms"]
+    runs = planned(capsys, *arguments)["runs"]
+    assert runs["rmsnorm"]["parameters"] == planned(capsys, "model=nano")["parameters"]
+    assert main(arguments) == 0
+    assert "model=nano is in the place of this sweep's" in capsys.readouterr().out
+
+
 def test_a_price_is_printed_in_the_currency_that_was_typed(capsys):
     arguments = ["model=nano", "--accelerator", "t4", "--price"]
     hours = planned(capsys, *arguments, "1")["device_hours"]
