@@ -1,4 +1,4 @@
-"""What was measured once: written and read it is the same bytes, and measured anew it agrees."""
+"""The committed measurements are read and written unchanged, and new ones agree with them."""
 
 from functools import cache
 
