@@ -1,7 +1,7 @@
 """python experiments/measured.py   writes init_gradients.csv and width/coordinate_check.csv anew
 
-Measurements without a training run that take half a minute and more, in two minutes of two cores;
-the report of all studies reads their CSV files, and those of norm_removal.
+These measurements need no saved run, and take two minutes of two cores. The report of all studies
+reads their CSV files, and those of norm_removal.
 """
 
 import csv

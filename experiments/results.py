@@ -163,8 +163,8 @@ def regenerate() -> None:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Of the studies of models, not of runs, while the reports are written: the text for the README
-    of a study, its words for the table of claims, and work that writes all of its files."""
+    """What other processes compute of the studies that measured models: by study the text of its
+    README, and its words in the table of claims. `files` write all files of a study themselves."""
 
     texts: dict[str, Future[str]]
     words: dict[str, Future[str]]
