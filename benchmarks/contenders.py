@@ -13,7 +13,7 @@ from transformer_norms.processes import cores
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
-from transformer_norms.training.parallel.replicas import replica_count
+from transformer_norms.training.parallel.replicas import replica_count, thread_count
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
@@ -71,7 +71,7 @@ def ours(
     fixed += [f"trainer.batch_size={size.batch}", f"trainer.probe_every={probe_every}"]
     config = compose([*size.overrides(), *fixed, *overrides])
     keys = config.trainer
-    torch.set_num_threads(cores() if keys.threads == "auto" else keys.threads)
+    torch.set_num_threads(thread_count(keys, config.model, size.vocabulary, cores()))
     if keys.compile:
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen

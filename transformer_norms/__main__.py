@@ -36,6 +36,7 @@ def run_process(arguments: "Sequence[str]") -> int:
     """Runs the command for which this process was started. Signals are answered from here on, to
     its end."""
     processes.hold_stream_numbers()  # before any file is opened
+    processes.shorten_spinning()
     if arguments and arguments[0] in STOPPED_WITH_75:
         signals.watch_command()
     try:

@@ -31,12 +31,27 @@ def local_count() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+SHARE = "TRANSFORMER_NORMS_CORES"  # of the cores, for a process that works with others
+# Of libgomp, whose own number is 300,000. A thread that waits for another one turns so many times,
+# some 50 microseconds, before it sleeps: on a busy machine it would hold the core that the other
+# one needs.
+SPIN = ("GOMP_SPINCOUNT", "2000")
+
+
 def cores() -> int:
     """Returns how many processors this process may use. Some clusters give a job its share of a
     node only in words."""
     here = hasattr(os, "sched_getaffinity")
     seen = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
-    return min(seen, int(os.environ.get("SLURM_CPUS_PER_TASK") or seen))
+    shares = (os.environ.get(key) for key in (SHARE, "SLURM_CPUS_PER_TASK"))
+    return min(seen, *(int(share or seen) for share in shares))
+
+
+def shorten_spinning() -> None:
+    """Lets waiting threads sleep soon, unless the user has chosen otherwise. torch reads this when
+    it is imported."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(*SPIN)
 
 
 def launched() -> bool:

@@ -11,6 +11,7 @@ import argcomplete
 import pytest
 import yaml
 
+from transformer_norms import __main__
 from transformer_norms.__main__ import main
 from transformer_norms.commands.dispatch import COMMANDS
 from transformer_norms.names import option_files
@@ -194,3 +195,24 @@ def test_a_shell_completes_commands_flags_choices_and_runs_without_torch(tmp_pat
     )  # fmt: skip
     assert answer.stdout.splitlines() == list(asked.values())
     assert {path.name for path in tmp_path.iterdir()} == {"bin", "runs"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "spins"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_a_command_lets_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
+    typed, spins, monkeypatch
+):
+    """torch reads these when it is imported, which a command does after this."""
+    for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(key, "")  # put back after the test
+        monkeypatch.delenv(key)
+    for key, value in typed.items():
+        monkeypatch.setenv(key, value)
+    seen = []
+    monkeypatch.setattr(
+        __main__, "main", lambda _: seen.append(os.environ.get("GOMP_SPINCOUNT")) or 0
+    )
+    __main__.run_process(["runs"])
+    assert seen == [spins]

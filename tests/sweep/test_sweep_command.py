@@ -156,7 +156,7 @@ def table(study):
 @pytest.mark.nightly  # four processes; test_sweep_pool.py and test_sweep_interrupted.py are quick
 def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(capsys):
     Path("mine/pause.py").write_text(PAUSE)
-    small = ["sweep=small", "plugins=mine", "study=rough"]
+    small = ["sweep=small", "plugins=mine", "study=rough", "trainer.replicas=1"]
     stopped = start(*small, "launcher=pool", "launcher.workers=2", PAUSE="5")
     wait_for(lambda: len(workers_at_work("rough")) == 2, stopped)
     os.killpg(stopped.pid, signal.SIGINT)
@@ -171,7 +171,8 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
     for norm in ("rmsnorm", "layernorm"):
         train(compose([*SHORT, f"norm={norm}", "trainer.steps=12", "trainer.log_every=1",
-                       "study=calm", f"trainer.threads={max(1, cores() // 2)}"]))  # fmt: skip
+                       "trainer.replicas=1", "study=calm",
+                       f"trainer.threads={max(1, cores() // 2)}"]))  # fmt: skip
     assert results("rough") == results("calm")
 
 

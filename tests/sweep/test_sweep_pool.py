@@ -8,7 +8,7 @@ from cheap_jobs import run_cheap_job, tries
 
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
-from transformer_norms.processes import cores
+from transformer_norms.processes import SHARE, cores
 from transformer_norms.sweep import pool
 from transformer_norms.sweep.gpus import Mps, visible_gpus
 from transformer_norms.training.stopping import Stopping
@@ -27,13 +27,12 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pool, "_run_in_worker", run_cheap_job)
     workers = pool.Pool(1)
-    answers = workers.run([["always"], ["once"], ["leaves"], ["fine", "trainer.threads=3"]])
+    answers = workers.run([["always"], ["once"], ["leaves"], ["fine"]])
     workers.close()
     ends = [answer["status"] for answer in answers]
     assert ends == ["failed", "finished", "failed", "finished"]
     assert answers[0]["error"] == "its worker was killed by SIGKILL; out of memory?"
     assert answers[2]["error"] == "its worker ended with code 0"
-    assert answers[3]["threads"] == "trainer.threads=3"  # typed, so no share is given
     assert tries(tmp_path) == {
         "always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1,
     }  # fmt: skip
@@ -166,3 +165,14 @@ def test_a_daemon_of_the_machine_is_left_alone(mps, tmp_path, monkeypatch):
 def test_a_job_uses_no_more_cores_than_slurm_gave_it(share, seen, monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
     assert cores() == (seen or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 64])
+def test_a_worker_has_its_share_of_the_cores_and_at_least_one(workers, monkeypatch):
+    seen, taken = sorted(os.sched_getaffinity(0)), []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: taken.extend(cores))
+    for number in range(workers):
+        monkeypatch.setenv(SHARE, "")
+        pool._take_cores(number, workers)
+        assert cores() == max(1, len(seen) // workers)
+    assert len(set(taken)) == len(taken) == (workers <= len(seen)) * len(seen) // workers * workers

@@ -14,7 +14,12 @@ from transformer_norms import ConfigError, compose
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import Replicas, examine_rows, replica_count
+from transformer_norms.training.parallel.replicas import (
+    Replicas,
+    examine_rows,
+    replica_count,
+    thread_count,
+)
 
 VOCABULARY = 31
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
@@ -232,6 +237,26 @@ def test_looking_whether_rows_are_apart_changes_nothing(typed):
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert model.training
+
+
+SMALL = ["model=nano", "trainer.batch_size=16"]  # 512 tokens of width 64
+
+
+@pytest.mark.parametrize(
+    ("typed", "vocabulary", "threads"),
+    [
+        (SMALL, 257, 1),
+        (SMALL, 4096, 8),
+        ([*SMALL, "trainer.threads=3"], 257, 3),
+        ([*SMALL, "trainer.replicas=2"], 257, 8),
+        (["model=nano", "trainer.batch_size=32"], 257, 8),
+        (["model=nano", "trainer.batch_size=32", "trainer.accumulation=2"], 257, 1),
+        (["model=micro"], 257, 8),
+    ],
+)
+def test_a_small_step_has_one_thread_and_others_have_one_for_each_core(typed, vocabulary, threads):
+    config = compose(typed)
+    assert thread_count(config.trainer, config.model, vocabulary, cores=8) == threads
 
 
 class Draws(torch.nn.Module):

@@ -47,6 +47,7 @@ from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
+from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.probes import measure_start
@@ -181,8 +182,10 @@ class Run:
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         # The ranks of a larger machine take no more, so that all divide the work alike.
         cores = min(self.ranks.gather(max(1, processes.cores() // self.ranks.local_count)))
-        typed = cores if keys.threads == "auto" else keys.threads
-        threads = (before and before.threads) or typed
+        threads = before and before.threads
+        if not threads:
+            sizes, count = config.model, self.ranks.count
+            threads = thread_count(keys, sizes, tokens.vocab_size, cores, count)
         torch.set_num_threads(threads)
         model = self._build_model(tokens)
         if before:

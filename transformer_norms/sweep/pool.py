@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from transformer_norms import signals
+from transformer_norms import processes, signals
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.streams import guard_streams
@@ -115,7 +115,7 @@ class Pool:
                 if waiting and (worker := self._free(number)):
                     worker.job = given = waiting.popleft()
                     attempts[given] += 1
-                    worker.give(_run_in_worker, self._with_threads(jobs[given]))
+                    worker.give(_run_in_worker, jobs[given])
             for worker in self._busy():
                 if (answer := worker.answer()) is None:
                     continue
@@ -167,13 +167,6 @@ class Pool:
             with signals.withhold_signals():
                 self.living[number] = worker = Worker(share)
         return worker
-
-    def _with_threads(self, job: Job) -> Job:
-        from transformer_norms.processes import cores
-
-        if any(text.startswith("trainer.threads=") for text in job):
-            return job
-        return [*job, f"trainer.threads={max(1, cores() // self.workers)}"]
 
 
 def _cause(code: int | None) -> str:
@@ -228,12 +221,12 @@ def _run_in_worker(overrides: list[str]) -> Answer:
 
 
 def _take_cores(number: int, workers: int) -> None:
-    """Takes an equal share of the cores, if there are enough and the system can divide them."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // workers
-    if share:
+    """Takes an equal share of the cores, and one core where there are not enough. Some systems let
+    a process choose its cores."""
+    share = processes.cores() // workers
+    os.environ[processes.SHARE] = str(max(1, share))
+    if share and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[number * share : (number + 1) * share])
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.settings import Sizes
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.causality import logits_under_noise
 from transformer_norms.training.loss import ModelLoss
@@ -22,9 +23,9 @@ from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import sharded
 
 USUAL = 2  # replicas under `auto`; more were not measured
-# Tokens times width. With a smaller stream, and with blocks that are computed again, the threads
-# wait for the interpreter, which they share.
-STREAM = 1 << 16
+# Tokens times width, or times a sixteenth of the vocabulary. A smaller step has operators that end
+# before a second thread has begun. Replicas of it wait for the interpreter, which they share.
+SMALL = 1 << 16
 TOKENS = 12
 ROUNDING = 1e-5  # in standard deviations of the logits; a larger distance comes from other rows
 
@@ -102,6 +103,29 @@ def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
 
 
+def thread_count(
+    settings: TrainerSettings,
+    sizes: Transformer | Sizes,
+    vocab_size: int,
+    cores: int,
+    ranks: int = 1,
+) -> int:
+    """Returns how many threads each of `ranks` processes has: `settings.threads`. Where that is
+    `auto`: one for a small step, and otherwise, or where replicas are typed, one for each core."""
+    if settings.threads != "auto":
+        return settings.threads
+    small = settings.replicas == "auto" and is_small(settings, sizes, vocab_size, ranks)
+    return 1 if small else cores
+
+
+def is_small(
+    settings: TrainerSettings, sizes: Transformer | Sizes, vocab_size: int, ranks: int
+) -> bool:
+    """Returns whether a second thread costs a step more time than it saves."""
+    read = settings.batch_size // lcm(settings.accumulation, ranks)  # sequences at a time
+    return read * sizes.context * max(sizes.width, vocab_size // 16) < SMALL
+
+
 def replica_count(
     settings: TrainerSettings,
     model: Transformer,
@@ -115,11 +139,10 @@ def replica_count(
     """
     wanted = settings.replicas
     count = USUAL if wanted == "auto" else wanted
-    read = settings.batch_size // lcm(settings.accumulation, ranks)  # sequences at a time
     if wanted == "auto" and (
         getattr(optimizer, "all_threads", False)
         or settings.activation_checkpointing
-        or read * model.context * model.width < STREAM
+        or is_small(settings, model, model.vocab_size, ranks)
     ):
         return 1
     reason = None if count == 1 else obstacle(settings, model, threads, count, ranks)
