@@ -1,8 +1,13 @@
+import bz2
+import gzip
 import hashlib
 import inspect
 import json
+import lzma
 import re
 import sys
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -101,6 +106,17 @@ def text_of(*paths):
     return CORPORA["text"](paths=tuple(str(path) for path in paths), val_paths=(), separator="none")
 
 
+def json_texts(*files):
+    paths = tuple(map(str, files))
+    return list(CORPORA["jsonl"](paths=paths, val_paths=(), field="text").documents())
+
+
+def zipped(data):
+    with zipfile.ZipFile(stream := BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", data)
+    return stream.getvalue()
+
+
 def test_text_is_the_bytes_of_the_file_exactly(tmp_path):
     content = "\ufeffone\r\ntwo\x00\n\n\n日本\n".encode()
     (tmp_path / "a[1].txt").write_bytes(content)
@@ -196,10 +212,11 @@ def test_each_row_is_a_document(rows, capfd):
 def test_a_missing_field_is_refused_with_the_columns_and_the_nearest(rows):
     build, _ = rows
     with pytest.raises(
-        InputError, match=r"data\.field=txet: did you mean 'text'\? .*; columns are text, number"
+        InputError,
+        match=r"data\.field=txet: did you mean 'text'\? .* no such string; strings are under text$",
     ):
         list(build("txet").documents())
-    with pytest.raises(InputError, match=r"data\.field=number: .* holds int64 and no text"):
+    with pytest.raises(InputError, match=r"data\.field=number: .* no such string; .* under text$"):
         list(build("number").documents())
 
 
@@ -211,11 +228,74 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(rows):
     assert "\n" not in str(caught.value)
 
 
-def test_a_row_without_text_is_refused(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"text": "a"}\n{"text": null}\n')
-    with pytest.raises(InputError, match="row 1 has no text"):
-        list(CORPORA["jsonl"](paths=(str(file),), val_paths=(), field="text").documents())
+@pytest.mark.parametrize(
+    ("files", "texts"),
+    [
+        # What other keys hold, in whatever order.
+        (['{"text": "a", "m": null}\n', '{"text": "b", "m": "x"}\n'], ["a", "b"]),
+        (['{"text": "a", "m": 1}\n{"text": "b", "m": "x"}\n'], ["a", "b"]),
+        (['{"text": "a"}', '{"m": [1, {"n": 2}], "text": "b"}'], ["a", "b"]),
+        (['{"text": "a", "text": "b", "m": NaN, "n": -Infinity}'], ["b"]),
+        (['{"text": "a", "m": ' + "1" * 6000 + ', "n": "\\ud800"}'], ["a"]),
+        # Strings that look like something else.
+        (['{"text": "2024-01-01"}', '{"text": "2024-01-01T02:03:04Z"}\n{"text": "x"}'],
+         ["2024-01-01", "2024-01-01T02:03:04Z", "x"]),
+        (['{"text": "007"}\n{"text": "null"}\n{"text": ""}'], ["007", "null", ""]),
+        # What ends a line, and what does not.
+        (['\ufeff{"text": "a\\r\\nb"}\r\n\n \t\r\n{"text": "\\ud83d\\ude00"}\r\n\n'],
+         ["a\r\nb", "\U0001f600"]),
+        (['{"text": "a\u2028b\x85c\x0bd"}'.replace("\x0b", "\\u000b")], ["a\u2028b\x85c\x0bd"]),
+        ([' [{"text": "a", "m": 1},\n {"m": "x", "text": "[b]"}]\n'], ["a", "[b]"]),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_json_line_is_its_string_and_no_other_key_matters(files, texts, tmp_path):
+    paths = [tmp_path / f"{number}.jsonl" for number in range(len(files))]
+    for path, content in zip(paths, files, strict=True):
+        path.write_bytes(content.encode())
+    assert json_texts(*paths) == texts
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"text": null}', "line 3 has no such string"),
+        (b'{"text": ["a"], "url": "b"}', "line 3 has no such string; strings are under url"),
+        (b'{"txet": "a"}', "line 3 has no such string; strings are under txet"),
+        (b'["text"]', "line 3 has no such string"),
+        (b'{"text": "a"} {"text": "b"}', "line 3 cannot be read as JSON: Extra data"),
+        (b'{"text": "a', "line 3 cannot be read as JSON: Unterminated string"),
+        (b'{"text": "caf\xe9"}', "line 3 cannot be read as JSON: 'utf-8' codec can't decode"),
+        (b'{"text": "\\ud800"}', "line 3 cannot be read as JSON: 'utf-8' codec can't encode"),
+        (b'{"text": "a", "m": ' + b"[" * 100_000, "line 3 cannot be read as JSON: maximum"),
+    ],
+)  # fmt: skip
+def test_a_line_of_json_without_a_text_is_refused_with_its_file_and_number(line, words, tmp_path):
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text('{"text": "a"}\n' * 5)
+    bad.write_bytes(b'{"text": "a"}\n\n' + line + b'\n{"text": "b"}\n')
+    with pytest.raises(InputError, match=re.escape(f"{bad}, {words}")) as caught:
+        json_texts(good, bad)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zip", zipped)],
+)
+def test_a_compressed_file_is_read_or_named_in_one_line_where_it_is_damaged(
+    suffix, compress, tmp_path
+):
+    texts = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
+    data = "".join(json.dumps({"text": text, "m": None}) + "\n" for text in texts).encode()
+    file, packed = tmp_path / f"rows.jsonl{suffix}", compress(data)
+    file.write_bytes(packed)
+    assert json_texts(file) == texts
+    flipped = packed[:1000] + bytes([packed[1000] ^ 255]) + packed[1001:]
+    for damaged in (packed[: len(packed) // 2], data, flipped, packed[:20]):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError, match=rf"^data\.paths: {file}") as caught:
+            json_texts(file)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_slice_reads_no_further_than_its_last_row(tmp_path, monkeypatch):

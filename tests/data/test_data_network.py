@@ -1,3 +1,4 @@
+import json
 import socket
 import threading
 from contextlib import closing
@@ -174,6 +175,19 @@ def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
 # A data set on the hub that is stored as Parquet. Local files stand for those of the hub.
 
 
+def stand_in(monkeypatch, tmp_path, kind, data_files):
+    """Lets local files of a kind stand for the data set that the hub has."""
+    import datasets
+
+    local = datasets.load_dataset_builder(
+        kind, data_files=data_files, cache_dir=str(tmp_path / "cache")
+    )
+    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(downloads, "answers", lambda url: True)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: local)
+
+
 @pytest.fixture
 def hub_of_parquet(monkeypatch, tmp_path):
     """A data set of three files, in two parts, and the addresses that were downloaded."""
@@ -185,17 +199,10 @@ def hub_of_parquet(monkeypatch, tmp_path):
     for name in "abc":
         texts = [f"{name}{number}" if number % 5 else "" for number in range(20)]
         parquet.write_table(pyarrow.table({"page": texts}), tmp_path / name, row_group_size=7)
-    local = datasets.load_dataset_builder(
-        "parquet",
-        data_files={
-            part: [str(tmp_path / name) for name in names] for part, names in files.items()
-        },
-        cache_dir=str(tmp_path / "cache"),
-    )
-    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(downloads, "answers", lambda url: True)
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: local)
+    stand_in(
+        monkeypatch, tmp_path, "parquet",
+        {part: [str(tmp_path / name) for name in names] for part, names in files.items()},
+    )  # fmt: skip
     asked, download = [], datasets.DownloadManager.download
 
     def record(self, address):
@@ -227,6 +234,27 @@ def test_a_whole_data_set_is_downloaded_file_by_file_and_cut_in_its_order(
     assert len(slices) > 2 * len(names)
     assert list(corpus.documents()) == page_texts(names)
     assert corpus.size > sum(map(len, page_texts(names)))
+
+
+@pytest.mark.parametrize("documents", ["all", 3])
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_columns_that_nobody_asked_for_do_not_decide_on_the_hub(
+    kind, documents, monkeypatch, tmp_path
+):
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [[{"page": "2024-01-01", "m": None}], [{"page": "b", "m": "x", "n": 1}, {"page": "c"}]]
+    files = [tmp_path / f"{number}.{kind}" for number in range(2)]
+    for file, some in zip(files, rows, strict=True):
+        if kind == "json":
+            file.write_text("".join(json.dumps(row) + "\n" for row in some))
+        else:
+            parquet.write_table(pyarrow.Table.from_pylist(some), file)
+    stand_in(monkeypatch, tmp_path, kind, [str(file) for file in files])
+    assert list(hub("train", documents).documents()) == ["2024-01-01", "b", "c"]
+    line = refused(lambda: list(hub("train", documents, field="pag").documents()))
+    assert "data.field=pag: did you mean 'page'? " in line
 
 
 def test_a_number_of_documents_downloads_no_whole_file(hub_of_parquet):

@@ -1,12 +1,13 @@
 """Corpora: the protocol of each, and the user's own files of text and of rows."""
 
 import glob
+import json
 import re
-import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
+from transformer_norms.storage.formats import binary_format
 from transformer_norms.storage.reading import real_path
 
 CORPORA = Registry("corpus")
@@ -31,9 +33,9 @@ class Slice(Protocol):
 class Corpus(Protocol):
     """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None.
 
-    A corpus that may be large can also have `size`, about how many bytes its text has, and
-    `slices()`, which yields Slices in order. One with a `validation`, another corpus, gives all of
-    its own text to train. One that is `apart` has documents even if they are few.
+    A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
+    yields Slices in order. One with a `validation`, another corpus, gives all of its own text to
+    train. One that is `apart` has documents even if they are few.
     """
 
     @property
@@ -88,19 +90,14 @@ def _check(file: Path, key: str) -> None:
 def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
     """The files that `data.val_paths` names. Raises InputError if one is a file of train too."""
     files = find_files(paths, "data.val_paths")
-    known = {_hash(file): file for file in train}
+    known = {sha256(real_path(file)): file for file in train}
     for file in files:
-        if same := known.get(_hash(file)):
+        if same := known.get(sha256(real_path(file))):
             raise InputError(
                 f"data.val_paths: {file} has the content of {same} in data.paths; a loss on text "
                 "that was trained on is no validation loss"
             )
     return files
-
-
-def _hash(file: Path) -> str:
-    """Returns the SHA-256 of a file that the user has named, also where it is a link."""
-    return sha256(real_path(file))
 
 
 class _Files:
@@ -125,9 +122,9 @@ class _Files:
         return sum(file.stat().st_size for file in self.files)
 
     def identity(self) -> dict:
-        hashes = {"sha256": [_hash(file) for file in self.files]}
+        hashes = {"sha256": [sha256(real_path(file)) for file in self.files]}
         if self.validation:
-            hashes["val_sha256"] = [_hash(file) for file in self.validation.files]
+            hashes["val_sha256"] = self.validation.identity()["sha256"]
         return {"type": self.type, **hashes}
 
 
@@ -193,30 +190,41 @@ class _RowFiles(_Files):
 
 @CORPORA("jsonl")
 class JsonLines(_RowFiles):
-    """Files with one JSON object a line, read through `datasets`."""
+    """Files with one JSON object a line, or with one array of objects. They may be compressed."""
 
     type = "jsonl"
 
     def documents(self) -> Iterator[str]:
-        import datasets
+        for file in self.files:
+            yield from read_json_lines(file, self.field, self.key)
 
-        names = ", ".join(str(file) for file in self.files)
-        files = [str(real_path(file)) for file in self.files]
-        # Its own cache is in the home, which may not be writable. A stream leaves nothing there.
-        with hide_bars(), tempfile.TemporaryDirectory() as cache:
-            try:
-                # Without streaming, `datasets` would first write a second copy of all rows.
-                rows = datasets.load_dataset(
-                    "json", data_files=files, split="train", streaming=True, cache_dir=cache
-                )
-                check_field(self.field, rows.features, names)
-                yield from read_column(rows, self.field, names)
-            except InputError:
-                raise
-            except (datasets.exceptions.DatasetsError, ValueError) as error:
-                raise InputError(
-                    f"{self.key}: {names} cannot be read as jsonl ({root_cause(error)})"
-                ) from None
+
+def read_json_lines(file: Path | str, field: str, key: str) -> Iterator[str]:
+    """Yields the string `field` of each JSON object in a file, or at an address: one a line, or all
+    in one array. Of a key that occurs twice, the last one counts. Raises InputError."""
+    import datasets
+    import fsspec
+
+    decode = json.JSONDecoder(parse_int=float).decode  # an int has a limited number of digits
+    at, line, manager = f"{file}", b"", datasets.StreamingDownloadManager()
+    try:
+        for name in manager.iter_files(manager.extract(str(file))):
+            with fsspec.open(name, "rb") as stream:
+                for number, line in enumerate(stream, start=1):
+                    at = f"{file}, line {number}"
+                    array = number == 1 and line.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+                    text = (line + stream.read() if array else line).decode("utf-8-sig").strip()
+                    rows = decode(text) if array else [decode(text)] if text else []
+                    for item, row in enumerate(rows, start=1):
+                        found = text_of(row, field, f"{file}, item {item}" if array else at)
+                        found.encode()  # half a surrogate pair is not text
+                        yield found
+    except Exception as error:  # each library that decompresses has errors of its own
+        if isinstance(error, InputError):
+            raise
+        cause = getattr(error, "msg", root_cause(error))
+        words = binary_format(line) or f"cannot be read as JSON: {cause}"
+        raise InputError(f"{key}: {at} {words}") from None
 
 
 @CORPORA("parquet")
@@ -241,7 +249,7 @@ class Parquet(_RowFiles):
 class ParquetRows:
     """The documents in `count` rows of a Parquet file, from row `first`."""
 
-    file: Path
+    file: Path | str
     field: str
     first: int
     count: int
@@ -250,27 +258,21 @@ class ParquetRows:
         with _open_parquet(self.file) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
             starts = [0, *accumulate(groups)]
-            last = self.first + self.count
-            needed = [i for i, start in enumerate(starts[:-1])
-                      if start < last and starts[i + 1] > self.first]  # fmt: skip
-            end = starts[needed[0]]
-            for batch in table.iter_batches(1024, row_groups=needed, columns=[self.field]):
-                start, end = end, end + len(batch)
-                rows = range(max(start, self.first), min(end, last))
-                texts = batch.column(0).slice(max(rows.start - start, 0), len(rows)).to_pylist()
-                for number, document in zip(rows, texts, strict=True):
-                    if not isinstance(document, str):
-                        raise no_text(self.file, number, self.field)
-                    yield document
-                if end >= last:  # a row group may be a whole file, of many slices
-                    break
+            stop = self.first + self.count
+            needed = range(bisect_right(starts, self.first) - 1, bisect_left(starts, stop))
+            batches = table.iter_batches(1024, row_groups=list(needed), columns=[self.field])
+            values = chain.from_iterable(batch.column(0) for batch in batches)
+            skip = self.first - starts[needed[0]]  # a row group may be a whole file, of many slices
+            for number, value in enumerate(islice(values, skip, skip + self.count), self.first):
+                yield text_of({self.field: value.as_py()}, self.field, f"{self.file}, row {number}")
 
 
-def cut_parquet(file: Path, field: str) -> Iterator[ParquetRows]:
+def cut_parquet(file: Path | str, field: str) -> Iterator[ParquetRows]:
     """Cuts the rows of a file into slices of about SLICE bytes of text."""
-    rows = 0
     with _open_parquet(file) as table:
-        check_field(field, _columns(table), str(file))
+        kinds = {column.name: str(column.type) for column in table.schema_arrow}
+        words = re.compile("(dictionary<values=)?(large_)?string")
+        text_of({name: "" for name, kind in kinds.items() if words.match(kind)}, field, str(file))
         rows = table.metadata.num_rows
     count = min(-(-column_size(file, field) // SLICE), rows)
     for at in range(count):
@@ -278,66 +280,39 @@ def cut_parquet(file: Path, field: str) -> Iterator[ParquetRows]:
         yield ParquetRows(file, field, first, last - first)
 
 
-def column_size(file: Path, field: str) -> int:
+def column_size(file: Path | str, field: str) -> int:
     """The bytes of a column of text, not compressed."""
     with _open_parquet(file) as table:
         groups = map(table.metadata.row_group, range(table.num_row_groups))
         columns = (group.column(i) for group in groups for i in range(group.num_columns))
-        sizes = (column.total_uncompressed_size for column in columns
-                 if column.path_in_schema == field)  # fmt: skip
-        return sum(sizes)
+        chosen = (column for column in columns if column.path_in_schema == field)
+        return sum(column.total_uncompressed_size for column in chosen)
 
 
 @contextmanager
-def _open_parquet(file: Path) -> Iterator[Any]:
-    """Opens a file during a `with`. Raises InputError if it cannot be read."""
+def _open_parquet(file: Path | str) -> Iterator[Any]:
+    """Opens a file, or an address, during a `with`. Raises InputError if it cannot be read."""
+    import fsspec
     import pyarrow.parquet
 
     try:
-        # A buffer reads a column of rows piece by piece, and not at once.
-        with pyarrow.parquet.ParquetFile(file, buffer_size=2**20) as table:
-            yield table
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
+        with fsspec.open(str(file), "rb") as stream:
+            # A buffer reads a column of rows piece by piece, and not at once.
+            yield pyarrow.parquet.ParquetFile(stream, buffer_size=2**20)
+    except (OSError, UnicodeError, pyarrow.ArrowException) as error:
         raise InputError(f"data: {file} cannot be read as parquet ({root_cause(error)})") from None
 
 
-def _columns(table: Any) -> dict[str, Any]:
-    """The type of each column. Words that are stored as numbers of a dictionary are text too."""
-    import pyarrow
-
-    types = {column.name: column.type for column in table.schema_arrow}
-    return {name: type.value_type if pyarrow.types.is_dictionary(type) else type
-            for name, type in types.items()}  # fmt: skip
-
-
-def read_column(rows: Any, field: str, where: str) -> Iterator[str]:
-    """The documents in one column of a data set. Raises InputError for a row without text."""
-    for number, row in enumerate(rows):
-        document = row.get(field)
-        if not isinstance(document, str):
-            raise no_text(where, number, field)
-        yield document
-
-
-def no_text(where: object, row: int, field: str) -> InputError:
-    return InputError(f"{where}: row {row} has no text in data.field={field}")
-
-
-def check_field(field: str, features: Any, where: str) -> None:
-    """Raises InputError, which names the columns and the nearest, unless `field` holds text."""
-    if features is None:  # a stream need not say its columns beforehand; its rows are checked
-        return
-    columns = list(features)
-    if field not in columns:
-        raise InputError(
-            f"data.field={field}: {suggestion(field, columns)}{where} has no such column; "
-            f"columns are {', '.join(columns)}"
-        )
-    kind = str(getattr(features[field], "dtype", features[field]))
-    if kind not in ("string", "large_string", "string_view"):
-        raise InputError(f"data.field={field}: in {where} this column holds {kind} and no text")
+def text_of(row: Any, field: str, where: str) -> str:
+    """Returns the string under a key of a row. Raises InputError, which names those with one."""
+    columns = row if isinstance(row, dict) else {}
+    if isinstance(text := columns.get(field), str):
+        return text
+    names = [name for name, value in columns.items() if isinstance(value, str)]
+    words = f"; strings are under {', '.join(names)}" if names else ""
+    raise InputError(
+        f"data.field={field}: {suggestion(field, names)}{where} has no such string{words}"
+    )
 
 
 def root_cause(error: BaseException) -> str:

@@ -5,7 +5,6 @@ limited time.
 """
 
 import hashlib
-import itertools
 import os
 import shutil
 import tempfile
@@ -14,7 +13,8 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,12 +22,12 @@ from transformer_norms.data.documents import (
     CORPORA,
     ParquetRows,
     Slice,
-    check_field,
     column_size,
     cut_parquet,
     hide_bars,
-    read_column,
+    read_json_lines,
     root_cause,
+    text_of,
 )
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
@@ -108,26 +108,28 @@ class Hub:
         return {"type": "hub"} | {key: getattr(self, key) for key in keys}
 
     def documents(self) -> Iterator[str]:
-        builder, where = self._builder, f"data.name={self.name}"
-        if files := self._parquet_files():
-            for rows in self._cut(files):
-                yield from filter(None, rows.documents())
-            return
+        texts = self._rows()
+        if files := self._files("Parquet"):
+            texts = chain.from_iterable(rows.documents() for rows in self._cut(files))
+        elif files := self._files("Json"):
+            read = partial(read_json_lines, field=self.field, key=f"data.name={self.name}")
+            texts = chain.from_iterable(map(read, self._open(files)))
+        yield from filter(None, islice(texts, self.limit))
+
+    def _rows(self) -> Iterator[str]:
+        """The texts as `datasets` reads them. It casts columns to the types of their first rows."""
         with hide_bars(), self._refusals("cannot be read"):
             if self.limit is not None and not _offline():
-                rows = builder.as_streaming_dataset(self.part)
+                rows = self._builder.as_streaming_dataset(self.part)
             else:
-                builder.download_and_prepare()
-                rows = builder.as_dataset(self.part)
-            check_field(self.field, rows.features, where)
-            texts = read_column(rows, self.field, where)
-            yield from filter(None, itertools.islice(texts, self.limit))
+                self._builder.download_and_prepare()
+                rows = self._builder.as_dataset(self.part)
+            for number, row in enumerate(rows):
+                yield text_of(row, self.field, f"data.name={self.name}, row {number}")
 
     def slices(self) -> Iterator[Slice] | None:
         """The slices of a data set that is stored as Parquet and wanted as a whole."""
-        if self.limit is not None:
-            return None
-        files = self._parquet_files()
+        files = self._files("Parquet") if self.limit is None else []
         return self._cut(files) if files else None
 
     @cached_property
@@ -147,29 +149,31 @@ class Hub:
                 ),
             )
 
-    def _parquet_files(self) -> list[str]:
-        """The addresses of the data set's files, if it is wanted as a whole and stored as Parquet.
+    def _files(self, kind: str) -> list[str]:
+        """The addresses of the data set's files, if it is stored as `kind` and no rows are cut out.
         Offline, `datasets` finds what it has prepared before."""
-        from datasets.packaged_modules.parquet.parquet import Parquet
-
-        parts = self.part.split("+")
-        if self.limit is not None or _offline() or not isinstance(self._builder, Parquet):
-            return []
-        files = self._builder.config.data_files
+        parts, kinds = self.part.split("+"), {base.__name__ for base in type(self._builder).__mro__}
+        config = self._builder.config
+        known = kind in kinds and not _offline() and not getattr(config, "field", None)
+        files = config.data_files if known else {}
         return [file for part in parts for file in files[part]] if set(parts) <= set(files) else []
 
     def _cut(self, addresses: list[str]) -> Iterator[ParquetRows]:
         bytes_so_far = 0
-        for count, file in enumerate(self._download(addresses), start=1):
+        for count, file in enumerate(self._open(addresses), start=1):
             bytes_so_far += column_size(file, self.field)
-            self.size = bytes_so_far * len(addresses) // count  # as if all files were like these
+            whole = bytes_so_far * len(addresses) // count  # as if all files were like these
+            self.size = whole if self.limit is None else 0
             yield from cut_parquet(file, self.field)
 
-    def _download(self, addresses: list[str]) -> Iterator[Path]:
+    def _open(self, addresses: list[str]) -> Iterator[Path | str]:
         """Yields the files, in Hugging Face's cache, while the next one is on its way. A download
-        that was stopped goes on where it was."""
+        that was stopped goes on where it was. A number of documents is read at the addresses."""
         import datasets
 
+        if self.limit is not None:
+            yield from addresses
+            return
         download = datasets.DownloadManager().download
         with ThreadPoolExecutor(1) as pool, hide_bars():
             ahead = pool.submit(download, addresses[0])
@@ -187,7 +191,7 @@ class Hub:
             yield
         except InputError:
             raise
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # `datasets` has kinds of its own
             if refusal := as_storage_error(error):
                 raise refusal from None
             raise InputError(
