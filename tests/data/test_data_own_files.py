@@ -66,6 +66,50 @@ def test_a_separator_is_read_as_it_is_typed(typed, text):
     assert run_hash(bare, {}) != run_hash(config, {})
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_new_line_of_a_separator_is_found_in_files_of_either_line_end(newline):
+    Path("windows.txt").write_bytes("\n\n".join(STORIES).replace("\n", "\r\n").encode())
+    Path("mixed.txt").write_bytes(b"a\r\n\nb\n\r\nc\n \nd")
+    crlf = [story.replace("\n", "\r\n") for story in STORIES]
+    paths, separator = ("train.txt", "windows.txt", "mixed.txt"), repr(newline * 2)[1:-1]
+    corpus = TextFiles(paths=paths, val_paths=(), separator=separator)
+    assert list(corpus.documents()) == [*STORIES, *crlf, "a", "b", "c\n \nd"]
+    assert list(corpus.notes()) == []
+    assert list(TextFiles(paths=("windows.txt",), **NONE).documents()) == ["\r\n\r\n".join(crlf)]
+
+
+def test_a_file_without_the_separator_that_others_have_is_named():
+    Path("mac.txt").write_bytes("\n\n".join(STORIES).replace("\n", "\r").encode())
+    corpus = TextFiles(paths=("train.txt", "mac.txt"), val_paths=("val.txt",), separator="\\n\\n")
+    assert list(corpus.notes()) == ["data.separator is not in 1 of 2 files: mac.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.jsonl", "not even JSON", "JSON; data=jsonl reads its texts"),
+        ("x.json", '[{"text": "a"}]', "JSON; data=jsonl reads its texts"),
+        ("x.txt", ' {"text": "a"}\n', "JSON; data=jsonl reads its texts"),
+        ("x", '[\n {"text": "a"}]', "JSON; data=jsonl reads its texts"),
+        ("x.CSV", "text,n\n", "CSV; no corpus reads its texts"),
+        ("x.tsv", "text\tn\n", "CSV; no corpus reads its texts"),
+        ("x.html", "<p>", "HTML; no corpus reads its texts without tags"),
+        ("x.txt", "\n<!DOCTYPE html>", "HTML; no corpus reads its texts without tags"),
+        ("x.txt", "{a set} [1] <b> a, b\n", ""),
+        ("x.py", "{1: 2}\n", ""),
+        ("x.parquet.txt", "PAR1, a text", ""),
+    ],
+)
+def test_a_file_whose_source_would_be_trained_on_is_named_with_what_reads_it(name, content, words):
+    Path(name).write_text(content)
+    said = []
+    corpus = TextFiles(paths=("train.txt", name), val_paths=("val.txt",), separator="none")
+    notes = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.1, 0, said.append).facts["notes"]
+    assert len(notes) == bool(words)
+    assert all(note.startswith(f"data.paths: {name} is {words}") for note in notes)
+    assert set(notes) <= set(said)
+
+
 def test_with_validation_files_all_other_text_is_train():
     both = TextFiles(paths=("train.txt",), val_paths=("val.txt",), separator="none")
     tokens = tokens_of(both)

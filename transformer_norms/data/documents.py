@@ -15,7 +15,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.formats import binary_format
+from transformer_norms.storage.formats import binary_format, source_format
 from transformer_norms.storage.reading import real_path
 
 CORPORA = Registry("corpus")
@@ -35,7 +35,7 @@ class Corpus(Protocol):
 
     A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
     yields Slices in order. One with a `validation`, another corpus, gives all of its own text to
-    train. One that is `apart` has documents even if they are few.
+    train. One that is `apart` has documents even if they are few. `notes()` are for the record.
     """
 
     @property
@@ -133,7 +133,7 @@ class TextFiles(_Files):
     """Each file is a document of exactly its bytes: no newline is translated, no mark left out.
 
     A `separator` cuts each file into several documents, and belongs to none of them. In it, \\n is
-    a new line, \\t a tab, \\r a carriage return and \\\\ a backslash.
+    a new line, LF or CRLF, \\t a tab, \\r a carriage return and \\\\ a backslash.
     """
 
     type = "text"
@@ -147,17 +147,32 @@ class TextFiles(_Files):
         return super().identity() | ({"separator": self.separator} if self.separator else {})
 
     def documents(self) -> Iterator[str]:
-        for file in self.files:
-            try:
-                text = file.read_bytes().decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{self.key}: {file} is not UTF-8 at byte {error.start}; convert it first, "
-                    f"e.g. iconv -f LATIN1 -t UTF-8"
-                ) from None
-            yield from text.split(self.separator) if self.separator else [text]
+        return chain.from_iterable(map(self._cut, self.files))
+
+    def _cut(self, file: Path) -> list[str]:
+        data, text = file.read_bytes(), ""
+        words = binary_format(data)
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            words = words or f"is not UTF-8 at byte {error.start}; {_ENCODING}"
+        if words:
+            raise InputError(f"{self.key}: {file} {words}")
+        pattern = re.escape(self.separator.replace("\r\n", "\n")).replace("\\\n", "\r?\n")
+        return re.split(pattern, text) if pattern else [text]
+
+    def notes(self) -> Iterator[str]:
+        """Lines for the record about files that are probably not what the user means."""
+        for words, file in {source_format(file): file for file in reversed(self.files)}.items():
+            if words:
+                yield f"{self.key}: {file} {words}; data=text trains on the source"
+        lone = [file for file in self.files if self.separator and len(self._cut(file)) == 1]
+        if lone:
+            yield f"data.separator is not in {len(lone)} of {len(self.files)} files: {lone[0]}"
+        yield from self.validation.notes() if self.validation else ()
 
 
+_ENCODING = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 
 

@@ -160,8 +160,8 @@ class Preparation:
         preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        if split.note:
-            self.note(split.note)
+        for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
+            self.note(line)
         if split.ends:
             lengths = np.diff([0, *split.ends.values()]).tolist()
             self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
