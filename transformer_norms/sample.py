@@ -28,7 +28,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--top-p", type=float, default=1.0, help="draw from the likeliest that sum to P"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
     parser.add_argument(
         "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
     )

@@ -93,26 +93,38 @@ def test_top_k_and_top_p_leave_the_tokens_that_transformers_leaves(top_k, top_p)
 
 def test_only_the_tokens_that_are_left_are_drawn(folder, capsys):
     texts = []
-    for more in (["--temperature", "0"], ["--top-k", "1"], ["--top-p", "1e-9"], []):
+    likeliest = ["--temperature=0"], ["--top-k=1"], ["--top-p=1e-9"], ["--temperature=1e-308"]
+    for more in (*likeliest, ["--temperature=5e-324"], ["--top-k=999999999999999999999"]):
         main([str(folder), "--prompt", "the", "--tokens", "30", "--temperature", "5", *more])
         texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] == texts[2] != texts[3]
+    assert len(set(texts[:5])) == 1
+    assert texts[5] not in texts[:5]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["nowhere"],
-        ["FOLDER", "--tokens", "0"],
-        ["FOLDER", "--top-k", "-1"],
-        ["FOLDER", "--top-p", "0"],
-        ["FOLDER", "--top-p", "1.5"],
-        ["FOLDER", "--temperature", "nan"],
+        "nowhere",
+        *(f"FOLDER --tokens={tokens}" for tokens in (0, -1, "1e3", "inf")),
+        *(f"FOLDER --top-k={top_k}" for top_k in (-1, 0.5)),
+        *(f"FOLDER --top-p={top_p}" for top_p in (0, 1.5, "1.0000001", "nan")),
+        *(f"FOLDER --temperature={value}" for value in ("nan", "inf", -1e-9, 101, "100.0000001")),
+        *(f"FOLDER --seed={seed}" for seed in (-1, 2**32, 2**32 + 1, 2**64, -(2**63) - 1, 0.5)),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
-    assert main([text.replace("FOLDER", str(folder)) for text in arguments]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(arguments.replace("FOLDER", str(folder)).split(" ")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    typed = arguments.partition("=")[2]
+    assert typed in line
+
+
+def test_the_first_and_the_last_seed_that_are_allowed_draw_different_texts(folder, capsys):
+    texts = set()
+    for seed in (0, 2**31, 2**32 - 1):
+        main([str(folder), "--tokens=30", "--temperature=5", f"--seed={seed}"])
+        texts.add(capsys.readouterr().out)
+    assert len(texts) == 3
 
 
 def test_the_demo_shows_stories_on_stderr_and_ends_with_its_json_line(tmp_path, monkeypatch, capfd):

@@ -29,7 +29,7 @@ def generate(
     `top_k` and `top_p` narrow the choice (`narrow`). Keys and values of the ids read so far are
     kept. When the context is full, its later half is read again and generation goes on from there.
     """
-    check_options(tokens, temperature, top_k, top_p)
+    check_options(tokens, temperature, top_k, top_p, seed)
     generator = torch.Generator().manual_seed(seed)
     seen = prompt[-model.context :].tolist()
     cache, unread = model.new_cache(), seen
@@ -40,7 +40,9 @@ def generate(
         if temperature == 0:
             chosen = int(logits.argmax())
         else:
-            weights = narrow(logits / temperature, top_k, top_p).softmax(-1)
+            # The largest becomes 0, so that no quotient is infinite but those of probability 0.
+            scaled = (logits - logits.max()) / temperature
+            weights = narrow(scaled, top_k, top_p).softmax(-1)
             chosen = int(torch.multinomial(weights, 1, generator=generator))
         seen = [*seen, chosen][-model.context :]
         unread = [chosen]
@@ -69,16 +71,19 @@ def narrow(
     return logits
 
 
-def check_options(tokens: int, temperature: float, top_k: int, top_p: float) -> None:
+def check_options(tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> None:
     """Raises ConfigError for an option of sampling out of its range."""
     if tokens < 1:
         raise ConfigError(f"--tokens {tokens}: at least 1")
     if not 0 <= temperature <= 100:
-        raise ConfigError(f"--temperature {temperature:g}: from 0 (the likeliest token) to 100")
+        raise ConfigError(f"--temperature {temperature}: from 0 (the likeliest token) to 100")
     if top_k < 0:
         raise ConfigError(f"--top-k {top_k}: at least 1 token, or 0 for all")
     if not 0 < top_p <= 1:
-        raise ConfigError(f"--top-p {top_p:g}: above 0, and at most 1, which keeps all tokens")
+        raise ConfigError(f"--top-p {top_p}: above 0, and at most 1, which keeps all tokens")
+    if not 0 <= seed < 2**32:
+        # torch's generator reads no more bits of a seed: a larger one would repeat another's text.
+        raise ConfigError(f"--seed {seed}: from 0 to {2**32 - 1}")
 
 
 def sample(
@@ -93,12 +98,12 @@ def sample(
     plugins: str = "none",
 ) -> str:
     """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
-    check_options(tokens, temperature, top_k, top_p)
+    check_options(tokens, temperature, top_k, top_p, seed)
     drawing = partial(generate, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     words = tokenizer(folder)
     start = words.encode(prompt).tolist()
     if not start:
-        start = [words.end if words.end is not None else words.encode("\n")[0].item()]
+        start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
     model = load(folder, plugins)
     ids = list(start) if prompt else []
     for chosen in drawing(model, torch.tensor(start), tokens):
