@@ -163,10 +163,37 @@ def test_what_makes_no_sense_is_one_line(typed, fragment):
     assert "\n" not in str(caught.value)
 
 
-def test_a_val_file_that_was_copied_out_of_a_train_file_is_named():
-    text = Path("train.txt").read_text()
-    for name, val, notes in (("copied", text[1000:3001], 1), ("own", text[1000:3001][::-1], 0)):
-        Path(f"{name}.txt").write_text(val)
-        corpus = TextFiles(paths=("train.txt",), val_paths=(f"{name}.txt",), separator="none")
-        said = [note for note in tokens_of(corpus).facts["notes"] if "also stands in train" in note]
-        assert len(said) == notes
+def prose(words, seed):
+    return " ".join(np.random.default_rng(seed).integers(0, 10**6, words).astype(str))
+
+
+@pytest.mark.parametrize(
+    ("copied", "tokenizer", "separator"),
+    [*(((place,), "byte", "none") for place in range(3)), ((), "byte", "none"),
+     ((0, 2), "byte", "none"), ((0, 2), "byte", "\\n\\n"), ((0, 2), "bpe", "none")],
+)  # fmt: skip
+def test_text_of_train_is_found_wherever_it_lies_in_val(copied, tokenizer, separator):
+    text = prose(9000, 1)
+    source = {third: text[9001 + 7000 * third :] for third in copied}
+    thirds = [source.get(third, prose(600, 2 + third))[:4001] for third in range(3)]
+    Path("train.txt").write_text(text)
+    Path("val.txt").write_text("".join(thirds))
+    corpus = TextFiles(paths=("train.txt",), val_paths=("val.txt",), separator=separator)
+    choice = TOKENIZERS[tokenizer](**{"vocab_size": 300} if tokenizer == "bpe" else {})
+    notes = prepare(corpus, choice, "hash", 0.1, 0, print).facts["notes"]
+    shares = [float(note.split("%")[0].split()[-1]) for note in notes if "is also in train" in note]
+    assert len(shares) == bool(copied)
+    if copied:  # a stretch across an end of what was copied is not one of train
+        assert 100 * len(copied) / 3 - 14 < shares[0] <= 100 * len(copied) / 3 + 1
+
+
+@pytest.mark.parametrize(("split", "parts"), [("hash", ["val", "test"]), ("tail", ["val"])])
+def test_a_text_that_is_named_twice_puts_train_into_the_parts_that_are_cut_off(split, parts):
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text(prose(2000, 1))
+    corpus = TextFiles(paths=("a.txt", "b.txt"), **NONE)
+    notes = [note for note in tokens_of(corpus, split).facts["notes"] if "also in train" in note]
+    assert [note.split("'s text")[0].split()[-1] for note in notes] == parts
+    assert all("100.00%" in note for note in notes)
+    alone = tokens_of(TextFiles(paths=("a.txt",), **NONE), split)
+    assert not any("also in train" in note for note in alone.facts["notes"])

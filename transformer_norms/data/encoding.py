@@ -40,10 +40,10 @@ from transformer_norms.storage.manifest import DamagedError, build_folder, verif
 from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
-STRETCH = 512  # bytes of ids
-INDEX = np.dtype(
-    [("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"), ("likeness", "<u8")]
-)
+STRETCH = 256  # words of two bytes, each an id or half of one
+AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
+INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
+                  ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
 _NAMES = r"ids\.bin|documents\.bin"
 Result = TypeVar("Result")
@@ -79,15 +79,19 @@ def encode_work(
     else:
         assert len(placed) == 1, "only an end tells documents apart"
         index["tokens"] = ids.size
+    if not tokenizer.exact:
+        for row, stop, text in zip(index, np.cumsum(index["tokens"]), placed, strict=True):
+            pieces = map(tokenizer.pieces.__getitem__, memoryview(ids[stop - row["tokens"] : stop]))
+            row["changed"] = b"".join(pieces) != text.text.encode()
     return Run(index, lambda start, stop: ids[start:stop])
 
 
-def _describe(placed: Placed) -> tuple[int, int, int, int, int]:
-    """The row of a document in the index, its tokens left open."""
+def _describe(placed: Placed) -> tuple[int, int, int, int, int, bool]:
+    """The row of a document in the index; its tokens and what they spell are left open."""
     normalized = " ".join(placed.text.split()).casefold().encode()
-    likeness = hashlib.blake2b(normalized, digest_size=8).digest()
+    likeness = int.from_bytes(hashlib.blake2b(normalized, digest_size=8).digest(), "little")
     size = len(placed.text.encode())
-    return PARTS.index(placed.part), placed.place, size, 0, int.from_bytes(likeness, "little")
+    return PARTS.index(placed.part), placed.place, size, 0, likeness, False
 
 
 class Joined:
@@ -114,13 +118,15 @@ class Joined:
         train, val = (likeness[part == PARTS.index(name)] for name in ("train", "val"))
         return float(np.isin(val, train).sum() / max(len(val), 1))
 
-    def val_in_train(self) -> bool:
-        """Whether a stretch from the middle of val also stands in train, where both are running
-        text. A val of less than two such stretches is too short to tell."""
-        val = b"".join(self.ids("val"))
-        middle = val[len(val) // 2 // STRETCH * STRETCH :][:STRETCH]
-        enough = len(val) >= 2 * STRETCH
-        return enough and any(middle in ids for ids in self.ids("train"))
+    def share_in_train(self, part: str) -> float:
+        """The share of a part's stretches whose ids are in train too, at whatever place."""
+        stretches = [one for some in _hashes(self.ids(part)) for one in some[::STRETCH].tolist()]
+        wanted, known = set(stretches), set[int]()
+        maybe = np.zeros(2**20, bool)  # rules out most hashes of train by their first 20 bits
+        maybe[[one >> 44 for one in wanted]] = True
+        for hashes in _hashes(self.ids("train") if wanted else ()):
+            known |= wanted.intersection(hashes[maybe[hashes >> np.uint64(44)]].tolist())
+        return sum(one in known for one in stretches) / max(len(stretches), 1)
 
     def ids(self, part: str) -> Iterator[bytes]:
         """Yields the ids of a part in the order of its places, a band of documents at a time."""
@@ -141,6 +147,18 @@ class Joined:
             yield b"".join(
                 ids[run][start - first[run] : stop - first[run]] for run, start, stop in documents
             )
+
+
+def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
+    """The hashes of the STRETCH words from each word on: polynomials of the words modulo 2^64."""
+    for ids in bands:
+        for start in range(0, len(ids), 2 * AT_ONCE):
+            words = np.frombuffer(ids[start : start + 2 * (AT_ONCE + STRETCH - 1)], "<u2")
+            hashes, width = words.astype(np.uint64), 1
+            while width < STRETCH:
+                factor = np.uint64(pow(0x9E3779B97F4A7C15, width, 2**64))
+                hashes, width = hashes[:-width] * factor + hashes[width:], 2 * width
+            yield hashes
 
 
 # Runs on disk.

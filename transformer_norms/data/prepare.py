@@ -252,17 +252,17 @@ class Preparation:
             self.note(
                 f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly"
             )
-        if split.rule == "files" and not split.separated and joined.val_in_train():
+        for part in ("val", "test"):
+            if split.rule != "hash" and (share := joined.share_in_train(part)) >= 1e-4:
+                self.note(
+                    f"data: {share:.2%} of {part}'s text is also in train; a loss on text that was "
+                    "trained on says nothing about new text"
+                )
+        if changed := int(joined.index["changed"].sum()):
             self.note(
-                "data: a stretch from the middle of val also stands in train; a loss on text that "
-                "was trained on is no validation loss"
-            )
-        lengths, dtype = tokenizer.byte_lengths, dtype_for(tokenizer.vocab_size)
-        spelled = sum(int(lengths[np.frombuffer(ids, dtype)].sum()) for ids in joined.ids("val"))
-        if (size := facts["val"]["bytes"]) != spelled:
-            self.note(
-                f"tokenizer: does not hold every text exactly: its tokens of val spell "
-                f"{spelled / size:.4%} of the bytes, and bits per byte are of what they spell"
+                f"tokenizer: changes {changed:,} of {len(joined.index):,} texts (a normalizer, or "
+                "characters without a token); bits per byte are of the text that its tokens spell, "
+                "and cannot be compared with those of another tokenizer"
             )
         facts |= {"floor": self.corpus.floor, "notes": self.notes}
         seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)

@@ -45,13 +45,16 @@ class Tokenizer(ABC):
     """`pieces[id]` is the bytes of an id; `end` closes a document and has no bytes.
 
     decode(encode(text)) returns any valid UTF-8 text, one that spells a special token included:
-    nothing in a text is special.
+    nothing in a text is special. One that is not `exact` may change a text before it encodes it.
     """
 
-    def __init__(self, type: str, pieces: list[bytes], end: int | None) -> None:
+    def __init__(
+        self, type: str, pieces: list[bytes], end: int | None, exact: bool = False
+    ) -> None:
         self.type = type
         self.pieces = pieces
         self.end = end
+        self.exact = exact
         self.vocab_size = len(pieces)
         self.byte_lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
 
@@ -112,7 +115,7 @@ class ByteTokenizer(Tokenizer):
 
     def __init__(self, separated: bool) -> None:
         pieces = [bytes([value]) for value in range(256)]
-        super().__init__("byte", pieces + [b""] * separated, 256 if separated else None)
+        super().__init__("byte", pieces + [b""] * separated, 256 if separated else None, exact=True)
 
     def encode(self, text: str) -> np.ndarray:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
@@ -132,7 +135,7 @@ class RankTokenizer(Tokenizer):
     ) -> None:
         import tiktoken
 
-        super().__init__(type, ranks + [b""] * (vocab_size - len(ranks)), end)
+        super().__init__(type, ranks + [b""] * (vocab_size - len(ranks)), end, exact=True)
         self.pattern = pattern
         self.ranks = ranks
         numbered = {piece: rank for rank, piece in enumerate(ranks)}
