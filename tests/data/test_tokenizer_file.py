@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 from transformer_norms import compose, train
 from transformer_norms.commands.sampling import sample
 from transformer_norms.data import TOKENIZERS, load_tokenizer
+from transformer_norms.data.documents import TextFiles
+from transformer_norms.data.prepare import prepare
+from transformer_norms.data.settings import expected_vocab_size
+from transformer_norms.data.split import position_ends, split_by_hash, split_by_position
 from transformer_norms.errors import InputError
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.run.loading import tokenizer
@@ -69,6 +74,119 @@ def test_a_file_without_an_end_gets_one_and_one_without_bytes_is_refused(tmp_pat
     (tmp_path / "words.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokenizer.path=.*words.json: "):
         fitted(tmp_path / "words.json")
+
+
+def word(id, content, special=True):
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+    return {"id": id, "content": content, "special": special, **flags}
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        lambda n: [word(n + 1, "</s>")],
+        lambda n: [word(n + 1, "</s>"), word(n + 20, "<a>"), word(n + 99, "<b>", special=False)],
+        lambda n: [word(n, "</s>"), word(n + 1, "</s>")],
+        lambda n: [word(n, "<a>"), word(n, "</s>")],
+        lambda n: [word(5, "</s>")],
+        lambda n: [word(n, ""), word(n + 1, "</s>")],
+    ],
+    ids=["gap", "gaps", "twice", "one id", "id of a letter", "empty"],
+)
+def test_the_ids_of_added_tokens_are_those_of_the_library(added, tmp_path):
+    from tokenizers import Tokenizer
+
+    file = tmp_path / "tokenizer.json"
+    made_elsewhere(file, end="")
+    content = json.loads(file.read_text())
+    content["added_tokens"] = added(len(content["model"]["vocab"]))
+    file.write_text(json.dumps(content))
+    theirs, ours = Tokenizer.from_file(str(file)), fitted(file)
+    assert ours.end == theirs.token_to_id("</s>")
+    assert ours.vocab_size == max(theirs.get_vocab().values()) + 1
+    assert expected_vocab_size({"path": str(file)}) == ours.vocab_size
+    for id in range(ours.vocab_size):
+        known = theirs.id_to_token(id) in ("</s>", "<a>")
+        assert ours.pieces[id].decode(errors="replace") == ("" if known else theirs.decode([id]))
+    for text in SPELLED:
+        assert ours.end not in ours.encode(text)
+        assert ours.decode(ours.encode(text)) == text
+
+
+def test_a_vocabulary_with_a_gap_gets_an_end_whose_id_no_word_has(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    made_elsewhere(file, end="")
+    content = json.loads(file.read_text())
+    words = content["model"]["vocab"]
+    last = max(words, key=words.get)
+    size = words[last] = len(words)  # and nothing has the id before it
+    file.write_text(json.dumps(content))
+    assert (fitted(file, separated=False).vocab_size, fitted(file).end) == (size + 1, size + 1)
+    assert (fitted(file).vocab_size, fitted(file).pieces[size - 1]) == (size + 2, b"")
+    assert expected_vocab_size({"path": str(file)}) == size + 1
+    again = load_tokenizer(json.loads(json.dumps(fitted(file).save())))
+    for text in SPELLED:
+        assert again.decode(again.encode(text)) == text
+        assert again.end not in again.encode(text)
+    # The library numbers an added token by the count of words: here it has the id of the last.
+    file.write_text(json.dumps(content | {"added_tokens": [word(size + 1, "</s>")]}))
+    with pytest.raises(InputError, match=f"two of its tokens have one id, {size}$"):
+        fitted(file)
+
+
+def normalizer(name):
+    from tokenizers import Regex, normalizers
+
+    return {
+        "none": None,
+        "NFC": normalizers.NFC(),
+        "Lowercase": normalizers.Lowercase(),
+        "in a sequence": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
+        "NFKC": normalizers.NFKC(),
+        "accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+        "Replace": normalizers.Replace("Cat", "Dog"),
+        "white space": normalizers.Replace(Regex("\\s+"), " "),
+        "Strip": normalizers.Strip(),
+        "Prepend": normalizers.Prepend(" "),
+    }[name]
+
+
+@pytest.mark.parametrize("separator", ["none", "\\n"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("none", str),
+        ("NFC", str),  # the text is in this form already
+        ("Lowercase", str.lower),
+        ("in a sequence", str.lower),
+        ("NFKC", lambda text: text.replace("\ufb01", "fi")),
+        ("accents", lambda text: text.replace("é", "e")),
+        ("Replace", lambda text: text.replace("Cat", "Dog")),
+        ("white space", lambda text: re.sub(r"\s+", " ", text)),
+        ("Strip", str.strip),
+        ("Prepend", lambda text: "_" + text),
+    ],
+)
+def test_a_tokenizer_that_changes_texts_is_named_with_their_count(
+    name, change, separator, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
+    made_elsewhere(tmp_path / "tokenizer.json", normalizer=normalizer(name))
+    lines = [f"The Cat \ufb01nds é  {i} " if i % 2 else f"sat {i}, as one" for i in range(180)]
+    text = "\n".join(lines)
+    (tmp_path / "corpus.txt").write_text(text)
+    corpus = TextFiles(paths=(str(tmp_path / "corpus.txt"),), val_paths=(), separator=separator)
+    choice = TOKENIZERS["file"](path=str(tmp_path), end="auto")
+    tokens = prepare(corpus, choice, "hash", 0.1, 0, print)
+    said = [note for note in tokens.facts["notes"] if note.startswith("tokenizer: ")]
+    if separator == "none":
+        placed = list(split_by_position([text], position_ends(len(text), 0.1), len(text)))
+    else:
+        placed = split_by_hash(lines, 0.1)
+    changed = sum(change(one.text) != one.text for one in placed)
+    assert len(said) == bool(changed)
+    assert bool(changed) == (name not in ("none", "NFC"))
+    assert all(f"changes {changed} of {len(placed)} texts" in line for line in said)
 
 
 def test_a_run_keeps_its_tokenizer_and_exports_it(tmp_path, monkeypatch, capfd):

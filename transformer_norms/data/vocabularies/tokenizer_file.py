@@ -61,7 +61,7 @@ class FileTokenizer(Tokenizer):
         self.theirs.encode_special_tokens = True
         self.theirs.no_truncation()
         self.theirs.no_padding()
-        pieces = spell_pieces(content, self.theirs.get_vocab())
+        pieces = spell_pieces(content, self.theirs)
         super().__init__("file", pieces + [b""] * (vocab_size - len(pieces)), end)
         self.text = text
         whole = self.encode("the cat sat on the mat").tolist()
@@ -92,18 +92,18 @@ class FileTokenizer(Tokenizer):
         return {**about, "json": self.text}
 
 
-def spell_pieces(content: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[bytes]:
-    """The bytes of each id. A special token has none. Raises InputError if the pieces of a
-    vocabulary are no bytes of a text."""
-    spell = _speller(content)
-    most = max(vocabulary.values(), default=-1)
-    if not 0 <= most < MOST_IDS:
+def spell_pieces(content: Mapping[str, Any], theirs: Any) -> list[bytes]:
+    """The bytes of each id. A special token has none, nor has an id without a token. Raises
+    InputError if the pieces of a vocabulary are no bytes of a text, or two of them have one id."""
+    spell, vocabulary = _speller(content), theirs.get_vocab()
+    words = {id: word for word, id in vocabulary.items()}
+    if not 0 <= (most := max(words, default=-1)) < MOST_IDS:
         raise refusal(f"its ids go up to {most}")
-    pieces = [b""] * (most + 1)
-    for word, id in vocabulary.items():
-        pieces[id] = spell(word)
-    for token in content.get("added_tokens") or ():
-        pieces[token["id"]] = b"" if token["special"] else token["content"].encode()
+    if twice := [word for word, id in vocabulary.items() if words[id] != word]:
+        raise refusal(f"two of its tokens have one id, {vocabulary[twice[0]]}")
+    pieces = [spell(words[id]) if id in words else b"" for id in range(most + 1)]
+    for id, token in theirs.get_added_tokens_decoder().items():
+        pieces[id] = b"" if token.special else token.content.encode()
     return pieces
 
 
@@ -154,9 +154,9 @@ LOADERS["file"] = load_file_tokenizer
 
 def _with_end(theirs_json: str, end: str, separated: bool) -> FileTokenizer:
     """The tokenizer of a tokenizer.json. `end` is the word that ends a document, or auto."""
-    content = parse_json(theirs_json.encode(), "its json")
-    special = {token["content"]: token["id"] for token in content.get("added_tokens") or ()
-               if token["special"]}  # fmt: skip
+    ours = FileTokenizer(theirs_json, None)
+    added = ours.theirs.get_added_tokens_decoder()
+    special = {token.content: id for id, token in added.items() if token.special}
     if end != "auto" and end not in special:
         raise InputError(f"tokenizer.end={end}: {unknown('special token', end, list(special))}")
     word = end if end != "auto" else next((one for one in ENDS if one in special), None)
@@ -165,9 +165,12 @@ def _with_end(theirs_json: str, end: str, separated: bool) -> FileTokenizer:
         from tokenizers import Tokenizer as Theirs
 
         theirs = Theirs.from_str(theirs_json)
+        if theirs.get_vocab_size() < ours.vocab_size:  # the library would give it a word's id
+            return FileTokenizer(theirs_json, ours.vocab_size, ours.vocab_size + 1)
         theirs.add_special_tokens([AddedToken(END, special=True, normalized=False)])
         return FileTokenizer(theirs.to_str(), theirs.token_to_id(END))
-    return FileTokenizer(theirs_json, None if word is None else special[word])
+    ours.end = None if word is None else special[word]
+    return ours
 
 
 @TOKENIZERS("file")
