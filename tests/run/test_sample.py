@@ -1,6 +1,7 @@
 """Text from a trained run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from transformer_norms import build_model, compose, train
 from transformer_norms.commands.demo import OPENINGS, REFERENCES, demo
 from transformer_norms.commands.sampling import generate, narrow
+from transformer_norms.errors import InputError
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.sample import main
 
@@ -74,6 +76,14 @@ def test_the_cache_changes_no_choice():
     for chosen in found:
         assert chosen == int(model(torch.tensor([seen]))[0, -1].argmax())
         seen.append(chosen)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_model_that_diverged_is_named_and_writes_nothing(temperature):
+    model = build_model(compose(["model=nano", "model.context=16"]), 31).eval()
+    torch.nn.init.constant_(model.blocks[0].mlp.f.down.weight, math.nan)
+    with pytest.raises(InputError, match="has diverged"):
+        next(generate(model, torch.tensor([3]), 1, temperature=temperature))
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (0, 0.7), (40, 0.35), (99, 1.0), (1, 0.1)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Float, Int
 
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.run.loading import load, tokenizer
 
@@ -37,12 +37,13 @@ def generate(
         if cache[0].length + len(unread) > model.context:
             cache, unread = model.new_cache(), seen[-(model.context // 2) or -1 :]
         logits = model(torch.tensor([unread]), cache=cache)[0, -1].double()
+        if not logits.isfinite().all():
+            raise InputError("the model gives logits that are not finite: its run has diverged")
         if temperature == 0:
             chosen = int(logits.argmax())
         else:
-            # The largest becomes 0, so that no quotient is infinite but those of probability 0.
-            scaled = (logits - logits.max()) / temperature
-            weights = narrow(scaled, top_k, top_p).softmax(-1)
+            # The largest becomes 0, which is finite over every temperature.
+            weights = narrow((logits - logits.max()) / temperature, top_k, top_p).softmax(-1)
             chosen = int(torch.multinomial(weights, 1, generator=generator))
         seen = [*seen, chosen][-model.context :]
         unread = [chosen]
@@ -81,8 +82,7 @@ def check_options(tokens: int, temperature: float, top_k: int, top_p: float, see
         raise ConfigError(f"--top-k {top_k}: at least 1 token, or 0 for all")
     if not 0 < top_p <= 1:
         raise ConfigError(f"--top-p {top_p}: above 0, and at most 1, which keeps all tokens")
-    if not 0 <= seed < 2**32:
-        # torch's generator reads no more bits of a seed: a larger one would repeat another's text.
+    if not 0 <= seed < 2**32:  # of a larger seed torch's generator reads the last 32 bits alone
         raise ConfigError(f"--seed {seed}: from 0 to {2**32 - 1}")
 
 
