@@ -233,7 +233,8 @@ class Softmax(nn.Module):
     The queries are the last `time` of the `known` tokens: all of them in training, fewer when
     generating from a cache. A query sees the last `sliding_window` of the tokens up to itself, or
     all, and of these its own chunk of `attention_chunk` tokens, or all. `position_bias` is added to
-    s. A subclass that restricts further what a query sees defines `sees`.
+    s. A subclass that restricts further what a query sees defines `sees`. The context of a query
+    that sees no key is 0.
 
     Any module with this `forward` can be registered. `x` is the stream that q, k and v were
     computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
@@ -277,9 +278,13 @@ class Softmax(nn.Module):
         time, known = q.shape[2], k.shape[2]
         key = torch.arange(known, device=q.device)
         at = key[known - time :]
-        mask = self.pattern.add_bias(self.mask(at, known), at[:, None], key, q.shape[1], q)
+        seen = self.mask(at, known)
+        # Kernels differ in what a query without a key gets: it is shown all keys, and then 0.
+        blind = ~seen.any(-1, keepdim=True)
+        mask = self.pattern.add_bias(seen | blind, at[:, None], key, q.shape[1], q)
         how: dict[str, Any] = {"dropout_p": dropout, "scale": self.scale}
-        return kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
+        context = kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
+        return context.masked_fill(blind, 0)
 
     def flops(self, q: Queries, k: Keys, v: Values) -> int:
         """Returns the FLOPs of q k^T and of the weights times v. Each query is counted with all

@@ -256,6 +256,7 @@ def _watch_attention(stack: ExitStack, readings: Readings, i: int, block: Any) -
         at = query_positions(q.shape[2]).to(q.device)
         logits = attend.logits(q[:, :, at], k, at)
         entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+        entropy = entropy.masked_fill(logits.amax(-1) == -math.inf, 0)  # of a query without a key
         readings[key_of(Place("attention_logit", "", i))] = logits.amax()
         readings[key_of(Place("attention_entropy", "", i))] = entropy.mean()
 
