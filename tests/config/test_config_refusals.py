@@ -99,6 +99,20 @@ NAMES = [
     ("mlp.activation=rel", "mlp.activation", "'rel'", "did you mean 'relu'"),
     ("norm=batchnorm", "norm: batchnorm", "over later tokens", "norm.allow_noncausal=true"),
     ("final_norm=batchnorm", "norm: batchnorm", "besides the run's norm", "allow_noncausal"),
+    (
+        "norm=batchnorm norm.allow_noncausal=true trainer.batch_size=1 model.context=1",
+        "trainer.batch_size: 1 is not allowed: norm=batchnorm takes statistics over a micro-batch",
+    ),
+    (
+        "norm=batchnorm norm.allow_noncausal=true trainer.batch_size=2 trainer.accumulation=2 "
+        "model.context=1",
+        "trainer.batch_size: 2 is not allowed: norm=batchnorm",
+        "(batch_size / accumulation), which has one token",
+    ),
+    (
+        "final_norm=batchnorm trainer.batch_size=1 model.context=1",
+        "trainer.batch_size: 1 is not allowed: norm=batchnorm",
+    ),
     ("norm=groupnorm_head", "norm=groupnorm_head", "layernorm, "),
     ("norm/head=groupnorm_head", "norm/head=groupnorm_head", "there is no key"),
     ("qk_norm=head placement=hybrid", "qk_norm=head", "sets q, k, v itself"),

@@ -174,15 +174,8 @@ def _check_kv_from_block(config: Config) -> None:
     its own keys would change."""
     how, depth = config.architecture, config.model.depth
     rope = config.position.type == "rope"
-    turns = [
-        *zip(
-            *(
-                f(s, depth)
-                for f, s in ((rotary_bases, how.rope_base), (rotary_fractions, how.rope_fraction))
-            ),
-            strict=True,
-        )
-    ]
+    fractions = rotary_fractions(how.rope_fraction, depth)
+    turns = list(zip(rotary_bases(how.rope_base, depth), fractions, strict=True))
     for i, source in enumerate(kv_sources(how.kv_from_block, depth)):
         sizes, there = (block_sizes(config.model, at) for at in (i, source))
         inner, inner_there = (head_sizes(how, each) for each in (sizes, there))
@@ -254,19 +247,11 @@ def _check_offered(config: Config) -> None:
     kind, sizes = config.attention.type, config.model
     how, context = config.architecture, sizes.context
     biased = POSITIONS[config.position.type].bias is not NoPosition.bias
-    chosen = {
-        **{
-            key: (
-                f"architecture.{key}: {as_number(spec)}",
-                any(sliding_windows(spec, sizes.depth, context)),
-            )
-            for key, spec in (
-                ("sliding_window", how.sliding_window),
-                ("attention_chunk", how.attention_chunk),
-            )
-        },
-        "position_bias": (f"position={config.choices.position}", biased),
-    }
+    chosen = {}
+    for key in ("sliding_window", "attention_chunk"):
+        windows = sliding_windows(spec := getattr(how, key), sizes.depth, context)
+        chosen[key] = f"architecture.{key}: {as_number(spec)}", any(windows)
+    chosen["position_bias"] = f"position={config.choices.position}", biased
     named = {name for base in ATTENTIONS[kind].__mro__ for name in _arguments(base)}
     for argument, (key, wanted) in chosen.items():
         if wanted and argument not in named:
@@ -282,10 +267,15 @@ def _arguments(kind: type) -> Collection[str]:
 
 
 def _check_causal(config: Config) -> None:
-    if config.norm.get("allow_noncausal"):
-        return
+    trainer = config.trainer
     for name, norm in {"norm": config.norm, **config.norms}.items():
-        if not getattr(NORMS[norm.type], "causal", True):
+        causal = getattr(NORMS[norm.type], "causal", True)
+        if not causal and trainer.batch_size * config.model.context == trainer.accumulation:
+            raise ConfigError(
+                f"trainer.batch_size: {trainer.batch_size} is not allowed: norm={norm.type} takes "
+                "statistics over a micro-batch (batch_size / accumulation), which has one token"
+            )
+        if not causal and not config.norm.get("allow_noncausal"):
             where = "" if name == "norm" else f" ({name}, besides the run's norm)"
             raise ConfigError(
                 f"norm: {norm.type}{where} takes its statistics over later tokens too, so that "
