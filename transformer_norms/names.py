@@ -15,6 +15,7 @@ AXES_OF_A_RUN = (
     "norm placement init position attention mlp preset recipe model data tokenizer loss optimizer "
     "schedule tracking"
 ).split()
+PLUGIN = "transformer_norms_plugin_"  # begins the name of each module of a user's own folder
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
 # Options by the names that they had before. Such a name, typed or saved, means the same option.
 RENAMED = {

@@ -1,20 +1,23 @@
 """A folder of plugins adds attentions, a loss, a schedule and an optimizer: Python and a YAML each.
 Each is compared with its formula, and a run trains with all of them."""
 
+import itertools
 import json
-from math import log, sqrt
+import re
+from math import exp, log, sqrt, tanh
 from pathlib import Path
 
 import pytest
 import torch
 from warm import Command
 
-from transformer_norms import ConfigError, compose, load, train
+from transformer_norms import ConfigError, cli, compose, load, train
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.errors import InputError
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
+from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
@@ -64,6 +67,14 @@ class GatedLinear(torch.nn.Module):
         context = (q @ k.mT).tril(k.shape[2] - q.shape[2]) * self.scale @ v
         gate = self.gate(x).sigmoid().unflatten(-1, (-1, v.shape[-1])).transpose(1, 2)
         return gate * context
+
+
+@ATTENTIONS("strict")
+class Strict(Softmax):
+    """softmax attention to the tokens before a query, every second query excepted"""
+
+    def sees(self, query, key):
+        return (key < query) & (query % 2 == 0)
 
 
 @LOSSES("z_loss")
@@ -119,6 +130,7 @@ def whole(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
 YAMLS = {
     "attention/window": f"type: window\nwindow: {WINDOW}\n",
     "attention/linear": "type: linear\n",
+    "attention/strict": "type: strict\n",
     "loss/z_loss": "type: z_loss\nz_weight: 0.05\n",
     "schedule/root": "type: root\n",
     "schedule/bounded": "type: bounded\nwarmup: 20\ndecay: none\n",
@@ -227,6 +239,46 @@ def test_a_window_of_the_whole_context_is_softmax_attention(trainer_of):
         block.attention.f.attend.window = CONTEXT
     read = tokens()[:, :CONTEXT]
     torch.testing.assert_close(wide(read), plain_(read), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("typed", "cap", "slope"),
+    [
+        ([], None, 0.0),
+        (["architecture.attention_cap=5"], 5.0, 0.0),
+        (["position=alibi", "model.heads=1"], None, 2.0**-8),
+        (["architecture.sliding_window=4"], None, 0.0),
+    ],
+)
+def test_a_query_that_sees_no_key_has_context_zero_in_every_kernel_and_a_finite_gradient(
+    typed, cap, slope, trainer_of
+):
+    trainer = trainer_of(
+        "attention=strict", "trainer.precision=fp64", "trainer.probe_every=1", *typed
+    )
+    model, met = trainer.model, []
+    attend = model.blocks[0].attention.f.attend
+    attend.register_forward_hook(lambda attend, given, context: met.append((*given[:3], context)))
+    assert pass_warnings(model, VOCABULARY) == []  # it looks at nothing ahead
+    met.clear()
+    assert trainer.train_step() is None
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    (q, k, v, context), *_ = met
+    wanted, entropies = torch.zeros_like(v), torch.zeros(q.shape[:3], dtype=q.dtype)
+    window = 3 if any("window" in text for text in typed) else CONTEXT
+    for t in range(2, CONTEXT, 2):
+        seen = range(max(0, t - window), t)
+        for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
+            logits = [float(q[b, h, t] @ k[b, h, s]) / sqrt(q.shape[3]) for s in seen]
+            logits = logits if cap is None else [cap * tanh(each / cap) for each in logits]
+            shares = [exp(each - slope * (t - s)) for each, s in zip(logits, seen, strict=True)]
+            shares = [share / sum(shares) for share in shares]
+            wanted[b, h, t] = sum(share * v[b, h, s] for share, s in zip(shares, seen, strict=True))
+            entropies[b, h, t] = -sum(share * log(share) for share in shares)
+    torch.testing.assert_close(context, wanted, rtol=1e-9, atol=1e-11)
+    found = trainer.probed["probe/attention_entropy/0"]
+    assert found == pytest.approx(entropies.mean().item(), rel=1e-4)
+    check_cache(model.eval())
 
 
 def test_an_attention_may_own_weights_and_have_no_logits(trainer_of):
@@ -428,6 +480,44 @@ BROKEN = {
         "Broken.identity() returns {'name': 'broken'}; wanted is a dict with type",
     ),
 }
+BODY = "def forward(self, x, *context):\n        return "
+MLP = MODULE + "gated = False\n    def __init__(self, *, width, mlp_width, **rest):\n"
+NORM = MODULE + "def __init__(self, width):\n        super().__init__()\n"
+BROKEN |= {
+    "mlp with layers in a list": (
+        "mlp",
+        f"{MLP}        super().__init__()\n"
+        f"        self.layers = [torch.nn.Linear(width, width)]\n    {BODY}self.layers[0](x)",
+        "Broken.layers requires a gradient, and nothing trains it: write nn.Parameter(...), or nn.",
+    ),
+    "mlp with a gain in a dict": (
+        "mlp",
+        f"{MLP}        super().__init__()\n"
+        f"        self.own = {{'gain': torch.ones(width, requires_grad=True)}}\n    {BODY}x",
+        "Broken.own requires a gradient, and nothing trains it: write nn.Parameter(...)",
+    ),
+    "norm with a tensor for a gain": (
+        "norm",
+        f"{NORM}        self.gain = torch.ones(width, requires_grad=True)\n    {BODY}self.gain * x",
+        "Broken.gain requires a gradient, and nothing trains it: write nn.Parameter(...)",
+    ),
+    "mlp that returns its inner width": (
+        "mlp",
+        f"{MLP}        super().__init__()\n"
+        f"        self.up = torch.nn.Linear(width, mlp_width)\n    {BODY}self.up(x)",
+        "Broken returns [2, 12, 256]; wanted is [2, 12, 64]",
+    ),
+    "attention that returns a tuple": (
+        "attention",
+        MODULE + FORWARD + "q, k, v, x):\n        return v, None",
+        "Broken returns [<class 'tuple'>]; wanted is [2, 4, 12, 16]",
+    ),
+    "norm that returns fewer numbers": (
+        "norm",
+        f"{NORM}    {BODY}x[..., 1:]",
+        "norm.Broken returns [2, 3, 63] for x of [2, 3, 64] (at pre)",
+    ),
+}
 REGISTRIES = {
     "attention": "model.attention import ATTENTIONS",
     "mlp": "model.mlp import MLPS",
@@ -443,26 +533,162 @@ SETTINGS = {
 }
 
 
+def write_plugin(folder, axis, name, code, settings=""):
+    registry = REGISTRIES[axis].rpartition(" ")[2]
+    file = folder / "mine" / "configs" / axis / f"{name}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"type: {name}\n{SETTINGS.get(axis, settings)}")
+    (folder / "mine" / f"{name}.py").write_text(
+        f"import random\nimport torch\nfrom transformer_norms.{REGISTRIES[axis]}\n"
+        f'{registry}.pop("{name}", None)\n@{registry}("{name}")\n{code}\n'
+    )
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_class_that_cannot_be_built_or_called_is_refused_before_anything_is_written(
     case, tmp_path, monkeypatch
 ):
     axis, code, said = BROKEN[case]
     monkeypatch.chdir(tmp_path)
-    name = REGISTRIES[axis].rpartition(" ")[2]
-    file = tmp_path / "mine" / "configs" / axis / "broken.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("type: broken\n" + SETTINGS.get(axis, ""))
-    (tmp_path / "mine" / "broken.py").write_text(
-        f"import torch\nfrom transformer_norms.{REGISTRIES[axis]}\n"
-        f'{name}.pop("broken", None)\n@{name}("broken")\n{code}\n'
-    )
+    write_plugin(tmp_path, axis, "broken", code)
     data = [] if axis == "data" else ["data=stories"]
     with pytest.raises((ConfigError, InputError)) as refused:
         train(compose(["plugins=mine", "model=nano", "tracking=none", *data, f"{axis}=broken"]))
     assert said in str(refused.value)
     assert str(refused.value).isprintable()
     assert not Path("runs").exists()
+
+
+RAISES = "raise RuntimeError('no such thing')"
+STEPS = (
+    "def faulty(model):\n    class Steps(torch.optim.Optimizer):\n        def step(self):\n"
+    f"            {RAISES}\n    return [Steps(model.parameters(), {{'lr': 1.0}})]"
+)
+CORPUS = (
+    "class Faulty:\n    floor = None\n    def identity(self):\n        return {'type': 'faulty'}\n"
+    f"    def documents(self):\n        {RAISES}\n        yield ''"
+)
+BUILD, CALL = "Faulty.__init__", "Faulty.forward"
+FAULTY = {  # the axis of a class or function, its code, the method that fails, and the exit code
+    "norm at build": (
+        "norm",
+        f"{MODULE}def __init__(self, width):\n        {RAISES}\n    {BODY}x",
+        BUILD,
+        2,
+    ),
+    "norm at a call": ("norm", f"{NORM}    {BODY}x.view(7)", CALL, 2),
+    "mlp at a call": (
+        "mlp",
+        f"{MODULE}gated = False\n    {FORWARD}x, *context):\n        {RAISES}",
+        CALL,
+        2,
+    ),
+    "attention at build": (
+        "attention",
+        f"{MODULE}def __init__(self, **rest):\n        {RAISES}\n"
+        "    def forward(self, q, k, v, x):\n        return v",
+        BUILD,
+        2,
+    ),
+    "corpus": ("data", CORPUS, "Faulty.documents", 2),
+    "loss": (
+        "loss",
+        f"class Faulty:\n    def __call__(self, logits, targets):\n        {RAISES}",
+        "Faulty.__call__",
+        1,
+    ),
+    "schedule": ("schedule", f"def faulty(step, steps):\n    {RAISES}", "faulty", 1),
+    "optimizer at build": ("optimizer", f"def faulty(model):\n    {RAISES}", "faulty", 2),
+    "optimizer at a step": ("optimizer", STEPS, "faulty.<locals>.Steps.step", 1),
+}
+
+
+@pytest.mark.parametrize("case", FAULTY)
+def test_an_error_in_a_plugin_is_one_line_with_its_method_and_place_and_a_file_with_the_traceback(
+    case, tmp_path, monkeypatch, capsys
+):
+    axis, code, method, exit_code = FAULTY[case]
+    monkeypatch.chdir(tmp_path)
+    name = f"faulty_{case.replace(' ', '_')}"
+    code = code.replace("faulty(", f"{name}(").replace("Broken", "Faulty")
+    write_plugin(tmp_path, axis, name, code)
+    Path("corpus.txt").write_text("the cat sat on the mat and the dog sat on the log " * 60)
+    data = [] if axis == "data" else ["data=text", "data.paths=corpus.txt", "data.val_tokens=99"]
+    typed = [*SIZES, "model.depth=1", "tracking=none", "plugins=mine", *data, f"{axis}={name}"]
+    assert cli.main(["trainer.steps=1", *typed]) == exit_code
+    *_, line = capsys.readouterr().err.splitlines()
+    place, kept = re.fullmatch(r"(.*?): RuntimeError: .*; its traceback is in (.*)", line).groups()
+    source = tmp_path / "mine" / f"{name}.py"
+    *_, faulty = [i for i, text in enumerate(source.read_text().splitlines(), 1)
+                  if "raise" in text or "view(7)" in text]  # fmt: skip
+    assert place == f"{method.replace('faulty', name)} ({source}:{faulty})"
+    traceback = Path(kept).read_text()
+    assert f'{name}.py", line {faulty}' in traceback
+    summaries = [json.loads(file.read_text()) for file in Path().glob("runs/*/*/summary.json")]
+    assert [one["status"] for one in summaries] == ["failed"] * (exit_code == 1)
+    assert all("RuntimeError: no such thing" in one["error"] for one in summaries)
+    assert bool(list(Path().glob("runs/*/*"))) == (exit_code == 1)
+
+
+KEEPS = "        self.gain = torch.nn.Parameter(torch.ones(width))\n        self.seen = 0\n"
+BUFFER = KEEPS + "        self.register_buffer('past', torch.zeros(width))\n"
+REPEATS = {  # code of a norm, and what is said of it
+    "counts its calls": (
+        f"{NORM}{KEEPS}    def forward(self, x):\n        self.seen += 1\n"
+        "        return self.gain * x * self.seen",
+        "a second pass over the same tokens gives other logits: Repeats keeps state outside",
+    ),
+    "draws numbers without torch": (
+        f"{NORM}{KEEPS}    {BODY}self.gain * x * random.random()",
+        "a second pass over the same tokens gives other logits: Repeats keeps state outside",
+    ),
+    "keeps its state in a buffer": (
+        f"{NORM}{BUFFER}    def forward(self, x):\n        y = self.gain * x + self.past\n"
+        "        self.past += 1\n        return y",
+        None,
+    ),
+    "drops numbers": (f"{NORM}{KEEPS}    {BODY}torch.nn.functional.dropout(self.gain * x)", None),
+    "looks ahead": (
+        f"{NORM}{KEEPS}    {BODY}self.gain * x / x.square().mean(1, keepdim=True).sqrt()",
+        "the model looks ahead: in training, later tokens move earlier logits by",
+    ),
+    "is not finite": (f"{NORM}{KEEPS}    {BODY}self.gain * x / 0", None),
+    "has a parameter without a use": (
+        f"{NORM}{KEEPS}    {BODY}x",
+        "Repeats.gain gets no gradient: no logit depends on it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPEATS)
+def test_what_two_passes_show_of_a_model_is_said_and_leaves_the_model_as_it_was(case, tmp_path):
+    code, said = REPEATS[case]
+    name = f"repeats_{case.replace(' ', '_')}"
+    write_plugin(tmp_path, "norm", name, code.replace("Broken", "Repeats"))
+    config = compose([f"plugins={tmp_path}/mine", f"norm={name}", "model.depth=1", *SIZES])
+    model = build_model(config, VOCABULARY)
+    before = [tensor.clone() for tensor in model.state_dict().values()]
+    state = torch.get_rng_state()
+    lines = pass_warnings(model, VOCABULARY)
+    assert [line[: len(said or "")] for line in lines] == ([said] if said else [])
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("typed", "looks_ahead"),
+    [
+        (["model.dropout=0.1"], False),
+        (["norm=batchnorm", "norm.allow_noncausal=true"], True),
+        (["norm=batchnorm", "norm.allow_noncausal=true", "model.dropout=0.1"], True),
+    ],
+)
+def test_dropout_and_running_averages_are_no_state_that_a_second_pass_shows(typed, looks_ahead):
+    model = build_model(compose([*SIZES, "model.depth=1", *typed]), VOCABULARY)
+    lines = pass_warnings(model, VOCABULARY)
+    assert [line.partition(":")[0] for line in lines] == ["the model looks ahead"] * looks_ahead
 
 
 def test_an_mlp_has_settings_of_its_own(tmp_path):

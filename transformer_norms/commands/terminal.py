@@ -18,6 +18,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from transformer_norms import processes
+from transformer_norms.config.plugins import plugin_error
 from transformer_norms.errors import ConfigError, InputError, StorageError
 from transformer_norms.names import nearest, suggestion
 from transformer_norms.storage.files import as_storage_error
@@ -45,7 +46,7 @@ def run_command(
         print(when_stopped, file=sys.stderr)
         return code_when_stopped
     except Exception as error:
-        known = as_storage_error(error) or error
+        known = as_storage_error(error) or plugin_error(error) or error
         code = getattr(known, "exit_code", None)
         if code is None:
             raise

@@ -4,8 +4,10 @@ import hashlib
 import importlib.util
 import sys
 from pathlib import Path
+from traceback import format_exception, walk_tb
 
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, describe_error, hide_secrets
+from transformer_norms.names import PLUGIN
 
 
 def check(text: str) -> Path | None:
@@ -24,7 +26,7 @@ def load(folder: Path) -> None:
     """Runs each of the folder's Python files once, and so registers their classes by name."""
     for file in sorted(folder.glob("*.py")):
         digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-        name = f"transformer_norms_plugin_{digest}_{file.stem}"
+        name = f"{PLUGIN}{digest}_{file.stem}"
         if name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(name, file)
@@ -38,8 +40,7 @@ def load(folder: Path) -> None:
             del sys.modules[name]
             if isinstance(error, KeyboardInterrupt):
                 raise
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ConfigError(f"plugins={folder}: {file.name}: {reason}") from error
+            raise ConfigError(f"plugins={folder}: {file.name}: {describe_error(error)}") from error
 
 
 def sources(folder: Path | None) -> dict[str, Path]:
@@ -48,3 +49,23 @@ def sources(folder: Path | None) -> dict[str, Path]:
         return {}
     files = sorted(folder.rglob("*.py"))
     return {f"plugins/{file.relative_to(folder).as_posix()}": file for file in files}
+
+
+def plugin_error(error: BaseException) -> ConfigError | None:
+    """Returns an error of a plugin's code in one line: its last method, with file and line. Writes
+    the traceback into the cache. A run that had begun ends with 1; it has left a note."""
+    frames = walk_tb(error.__traceback__)
+    own = [one for one in frames if str(one[0].f_globals.get("__name__")).startswith(PLUGIN)]
+    if not own or hasattr(error, "exit_code") or not isinstance(error, Exception):
+        return None
+    from transformer_norms.data.token_cache import cache_folder
+
+    text = hide_secrets("".join(format_exception(error))).encode()
+    file = cache_folder() / f"traceback-{hashlib.sha256(text).hexdigest()[:8]}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text)
+    frame, line = own[-1]
+    where = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
+    known = ConfigError(f"{where}: {describe_error(error)}; its traceback is in {file}")
+    known.exit_code = 1 if hasattr(error, "__notes__") else 2
+    return known

@@ -392,7 +392,7 @@ def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
         check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
     except ValueError as error:
         keys = sorted(key for key in typed if key.startswith(f"{node}."))
-        if not keys:
+        if not keys or isinstance(error, ConfigError):
             raise ConfigError(f"{node}.formula: {error}") from None
         return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
     return []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, Functions
 from transformer_norms.kinds import plain
 from transformer_norms.norms import NORMS
@@ -73,36 +74,41 @@ def check_formula(kind: str, formula: str, settings: Mapping[str, Any]) -> None:
 
 def check_width(kind: str, width: int, settings: Mapping[str, Any]) -> None:
     """ValueError where the class `kind`, with `settings`, cannot be built at a width."""
-    _check_width(kind, width, json.dumps(plain(settings), sort_keys=True))
+    _build(NORMS[kind], width, json.dumps(plain(settings), sort_keys=True))
 
 
 @cache
-def _check_width(kind: str, width: int, settings_json: str) -> None:
-    _build(kind, width, json.loads(settings_json))
-
-
-def _build(kind: str, width: int, settings: Mapping[str, Any]) -> Any:
+def _build(kind: Any, width: int, settings_json: str) -> Any:
+    x = torch.ones(2, 3, width)
     with torch.random.fork_rng(devices=[]):
-        return NORMS[kind](width, **settings)
+        norm = kind(width, **json.loads(settings_json))
+        if (shape := norm(x).shape) != x.shape:
+            raise ValueError(f"{kind.__name__} returns {list(shape)} for x of {list(x.shape)}")
+    return norm
 
 
-def _build_somewhere(kind: str, settings: Mapping[str, Any]) -> tuple[Any, int]:
+def _build_somewhere(kind: str, settings_json: str) -> tuple[Any, int]:
     """Returns the norm and its width. A norm that has groups, say, needs a multiple of them."""
+    settings = json.loads(settings_json)
     whole = [value for value in settings.values() if type(value) is int and value > 0]
     for number in (1, *whole):
         width = math.lcm(WIDTH, number)
         with suppress(ValueError):
-            return _build(kind, width, settings), width
-    return _build(kind, WIDTH, settings), WIDTH
+            return _build(NORMS[kind], width, settings_json), width
+    return _build(NORMS[kind], WIDTH, settings_json), WIDTH
 
 
 @cache
 def _check(kind: str, formula: str, settings_json: str) -> None:
     settings = json.loads(settings_json)
     stated, generator = Formula(formula, FUNCTIONS), torch.Generator().manual_seed(0)
-    norm, width = _build_somewhere(kind, settings)
+    norm, width = _build_somewhere(kind, settings_json)
     if not isinstance(norm, torch.nn.Module):  # the norm that computes nothing
         norm = torch.nn.Identity()
+    for name in sorted(stated.names):
+        if type(getattr(norm, name, None)) is Tensor:
+            raise ConfigError(f"{kind}.{name} is a plain tensor, which nothing trains: write "
+                              f"self.{name} = nn.Parameter(...)")  # fmt: skip
     norm = norm.double()
     with torch.no_grad():
         for parameter in norm.parameters():

@@ -39,11 +39,10 @@ from transformer_norms.run.record import Follower, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, mend_summary, read_summary
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.storage.reading import is_there, read_bytes
-from transformer_norms.training.causality import lookahead_warnings
+from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
 from transformer_norms.training.loss import Batch
-from transformer_norms.training.measures import Start
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
@@ -188,29 +187,23 @@ class Run:
             threads = thread_count(keys, sizes, tokens.vocab_size, cores, count)
         torch.set_num_threads(threads)
         model = self._build_model(tokens)
+        seen = pass_warnings(model, tokens.vocab_size)
+        self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         if before:
             divided = _division_of(before, keys.accumulation, threads)
             self.division = divide_again(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
             self.division = divide(keys, model, optimizer, self.ranks, threads)
-        self.start = None if before else self._measure_start(model, tokens)
-        looks_ahead = lookahead_warnings(model, tokens.vocab_size)
-        self.warnings = [*config.warnings, *self.plan.warnings, *looks_ahead]
+        # Variants of one seed share the first batch. A run that continues another begins trained.
+        first = None if before or self.plan.origin else build_batches(config, tokens)(0)[:, :-1]
+        self.start = None if first is None else measure_start(model, first)
         return model
 
     def _build_model(self, tokens: Tokens) -> Transformer:
         config = self.config
         shard = sharder(config.parallel.type, config.trainer.device, self.ranks)
         return build_model(config, tokens.vocab_size, shard)
-
-    def _measure_start(self, model: Transformer, tokens: Tokens) -> Start | None:
-        """Measures the untrained model on the first batch, which variants of one seed share. A run
-        that continues another one begins trained."""
-        if self.plan.origin is not None:
-            return None
-        first = build_batches(self.config, tokens)(0)
-        return measure_start(model, first[:, :-1])
 
     def _train_or_fail(
         self,
@@ -234,6 +227,7 @@ class Run:
                 error_text = hide_secrets(traceback.format_exc())
                 record.summary = replace(record.summary, status=status, error=error_text)
                 record.summary.write(self.folder)
+                error.add_note("the summary.json of the run has this traceback")
             raise
         finally:
             torch.set_num_threads(self.division.threads)

@@ -87,7 +87,8 @@ def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
         if len(having) > 1:
             more = f" and {len(having) - _LISTED} more" if len(having) > _LISTED else ""
             names = f"{len(having)} runs ({names}{more})"
-        kept = next((job.folder for job in having if "Traceback" in _error(job)), None)
+        failures = having if " traceback " not in cause else []
+        kept = next((job.folder for job in failures if "Traceback" in _error(job)), None)
         where = f"; its traceback is in {path_text(kept / FILE)}" if kept else ""
         lines.append(f"failed: {names}: {cause}{where}")
     return lines

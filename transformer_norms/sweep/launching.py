@@ -13,6 +13,7 @@ from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.config.compose import compose
+from transformer_norms.config.plugins import plugin_error
 from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
@@ -91,6 +92,8 @@ def run_job(overrides: Sequence[str]) -> Answer:
     except BaseException as error:
         if stop.asked or isinstance(error, Preempted):
             return {"status": "preempted"}
+        if known := plugin_error(error):
+            return {"status": "failed", "error": str(known)}
         trace = traceback.format_exc()
         return {"status": "failed", "error": describe_error(error), "traceback": trace}
     finally:

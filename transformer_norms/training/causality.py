@@ -1,37 +1,82 @@
-"""Whether a model looks ahead, measured on the model itself before it is trained."""
+"""Whether a model looks ahead, keeps state or forgets a parameter, measured before it trains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
+from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.tensors import cut, whole
+from transformer_norms.names import PLUGIN
+from transformer_norms.training.tensors import cut, sharded, whole
 
 TOKENS = 12
 ROUNDING = 1e-3  # in a model that looks ahead, the distance is of the order of 1
 
 
-def lookahead_warnings(model: Transformer, vocab_size: int) -> list[str]:
-    """Returns the warning that a run's record holds where the model looks ahead."""
+def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
+    """Returns what passes over a few tokens say of a model. Raises ConfigError where a plugin's
+    module holds a tensor that nothing trains, or returns another shape."""
+    own = [m for m in model.modules() if type(m).__module__.startswith(PLUGIN)]
+    unused = _unused_parameters(model, own) if own and not sharded(model.embedding.weight) else []
+    lines = [f"{name} gets no gradient: no logit depends on it" for name in unused]
     distance = lookahead(model, vocab_size)
-    if distance < ROUNDING:
-        return []
-    return [
-        "the model looks ahead: in training, later tokens move earlier logits by "
-        f"{distance:.2g} standard deviations; its loss is no language model's"
-    ]
+    if distance >= ROUNDING and lookahead(model, vocab_size, change=0) >= ROUNDING:
+        names = ", ".join(sorted({type(m).__name__ for m in own})) or "a module"
+        lines.append(
+            f"a second pass over the same tokens gives other logits: {names} keeps state outside "
+            "of self.register_buffer, or draws numbers without torch, and no run resumes exactly"
+        )
+    elif distance >= ROUNDING:  # which NaN is not: that model diverges
+        lines.append(
+            "the model looks ahead: in training, later tokens move earlier logits by "
+            f"{distance:.2g} standard deviations; its loss is no language model's"
+        )
+    return lines
+
+
+def _unused_parameters(model: Transformer, own: Sequence[nn.Module]) -> list[str]:
+    """Returns the parameters of a plugin's modules that get no gradient."""
+    known = set(model.parameters())
+    for module, (name, value) in ((m, item) for m in own for item in vars(m).items()):
+        for leaf in tree_leaves(value):
+            tensors = leaf.parameters() if isinstance(leaf, nn.Module) else [leaf]
+            if any(getattr(t, "requires_grad", False) and t not in known for t in tensors):
+                raise ConfigError(
+                    f"{type(module).__name__}.{name} requires a gradient, and nothing trains it: "
+                    "write nn.Parameter(...), or nn.ParameterList or nn.ModuleList of several"
+                )
+
+    def check_shape(last: int, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        wanted = [*given[0].shape[:-1], given[last].shape[-1]]
+        if (shape := list(getattr(output, "shape", [type(output)]))) != wanted:
+            raise ConfigError(f"{type(layer).__name__} returns {shape}; wanted is {wanted}")
+
+    layers = [pair for b in model.blocks for pair in ((2, b.attention.f.attend), (0, b.mlp.f))]
+    hooks = [m.register_forward_hook(partial(check_shape, last)) for last, m in layers]
+    logits, *_ = seeded_pass(model, torch.zeros(2, min(TOKENS, model.context), dtype=torch.long))
+    for hook in hooks:
+        hook.remove()
+    logits.sum().backward()
+    named = ((f"{type(m).__name__}.{name}", p) for m in own for name, p in m.named_parameters())
+    unused = sorted({name for name, p in named if p.requires_grad and p.grad is None})
+    model.zero_grad()
+    return unused
 
 
 @torch.no_grad()
-def lookahead(model: Transformer, vocab_size: int) -> float:
+def lookahead(model: Transformer, vocab_size: int, change: int = 1) -> float:
     """Returns how far later tokens, or other rows of the batch, move earlier logits in training
     mode, in standard deviations of the logits: 0 for a causal model in float64, rounding in
     float32.
 
-    The batch holds one text once for each of its places, changed there and behind. Dropout draws
-    the same numbers both times. A norm that takes statistics over a batch shows here what it hides
-    in evaluation, and noise (`logits_under_noise`) shows what a block hides that begins as nothing.
+    The batch holds one text once for each of its places, changed there and behind by `change` ids.
+    Dropout and buffers are the same both times. A norm that takes statistics over a batch shows
+    here what it hides in evaluation, and noise shows what a block hides that begins as nothing.
     """
     time = min(TOKENS, model.context)
     if time == 1:
@@ -39,13 +84,10 @@ def lookahead(model: Transformer, vocab_size: int) -> float:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, time), generator=generator).expand(time, time)
     later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those behind
-    changed = torch.where(later, (tokens + 1) % vocab_size, tokens)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    changed = torch.where(later, (tokens + change) % vocab_size, tokens)
     logits, logits_of_changed = logits_under_noise(
-        model, lambda: (_seeded_logits(model, tokens), _seeded_logits(model, changed))
+        model, lambda: (seeded_pass(model, tokens)[0], seeded_pass(model, changed)[0])
     )
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
     distance = (logits_of_changed - logits)[~later].abs().max()
     return (distance / logits.std().clamp_min(1e-12)).item()
 
@@ -72,8 +114,14 @@ def logits_under_noise(
     return under_noise if all(tensor.isfinite().all() for tensor in under_noise) else logits()
 
 
-def _seeded_logits(model: Transformer, tokens: Tensor) -> Tensor:
+def seeded_pass(model: Transformer, tokens: Tensor) -> tuple[Tensor, bool, bool]:
+    """Returns the logits of a pass, whether it draws numbers, and whether it changes a buffer. The
+    buffers and torch's generators are left as they were."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        logits: Tensor = model(tokens.to(next(model.parameters()).device))
-    return logits.cpu()
+        state, given = torch.get_rng_state(), tokens.to(model.embedding.weight.device)
+        logits: Tensor = functional_call(model, buffers, given)
+        drawn = not torch.equal(state, torch.get_rng_state())
+    counted = any(not torch.equal(kept, buffers[name]) for name, kept in model.named_buffers())
+    return logits.cpu(), drawn, counted

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.settings import Sizes
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.causality import logits_under_noise
+from transformer_norms.training.causality import logits_under_noise, seeded_pass
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.parallel.ranks import add_in_tree
 from transformer_norms.training.settings import TrainerSettings
@@ -192,22 +192,13 @@ def examine_rows(model: Transformer) -> Rows:
     time = min(TOKENS, model.context)
     generator = torch.Generator().manual_seed(0)
     one, two, other = torch.randint(model.vocab_size, (3, 1, time), generator=generator)
-    before = [buffer.clone() for buffer in model.buffers()]
-    drawn = False
+    changes: list[list[bool]] = []
 
     def first_row(beside: Tensor) -> Tensor:
-        nonlocal drawn
-        torch.manual_seed(0)
-        state = torch.get_rng_state()
-        logits: Tensor = model(torch.cat((one, beside)))
-        drawn |= not torch.equal(state, torch.get_rng_state())
+        logits, *changed = seeded_pass(model, torch.cat((one, beside)))
+        changes.append(changed)
         return logits[0]
 
-    with torch.random.fork_rng(devices=[]):
-        logits, beside_other = logits_under_noise(model, lambda: (first_row(two), first_row(other)))
-    counted = False
-    for buffer, value in zip(model.buffers(), before, strict=True):
-        counted |= not torch.equal(buffer, value)
-        buffer.copy_(value)
+    logits, beside_other = logits_under_noise(model, lambda: (first_row(two), first_row(other)))
     distance = (logits - beside_other).abs().max() / logits.std().clamp_min(1e-12)
-    return Rows(bool(distance < ROUNDING), drawn, counted)
+    return Rows(bool(distance < ROUNDING), *map(any, zip(*changes, strict=True)))
