@@ -9,12 +9,14 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from transformer_norms.config import compose as door
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import Choices, choose, complete, compose, recompose
 from transformer_norms.config.overrides import parse, to_dict
+from transformer_norms.config.plugins import TO_CHOOSE, fault_of
 from transformer_norms.config.saved import to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
@@ -27,6 +29,7 @@ from transformer_norms.training.stopping import Stopping
 
 CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
+GLOBAL = "# @package _global_\n"  # as each preset, recipe and launcher begins
 FINALS = ("auto", "always", "none", "layernorm")
 
 
@@ -136,17 +139,46 @@ def test_files_that_stand_alone_are_put_where_hydra_would_put_them(words):
         assert repr(content[key]) == repr(to_dict(hydra)[key]), key
 
 
-def test_an_option_in_a_folder_of_plugins_may_extend_another_and_write_elsewhere(tmp_path):
-    for name, text in {
-        "norm/mine": "defaults: [rmsnorm, _self_]\neps: 3e-5\n",
-        "mlp/mine": "# @package _global_\nmlp: {type: plain, activation: relu}\nseed: 48\n",
-    }.items():
-        file = tmp_path / "configs" / f"{name}.yaml"
-        file.parent.mkdir(parents=True)
+def own_files(folder: Path, texts: dict) -> str:
+    for name, text in texts.items():
+        file = folder / "configs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    config = composed(f"plugins={tmp_path}", "norm=mine", "mlp=mine", "placement=post")
-    assert (config.norm.type, config.norm.eps, config.seed) == ("rmsnorm", 3e-5, 48)
-    assert config.mlp.activation == "relu"
+    return f"plugins={folder}"
+
+
+def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tmp_path, saved):
+    typed = own_files(tmp_path / "own", {
+        "norm/mine.yaml": "# @package norm\ndefaults: [rmsnorm, _self_]\neps: 3e-5\n",
+        "preset/mine.yaml": "# @package _global_\ndefaults:\n  - gpt2\n  - override /norm: mine\n"
+        "seed: 48\narchitecture: {logit_cap: 30}\n",
+    })  # fmt: skip
+    config = composed(typed, "norm=mine", "placement=post")
+    assert (config.norm.type, config.norm.eps) == ("rmsnorm", 3e-5)
+    assert composed(saved("placement=post")[1], typed, "norm=mine").norm == config.norm
+    config = composed(typed, "preset=mine")
+    assert (config.norm.eps, config.seed, config.architecture.logit_cap) == (3e-5, 48, 30)
+    assert (config.position.type, composed(typed, "preset=mine", "norm=dyt").norm.type) == (
+        "learned",
+        "dyt",
+    )
+
+
+def test_what_lies_in_a_folder_of_plugins_without_an_axis_is_named_and_hinders_nothing(tmp_path):
+    typed = own_files(tmp_path, {
+        "experiment/one.yaml": "a: [", "half.yaml": "eps: 1", "norm/mine.yaml": "defaults: [none]"
+    })  # fmt: skip
+    config = composed(typed, "norm=mine")
+    line = f"plugins={tmp_path}: nothing reads configs/experiment, configs/half.yaml"
+    assert config.norm.type == "none"
+    assert [text for text in config.warnings if "plugins" in text] == [line]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_every_built_in_file_is_written_as_one_in_a_folder_of_plugins(axis):
+    for file in option_files(axis).values():
+        text = file.read_text()
+        assert fault_of(axis, text, yaml.safe_load(text) or {}) is None, file
 
 
 def test_every_yaml_belongs_to_an_axis():
@@ -463,6 +495,21 @@ def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
         ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
         ("configs/norm/new.yaml", "a: [", "new.yaml"),
         ("configs/norm/new.yaml", "- a", "a list is not allowed"),
+        ("configs/norm/new.yaml", f"{GLOBAL}norm: {{type: none}}", "has keys of norm only"),
+        ("configs/mlp/new.yaml", "# @package seed\ntype: plain", "@package seed: a file of mlp"),
+        ("configs/placement/new.yaml", "defaults: [pre, override /norm: none]", "placement only"),
+        (
+            "configs/preset/new.yaml",
+            "norm: none\nnonsense: 3",
+            "the first line of a preset is '# @",
+        ),
+        ("configs/preset/new.yaml", f"# mine\n{GLOBAL}seed: 3", "the first line of a preset is"),
+        ("configs/preset/new.yaml", f"{GLOBAL}norm: none", "as '- override /norm: layernorm'"),
+        ("configs/preset/new.yaml", f"{GLOBAL}architectur: {{tied: true}}", "mean 'architecture'"),
+        ("configs/preset/new.yaml", f"{GLOBAL}again: true", "there is no key 'again'"),
+        ("configs/recipe/new.yaml", f"{GLOBAL}recipes: {{}}", "did you mean 'recipe'?"),
+        ("configs/recipe/new.yaml", "trainer: {steps: 3}", "the first line of a recipe is"),
+        ("configs/launcher/new.yaml", "workers: 3", "the first line of a launcher is"),
         ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: is more than 65536 values"),
     ],
 )
@@ -475,6 +522,24 @@ def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, t
     assert str(caught.value).isprintable()
     assert str(caught.value).startswith(f"plugins={tmp_path}: ")
     assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "line"),
+    [
+        ("override /norm: layernrm", "norm=layernrm: did you mean 'layernorm'? there is no norm"),
+        ("override /nrom: layernorm", f"In 'preset/mine': Could not override 'nrom'; {TO_CHOOSE}"),
+        ("norm: none", f"In 'preset/mine': Could not find 'preset/norm/none'; {TO_CHOOSE}"),
+        ("/norm: layernorm", f"Multiple values for norm; {TO_CHOOSE}"),
+    ],
+)
+def test_a_preset_that_chooses_wrongly_is_one_line_that_says_how_to_choose(
+    defaults, line, tmp_path
+):
+    typed = own_files(tmp_path, {"preset/mine.yaml": f"{GLOBAL}defaults: [{{{defaults}}}]"})
+    with pytest.raises(ConfigError) as caught:
+        compose([typed, "preset=mine"])
+    assert str(caught.value).startswith(line)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from transformer_norms.config import plugins as plugin_folder
 from transformer_norms.config.finding import CONFIG, find_config, find_run
 from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
 from transformer_norms.config.overrides import (
@@ -29,6 +28,7 @@ from transformer_norms.config.overrides import (
     place,
     to_dict,
 )
+from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load, unread
 from transformer_norms.config.saved import Saved, equation_text, read_saved, saved_of
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
@@ -44,7 +44,6 @@ from transformer_norms.names import (
     options,
     unknown,
 )
-from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 
@@ -126,7 +125,8 @@ def complete(
     from transformer_norms.config.resolution import resolve
 
     if folder is not None:
-        plugin_folder.load(folder)
+        load(folder)
+        choices = replace(choices, notes=(*choices.notes, *unread(folder)))
     keys = {pair.key for pair in typed}
     config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
     config = replace(config, warnings=(*choices.notes, *config.warnings))
@@ -250,23 +250,6 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         raise ConfigError(f"{file}: {hint}{error}") from None
 
 
-def check_plugins(text: str) -> Path | None:
-    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where an option in it is of
-    no axis, or has the name of a built-in one."""
-    folder = plugin_folder.check(text)
-    for file in sorted((folder / "configs").glob("*/*.yaml")) if folder else ():
-        axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
-        if axis not in (*AXES, "hydra"):
-            raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
-        # Before Hydra reads it: an alias may expand without end.
-        content = parse_yaml(read_bytes(real_path(file)), f"{where}/{file.name}", values_only=False)
-        if not isinstance(content, dict | None):
-            raise ConfigError(f"{where}/{file.name}: a list is not allowed; it should be keys")
-        if file.stem in (*options(axis), *RENAMED.get(axis, ())):
-            raise ConfigError(f"{where}/{file.name}: {axis}={file.stem} is ours; name it otherwise")
-    return folder
-
-
 def default_axes() -> dict[str, str]:
     """Returns the names that train.yaml chooses."""
     return dict(_default_axes(folder_of_configs()))
@@ -358,12 +341,12 @@ def _compose_options(
     the place of another. `states` are the sizes and dates of all files, so that an edited file is
     read again."""
     files = {axis: option_files(axis, folder) for axis in (pair.key for pair in groups)}
-    lone = [pair for pair in groups if _stands_alone(files[pair.key][pair.word])]
+    lone = [pair for pair in groups if _stands_alone(pair.key, files[pair.key][pair.word])]
     extending = tuple(pair for pair in groups if pair not in lone)
     content, chosen = _compose_extending(extending, folder, states)
     replaced = {pair.key: files[pair.key].get(chosen[pair.key]) for pair in lone}
     for axis, file in replaced.items():
-        if not file or not _stands_alone(file) or content.get(axis, {}) != _content_of(file):
+        if not file or not _stands_alone(axis, file) or content.get(axis, {}) != _content_of(file):
             return _compose_extending(groups, folder, states)  # another file writes into this one
     nodes = {pair.key: _content_of(files[pair.key][pair.word]) for pair in lone}
     return {**content, **nodes}, {**chosen, **{pair.key: pair.word for pair in lone}}
@@ -378,14 +361,10 @@ def _compose_extending(
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
 
 
-def _stands_alone(file: Path) -> bool:
+def _stands_alone(axis: str, file: Path) -> bool:
     """Returns whether an option's file is the whole content of its axis, and of no other."""
-    return "defaults" not in _content_of(file) and not _names_package(file, _state_of(file))
-
-
-@lru_cache(maxsize=1024)
-def _names_package(file: Path, state: object) -> bool:
-    return b"@package" in file.read_bytes()
+    content = _content_of(file)
+    return "defaults" not in content and not (content and axis in ACROSS)
 
 
 def _content_of(file: Path) -> dict[str, Any]:
@@ -408,6 +387,9 @@ def _state_of(file: str | Path) -> tuple[str, int, int]:
     return str(file), stat.st_size, stat.st_mtime_ns
 
 
+_HYDRAS_ADVICE = "[.]? (?:Config search path|To append|To override|No match|Did you mean)"
+
+
 def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     """Composes the chosen files with Hydra, apart from any Hydra that is running."""
     from hydra import compose as hydra_compose
@@ -425,8 +407,11 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
         with initialize_config_dir(str(folder_of_configs().resolve()), version_base="1.3"):
             return hydra_compose("train", typed, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        line = " ".join(str(error).split())
-        raise ConfigError(re.split(" Config search path| To append", line)[0]) from None
+        line = re.split(_HYDRAS_ADVICE, " ".join(str(error).split()))[0]
+        if unknown_name := re.match("In .*Could not find '([a-z]+)/([^/']+)'", line):
+            check_option(Typed(*unknown_name.groups(), unknown_name[2]), folder)
+        chooses = folder and ("verrid" in str(error) or line.startswith("In '"))
+        raise ConfigError(f"{line}; {TO_CHOOSE}" if chooses else line) from None
     finally:
         GlobalHydra.instance().hydra = enclosing
         VersionBase.instance().version_base = version
