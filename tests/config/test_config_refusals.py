@@ -40,8 +40,14 @@ NAMES = [
     ("model.widht=64", "model.widht=64", "depth", "did you mean 'model.width'"),
     ("model/width=64", "model/width=64", "did you mean 'model.width'"),
     ("norm.epss=1e-5", "norm.epss=1e-5", "keys of norm are", "did you mean 'norm.eps'"),
-    ("norm.share=0.5", "norm.share=0.5", "keys of norm are", "norm=prmsnorm has it"),
-    ("norm=dyt norm.eps=1", "norm.eps=1", "there is no key 'norm.eps'", "type norm=rmsnorm too; "),
+    ("norm.share=0.5", "norm.share=0.5: type norm=prmsnorm too; ", "; norm=prmsnorm has it"),
+    ("norm=dyt norm.eps=1", "norm.eps=1: norm=dyt has no key 'norm.eps'; norm=rmsnorm has it"),
+    ("norm=rmsnorm norm.alpha_init=1", "norm=rmsnorm has no key", "; norm=derf, dyt, seednorm ha"),
+    (
+        "norm.alpha_init=1",
+        "=1: there is no key 'norm.alpha_init'; norm=derf, dyt, seednorm have it",
+    ),
+    ("tracking=none tracking.mode=auto", "tracking=none has no key", "; tracking=wandb has it"),
     ("tokenizer.sz=3", "tokenizer.sz=3", "there is no key", "tokenizer has no keys"),
     ("tokenizer.vocab_size=300", "tokenizer.vocab_size=300", "tokenizer=bpe has it"),
     ("optimizer.betas.x=1", "optimizer.betas.x=1", "did you mean 'optimizer.betas'"),
@@ -152,6 +158,9 @@ SHAPES = [
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
     ("placement=[pre,post]", "several are a sweep", "type -m placement=pre,post"),
     ("seed=1,2", "seed=1,2", "-m"),
+    ("data=text data.paths=a,b", "or data.paths=[a,b] for one list"),
+    ("data=jsonl data.val_paths=a,b data.paths=a", "or data.val_paths=[a,b] for one list"),
+    ("architecture.bias=query,key", "type -m before them, or architecture.bias=[query,key] for o"),
     ("seed=range(3)", "seed=range(3)", "-m"),
     ("norm=glob(*)", "norm=glob(*)", "-m"),
     ("norm='rms", "norm='rms", "quotes"),
@@ -269,6 +278,7 @@ RANGES = [
 ]
 CASES = NAMES + SHAPES + KINDS + RANGES
 CASES += [(f"study={name}" if " " not in name else (f"study={name}",), "study") for name in STUDIES]
+OF_DYT = "together: [{'norm.alpha_init': 1, 'norm': 'dyt'}, {'norm': 'rmsnorm'}]"
 SWEEPS = [
     ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),
     ("placement=pre,pots", "placement=pots", "did you mean 'post'"),
@@ -287,7 +297,11 @@ SWEEPS = [
     ("seed=1,2 seed=3", "seed is typed twice", "seed=3"),
     ("+seed=1,2", "+seed=1,2", "without '+'"),
     ("seed=${x},1", "seed=${x},1", "not allowed"),
-    ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "norm=prmsnorm has it"),
+    ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "prmsnorm has it (in rmsnorm)"),
+    ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)", OF_DYT),
+    ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key", OF_DYT),
+    ("data=text data.paths=a,b", "data.paths=a,b: one list is data.paths=[a,b]; a sweep has brack"),
+    ("optimizer.betas=0.9,0.95", "one list is optimizer.betas=[0.9,0.95]; a sweep has brackets"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
     ("launcher.workers=3", "launcher.workers=3", "launcher=pool and launcher=slurm have that key"),

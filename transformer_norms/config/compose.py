@@ -135,7 +135,7 @@ def complete(
     return config
 
 
-def choose(typed: Iterable[Typed], folder: Path | None) -> Choices:
+def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
     """Returns the defaults with what was typed. Checks the names, without torch."""
     groups = [pair for pair in typed if pair.key in AXES]
     for pair in groups:
@@ -183,12 +183,12 @@ def _axes_of_recipe(name: str) -> set[str]:
     return axes & {"norm", "placement", "init", "position", "attention", "mlp"}
 
 
-def _put_typed(choices: Choices, typed: Iterable[Typed]) -> Choices:
+def _put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
     """Returns the choices with typed values. A typed equation makes a placement of its own, which
     keeps of the chosen file only the learned coefficients and the connection that the equation
     names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
-    values, axes = place(_one_horizon(choices.values, pairs), pairs), dict(choices.axes)
+    values, axes = place(_one_horizon(choices.values, pairs), typed), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
     if "equation" in own:
         placement = {key: item for key, item in values["placement"].items() if key in own}
@@ -217,7 +217,7 @@ def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, An
     return values
 
 
-def _choices_of(saved: Saved, typed: Iterable[Typed], folder: Path | None) -> Choices:
+def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> Choices:
     """Returns a saved run's choices with what was typed. An option that the saved run used has the
     content that it had then."""
     read = _option_reader(folder)

@@ -13,9 +13,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from transformer_norms.config.tree import CHOSEN, owner_of
 from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
@@ -65,7 +66,9 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
     for text in overrides:
         override = parse_one(text)
         if override.is_sweep_override():
-            raise ConfigError(f"{text}: several values are a sweep; type -m before them")
+            key, _, values = text.partition("=")
+            listed = f", or {key}=[{values}] for one list" if takes_list(key) else ""
+            raise ConfigError(f"{text}: several values are a sweep; type -m before them{listed}")
         key = override.key_or_group
         value = option_name(key, _plain(override.value()))
         if key in typed and typed[key].value != value:
@@ -279,10 +282,11 @@ _STD = ["default", *ROLES]  # what init.std may name
 _FIXED = ("type", "formula", "source", "unverified")
 
 
-def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
-    """Returns the values with each KEY=VALUE in its place. Raises ConfigError for a key that there
-    is not."""
-    typed = list(typed)
+def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
+    """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
+    Raises ConfigError for a key that there is not."""
+    options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
+    typed = [pair for pair in pairs if pair.key not in AXES]
     nodes = {pair.key.partition(".")[0] for pair in typed}
     config = OmegaConf.create({key: node for key, node in values.items() if key in nodes})
     for pair in typed:
@@ -294,7 +298,7 @@ def place(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
             value = None
         axis, _, own = pair.key.partition(".")
         if value is None and not _is_optional(axis, own):
-            raise ConfigError(_no_such_key(pair, OmegaConf.create({**values, **to_dict(config)})))
+            raise ConfigError(_no_such_key(pair, {**values, **to_dict(config)}, options_typed))
         if axis == "about" or (axis in AXES and own in _FIXED):
             if axis == "about":
                 axis = "recipe" if own.startswith("recipe") else "preset"
@@ -321,23 +325,26 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _no_such_key(pair: Typed, config: DictConfig) -> str:
+def _no_such_key(pair: Typed, values: Mapping[str, Any], chosen: Mapping[str, Typed]) -> str:
+    """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
+    config = OmegaConf.create(values)
     parent, _, last = pair.key.rpartition(".")
     if parent == "init.std":
         return f"{pair}: {unknown('role', last, _STD)}"
-    node = OmegaConf.select(config, parent) if parent else None
     axis, _, own = pair.key.partition(".")
+    if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
+        near = f"type {axis}={having[0]} too; " if len(having) == 1 and axis not in chosen else ""
+        lacks = f"{chosen[axis]} has no key" if axis in chosen else "there is no key"
+        have = "have" if len(having) > 1 else "has"
+        return f"{pair}: {near}{lacks} '{pair.key}'; {axis}={', '.join(having)} {have} it"
+    node = OmegaConf.select(config, parent) if parent else None
     if isinstance(node, DictConfig):
         shown = f"transformer-norms train --cfg job --package {parent} shows all"
         names = name_list(_typable(node, parent), shown)
         allowed = f"keys of {parent} are {names}" if names else f"{parent} has no keys"
     else:
         allowed = f"axes are {', '.join(AXES)}"
-    if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
-        near = f"type {axis}={having[0]} too; "
-        allowed = f"{axis}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it; {allowed}"
-    else:
-        near = did_you_mean(_near_keys(pair.key, config), last)
+    near = did_you_mean(_near_keys(pair.key, config), last)
     return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
 
 
@@ -369,10 +376,20 @@ def _near_keys(key: str, config: DictConfig) -> list[str]:
 
 
 def _options_with(axis: str, key: str, dotted: str) -> list[str]:
-    """Returns the options whose files hold `key`, the most usual one first."""
+    """Returns the options whose files hold `key`: the usual one of many, or all of a few."""
     names = [name for name, file in option_files(axis).items() if key in OmegaConf.load(file)]
-    usual = other_codebases().goes_with.get(dotted)
-    return sorted(names, key=lambda name: f"{axis}={name}" != usual)
+    usual = other_codebases().goes_with.get(dotted, "").partition("=")[2]
+    return [usual] if usual in names else names[:3]
+
+
+def takes_list(key: str, only: bool = False) -> bool:
+    """Returns whether the value of a key may be a list, or with `only` has to be one."""
+    axis, _, own = key.partition(".")
+    held = [OmegaConf.load(file) for file in option_files(axis).values()]
+    if any(isinstance(content.get(own), ListConfig) for content in held):
+        return True
+    owner = owner_of(CHOSEN.get(axis))
+    return not only and owner is not None and "tuple" in str(parameters(owner).get(own))
 
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:

@@ -12,7 +12,14 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import Values, baseline_of, names_of
-from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
+from transformer_norms.config.overrides import (
+    HORIZONS,
+    as_typed,
+    check_pairs,
+    parse,
+    parse_one,
+    takes_list,
+)
 from transformer_norms.config.plugins import check as check_plugins
 from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
@@ -206,7 +213,11 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"{text}: names no value")
     if len(values) > MOST_RUNS:
         raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
-    return key, [parse([f"{key}={value}"])[0].value for value in values]
+    read = [parse([f"{key}={value}"])[0].value for value in values]
+    if not all(isinstance(value, list) for value in read) and takes_list(key, only=True):
+        one_list = f"{key}=[{','.join(values)}]"
+        raise ConfigError(f"{text}: one list is {one_list}; a sweep has brackets around each list")
+    return key, read
 
 
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
