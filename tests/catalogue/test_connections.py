@@ -409,6 +409,9 @@ def test_preset_gemma3n_has_the_numbers_of_its_config_class():
     assert ours.architecture.tied == theirs.tie_word_embeddings
     shares = sparse_shares(ours.architecture.activation_sparsity, 35)
     assert shares == theirs.activation_sparsity_pattern == [0.95] * 10 + [0.0] * 25
+    ours = compose(["preset=gemma3n", "model=nano", "model.depth=30"])  # E2B
+    shared = [19 if i % 5 == 4 else 18 for i in range(20, 30)]
+    assert kv_sources(ours.architecture.kv_from_block, 30) == [*range(20), *shared]
     short, little = transformers.Gemma3nTextConfig(num_hidden_layers=10), "model.depth=10"
     ours = compose(["preset=gemma3n", "model=nano", little]).architecture.activation_sparsity
     assert sparse_shares(ours, 10) == short.activation_sparsity_pattern == [0.0] * 10
