@@ -13,6 +13,7 @@ from transformer_norms.hf.clauses.rotation import ROTARY, WINDOW_OF_KINDS
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import differences, facts_of
 from transformer_norms.kinds import plain
+from transformer_norms.model.position import sliding_windows
 from transformer_norms.names import folder_of_configs, option_files
 
 PRESETS = [name for name in options("preset") if name != "none"]
@@ -100,9 +101,16 @@ def test_preset_gemma4_has_the_heads_of_the_31b():
         num_global_key_value_heads=4, head_dim=256, global_head_dim=512,
     )  # fmt: skip
     sizes = ["model.width=8192", "model.heads=32", "model.depth=60"]  # width / heads is 256
-    ours = compose(["preset=gemma4", *sizes]).model
+    composed = compose(["preset=gemma4", *sizes])
+    ours, how = composed.model, composed.architecture
     assert list(ours.head_dim) == [block.head_dim for block in config.per_layer_config]
     assert list(ours.kv_heads) == [block.num_key_value_heads for block in config.per_layer_config]
+    # google-deepmind/gemma 7691fd4, gemma4/_gemma4.py: 16 keys where blocks slide, 4 elsewhere
+    pattern = ([16] * 5 + [4]) * 10
+    assert list(ours.kv_heads) == pattern
+    windows = sliding_windows(how.sliding_window, 60, 4096)
+    assert [window or 0 for window in windows] == [1024 * (heads == 16) for heads in pattern]
+    assert how.logit_cap == 30
 
 
 def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():

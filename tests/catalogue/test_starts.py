@@ -12,6 +12,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
+from transformer_norms.formula import Formula
 
 WIDTH, VOCABULARY, CONTEXT, INNER = 128, 1024, 64, 512
 SIZES = [f"model.width={WIDTH}", "model.heads=4", f"model.context={CONTEXT}", "mlp=gelu"]
@@ -240,6 +241,42 @@ def test_every_weight_starts_as_wide_as_the_authors_code_draws_it(name, depth):
         assert ours.std().item() == pytest.approx(theirs.std().item(), rel=error, abs=1e-12), role
 
 
+# google-deepmind/gemma 7691fd4, gemma3n/_modules.py: flax's 0.01 but for what predicts.
+GEMMA = {
+    "router": 0.01,
+    "predict_change": 1e-4,
+    "correct_change": 0.01,
+    **dict.fromkeys(("projections.0", "scale.left", "scale.right"), 0.01),
+    **dict.fromkeys(("input_embedding", "input_projection", "gated.gate", "gated.output"), 0.01),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("init", ["auto", "mup", "bert"])
+@pytest.mark.parametrize("placement", ["gemma3n", "gemma3n_inputs", "gemma4_inputs"])
+def test_the_connections_of_gemma_start_as_in_their_code_whatever_the_init(placement, init):
+    typed = [*SIZES[:3], "model.depth=6", f"placement={placement}", f"init={init}"]
+    model = build_model(compose(typed), VOCABULARY)
+    drawn: dict[str, list[torch.Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        for role in GEMMA:
+            if name.endswith(f".{role}.weight"):
+                drawn.setdefault(role, []).append(parameter.flatten())
+    assert len(drawn) == {"gemma3n": 6, "gemma3n_inputs": 10, "gemma4_inputs": 4}[placement]
+    for role, weights in drawn.items():
+        all_ = torch.cat(weights)
+        error = 4 * math.sqrt(1 / all_.numel())
+        assert all_.std().item() == pytest.approx(GEMMA[role], rel=error), role
+
+
+@pytest.mark.parametrize(
+    ("depth", "start"), [(12, 0.1), (18, 0.1), (24, 1e-5), (36, 1e-6), (48, 1e-6)]
+)
+def test_layerscale_starts_by_depth_as_its_paper_and_its_code_say(depth, start):
+    spec = compose(["placement=layerscale", f"model.depth={depth}"]).placement.learned.b
+    assert Formula(spec.init)({"N": depth}) == pytest.approx(start)
+
+
 # The rms of what enters the first block, from their code: table times scale, and positions.
 CUT = 0.98658  # the standard deviation of N(0, 1) cut at 3
 SINUSOIDS, LEARNED = 0.5, 0.02**2  # the mean square of positions
@@ -255,7 +292,7 @@ STREAMS = {
     "subln": (["placement=subln", "position=sinusoidal"], math.sqrt(1.5)),
     "scalenorm": (["norm=scalenorm", "position=sinusoidal"], math.sqrt(1.5)),
     "cogview": (["placement=sandwich", "position=learned"], 0.02 * math.sqrt(2)),
-    "gemma": (["placement=sandwich", "init=gemma"], 0.02 * math.sqrt(WIDTH)),
+    "gemma": (["placement=sandwich", "init=gemma"], 0.01 * math.sqrt(WIDTH)),
     "olmo2": (["placement=out"], 0.02 * CUT),
     "hybrid": (["placement=hybrid"], CUT / math.sqrt(2.5 * WIDTH)),
     "peri": (["placement=peri"], 1.0),

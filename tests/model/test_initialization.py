@@ -86,7 +86,7 @@ RULES = {
     },
     "ngpt": {"rest": 1 / 16},
     "mixln": {"rest": 0.02, "embedding": 0.4**0.5},
-    "gemma": {"rest": 0.02},
+    "gemma": {"rest": 0.01},
     "t5": {  # heads of 64
         "rest": 1 / 16,
         "query": 1 / 128,

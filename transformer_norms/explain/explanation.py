@@ -318,7 +318,8 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
             xavier = (2 / (rows + columns)) ** 0.5
             role = name.rpartition(".")[2]
             ratio = f" ({deviation / xavier:.4g})" if isinstance(module, nn.Linear) else ""
-            cells = (f"{rows} x {columns}", rule.formula(name).text, f"{deviation:.4g}{ratio}")
+            formula = rule.formula(name, module).text
+            cells = (f"{rows} x {columns}", formula, f"{deviation:.4g}{ratio}")
             where = int(inside[1]) if inside else None
             facts.append(Fact(f"{inside[2]} {role}" if inside else role, cells, where))
     remarks = [

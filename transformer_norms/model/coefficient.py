@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.initialization import Linear, ZeroLinear
+from transformer_norms.model.initialization import EINSUM, Linear, ZeroLinear
 from transformer_norms.model.sites import EARLIER, NORMED
 from transformer_norms.norms import Layer, nothing
 
@@ -142,13 +142,15 @@ class LowRank(nn.Module):
     """scale * (x + norm(B A x)), A with `rank` rows      LAuReL-LR, Menghani et al. 2024,
     arXiv:2411.07501
 
-    Without a norm B starts at 0, as in the paper. With one, as in Gemma 3n, it is drawn.
+    Without a norm B starts at 0, as in the paper. With one, both are drawn as in Gemma 3n.
     """
 
     def __init__(self, width: int, rank: int, scale: float, norm: Layer | None) -> None:
         super().__init__()
         self.left = Linear(width, rank, bias=False)
         self.right = (ZeroLinear if norm is None else Linear)(rank, width, bias=False)
+        if norm is not None:
+            self.left.std = self.right.std = EINSUM
         self.norm, self.scale = nothing if norm is None else norm, scale
 
     def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:

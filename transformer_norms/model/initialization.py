@@ -35,6 +35,8 @@ def biased(spec: bool | Collection[str]) -> frozenset[str]:
 class Linear(nn.Linear):
     """torch's Linear, drawn by `InitRule` and by nothing else."""
 
+    std: float | None = None  # its deviation, whatever the rule
+
     def reset_parameters(self) -> None:
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -48,6 +50,8 @@ class FromLatent(Linear):
 class ZeroLinear(Linear):
     """A Linear whose weight starts at 0, whatever the rule."""
 
+    std = 0.0
+
     def reset_parameters(self) -> None:
         super().reset_parameters()
         nn.init.zeros_(self.weight)
@@ -56,7 +60,19 @@ class ZeroLinear(Linear):
 class Embedding(nn.Embedding):
     """torch's Embedding, drawn by `InitRule` and by nothing else."""
 
+    std: float | None = None
+
     def reset_parameters(self) -> None: ...
+
+
+EINSUM = 0.01  # flax's default deviation, with which Gemma's code draws its einsums and tables
+
+
+def einsum(inputs: int, outputs: int, std: float = EINSUM) -> Linear:
+    """Returns a matrix that is drawn as in google-deepmind/gemma, whatever the rule."""
+    matrix = Linear(inputs, outputs, bias=False)
+    matrix.std = std
+    return matrix
 
 
 def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
@@ -100,17 +116,20 @@ class InitRule:
             if drawn and not isinstance(module, ZeroLinear):
                 weight = module.weight
                 z = draw(f"{name}.weight", tuple(weight.shape), seed)
-                if self.truncate is not None:
+                if self.truncate is not None and getattr(module, "std", None) is None:
                     z = truncated(z, self.truncate)
                 weight.copy_(cut(z * self.deviation(name, module, sizes), weight))
 
-    def formula(self, name: str) -> Formula:
-        """Returns the formula of a role, or of a module by the last part of its name."""
+    def formula(self, name: str, module: nn.Module) -> Formula:
+        """Returns the formula of a module's deviation: its own, or that of its role, which is the
+        last part of its name."""
+        if (own := getattr(module, "std", None)) is not None:
+            return Formula(own)
         return self.std.get(name.rpartition(".")[2], self.std["default"])
 
     def deviation(self, name: str, module: nn.Linear | nn.Embedding, sizes: Sizes) -> float:
         """Returns the factor of a module's weight, which is drawn from N(0, 1)."""
-        return float(self.formula(name)({**_values(name, sizes), **own_values(module)}))
+        return float(self.formula(name, module)({**_values(name, sizes), **own_values(module)}))
 
 
 _SETTINGS = inspect.signature(InitRule).parameters.keys()

@@ -32,7 +32,7 @@ from transformer_norms.model.connections.altup import (
     Projections,
     RoutedAltUp,
 )
-from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.model.initialization import EINSUM, Embedding, einsum
 from transformer_norms.norms import Layer
 
 Tokens = Int[Tensor, "batch time"]
@@ -48,7 +48,8 @@ class WithInputs(nn.Module):
     def __init__(self, width: int, count: int, vocab_size: int, norm: Norm, inputs: int) -> None:
         super().__init__()
         self.input_embedding = Embedding(vocab_size, count * inputs)
-        self.input_projection = Linear(width, count * inputs, bias=False)
+        self.input_embedding.std = EINSUM
+        self.input_projection = einsum(width, count * inputs)
         self.norm, self.width, self.inputs = norm(inputs), width, inputs
 
     def forward(self, x0: Stream, tokens: Tokens) -> Followed:
@@ -79,8 +80,7 @@ class GatedInput(nn.Module):
         self, width: int, inputs: int, activation: Callable[[Tensor], Tensor], norm: Norm
     ) -> None:
         super().__init__()
-        self.gate = Linear(width, inputs, bias=False)
-        self.output = Linear(inputs, width, bias=False)
+        self.gate, self.output = einsum(width, inputs), einsum(inputs, width)
         self.activation, self.norm = activation, norm(width)
 
     def forward(self, x: Stream, e: Input) -> Stream:
