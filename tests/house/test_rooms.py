@@ -1,6 +1,9 @@
 """The package's files lie in rooms, and a room imports only the rooms before it, lazily or not."""
 
 import ast
+import shutil
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import AREAS
 
-PACKAGE = Path(__file__).parents[2] / "transformer_norms"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "transformer_norms"
 MOST_FILES = 15  # in a folder
 # A room's settings are its part of the typed config.
 SAME_EVERYWHERE = ("__init__", "__main__", "settings")
@@ -133,3 +137,42 @@ def test_no_two_rooms_have_a_file_of_one_name():
         if file.stem not in SAME_EVERYWHERE:
             rooms[file.stem].add(room_of(file))
     assert {name: where for name, where in rooms.items() if len(where) > 1} == {}
+
+
+def run_tool(folder, typed):
+    command = [sys.executable, "-m", *typed.split()]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def read_by_ruff(folder):
+    lines = run_tool(folder, "ruff check --no-cache --show-files .").splitlines()
+    return {Path(line).relative_to(folder.resolve()).as_posix() for line in lines}
+
+
+def test_the_check_reads_every_file_of_the_project():
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a clone")
+    command = ["git", "ls-files", "*.py", "*.ipynb"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(tracked.splitlines()) <= read_by_ruff(ROOT)
+
+
+def test_the_check_passes_where_a_user_has_files_of_their_own(tmp_path):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    ours = {"train.py", "transformer_norms/a.py", "benchmarks/speed.py", "tests/data/test_a.py"}
+    own = {"mine/half.py", "mine/train.py", "mine/tests/test_half.py", "my_train.py", "a.ipynb",
+           "eng/transformer_norms/a.py", "datasets/corpus/read.py"}  # fmt: skip
+    for name in ours | own:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import os,sys\nx = (" if name in own else "")
+    # A folder with the name of a package changes neither the order of imports nor their types.
+    (tmp_path / "train.py").write_text(
+        "import datasets\n\nimport transformer_norms\n\n"
+        "print(datasets.load_dataset, transformer_norms)\n"
+    )
+    assert read_by_ruff(tmp_path) == ours
+    run_tool(tmp_path, "ruff format --no-cache --check .")
+    run_tool(tmp_path, "ruff check --no-cache .")
+    run_tool(tmp_path, "mypy --cache-dir=/dev/null")
