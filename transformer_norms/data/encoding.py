@@ -81,7 +81,7 @@ def encode_work(
         index["tokens"] = ids.size
     if not tokenizer.exact:
         for row, stop, text in zip(index, np.cumsum(index["tokens"]), placed, strict=True):
-            pieces = map(tokenizer.pieces.__getitem__, memoryview(ids[stop - row["tokens"] : stop]))
+            pieces = map(tokenizer.pieces.__getitem__, ids[stop - row["tokens"] : stop].data)
             row["changed"] = b"".join(pieces) != text.text.encode()
     return Run(index, lambda start, stop: ids[start:stop])
 
