@@ -664,6 +664,28 @@ def test_a_typed_gain_or_bias_is_still_the_norm_of_the_formula():
         check_formula("rmsnorm", SPECS["rmsnorm_bias"]["formula"], own)
 
 
+@pytest.mark.parametrize("held", ["tensor", "tensor with a gradient", "buffer"])
+def test_a_formula_that_names_a_tensor_which_nothing_trains_is_refused(held, monkeypatch):
+    class Plain(torch.nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            gain = torch.ones(width, requires_grad=held == "tensor with a gradient")
+            if held == "buffer":
+                self.register_buffer("gain", gain)
+            else:
+                self.gain = gain
+
+        def forward(self, x):
+            return self.gain * x
+
+    name = f"plain {held}"  # what was checked once is remembered by name
+    monkeypatch.setitem(NORMS, name, Plain)
+    refusal = rf"{name}.gain is a plain tensor, .*: write self.gain = nn.Parameter\(\.\.\.\)"
+    with pytest.raises(ConfigError, match=refusal):
+        check_formula(name, "gain * x", {})
+    check_formula(name, "x", {})  # which does not say that anything is trained
+
+
 def test_a_plugins_norm_is_refused_where_its_formula_is_false_and_nothing_is_written(
     tmp_path, monkeypatch
 ):

@@ -39,7 +39,7 @@ def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
     return lines
 
 
-def _unused_parameters(model: Transformer, own: Sequence[nn.Module]) -> list[str]:
+def _unused_parameters(model: Any, own: Sequence[nn.Module]) -> list[str]:
     """Returns the parameters of a plugin's modules that get no gradient."""
     known = set(model.parameters())
     for module, (name, value) in ((m, item) for m in own for item in vars(m).items()):
