@@ -172,8 +172,7 @@ def _check_values_from_keys(config: Config) -> None:
 def _check_kv_from_block(config: Config) -> None:
     """Raises ConfigError if a block is to use keys and values that do not fit its queries, or that
     its own keys would change."""
-    how, depth = config.architecture, config.model.depth
-    rope = config.position.type == "rope"
+    how, depth, rope = config.architecture, config.model.depth, config.position.type == "rope"
     fractions = rotary_fractions(how.rope_fraction, depth)
     turns = list(zip(rotary_bases(how.rope_base, depth), fractions, strict=True))
     for i, source in enumerate(kv_sources(how.kv_from_block, depth)):
@@ -244,12 +243,11 @@ def _check_qk_clip(config: Config) -> None:
 def _check_offered(config: Config) -> None:
     """Raises ConfigError if a window, a chunk or a bias is set, and the chosen attention does not
     name it among its arguments, so that it could not act."""
-    kind, sizes = config.attention.type, config.model
-    how, context = config.architecture, sizes.context
+    kind, sizes, how = config.attention.type, config.model, config.architecture
     biased = POSITIONS[config.position.type].bias is not NoPosition.bias
     chosen = {}
     for key in ("sliding_window", "attention_chunk"):
-        windows = sliding_windows(spec := getattr(how, key), sizes.depth, context)
+        windows = sliding_windows(spec := getattr(how, key), sizes.depth, sizes.context)
         chosen[key] = f"architecture.{key}: {as_number(spec)}", any(windows)
     chosen["position_bias"] = f"position={config.choices.position}", biased
     named = {name for base in ATTENTIONS[kind].__mro__ for name in _arguments(base)}
