@@ -263,8 +263,8 @@ def _run_hydra_flag(arguments: Sequence[str]) -> int:
 
 
 def _plugins_folder(overrides: Sequence[str]) -> Path | None:
-    from transformer_norms.config.compose import check_plugins
     from transformer_norms.config.overrides import parse
+    from transformer_norms.config.plugins import check_plugins
 
     typed = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
     return check_plugins(typed[0]) if typed else None

@@ -18,6 +18,8 @@ _OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
@@ -33,7 +35,7 @@ class Formula:
     (context). A norm's formula has tokens among its values, and `functions` of tokens.
 
     A formula holds numbers, names, + - * / % ** ( ), the functions, and the comparisons
-    < <= == !=. Anything else is refused by a ValueError when it is parsed.
+    < <= > >= == !=. Anything else is refused by a ValueError when it is parsed.
     """
 
     def __init__(self, text: str | float, functions: Functions = OF_NUMBERS) -> None:
@@ -84,8 +86,9 @@ def _read(text: str, arguments: tuple[tuple[str, int], ...]) -> tuple[ast.expr, 
     function takes. A deep model states the same few formulas once a weight."""
     try:
         tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"'{text}' is no formula") from None
+    except SyntaxError as error:
+        why = "write abs(x) for |x|" if "|" in text else error.msg
+        raise ValueError(f"'{text}' is no formula: {why}") from None
     for node in ast.walk(tree):
         _refuse_unknown(node, text, dict(arguments))
     return tree, _names(tree)
@@ -99,7 +102,7 @@ def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> N
     call = isinstance(node, ast.Call) and _is_call(node, arguments)
     if not (number or call or comparison or plain or type(node) in _OPERATIONS):
         raise ValueError(
-            f"'{text}' is no formula: numbers, names, + - * / % **, < <= == !=, "
+            f"'{text}' is no formula: numbers, names, + - * / % **, < <= > >= == !=, "
             f"{', '.join(arguments)} are all"
         )
 

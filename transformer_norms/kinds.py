@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, dataclass_t
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass
+from typing_extensions import TypeAliasType
 
 Class = TypeVar("Class", bound=type)
 LARGEST = 1e100  # of a loss: its square is finite. Beyond it, a number counts as not finite
@@ -45,29 +46,32 @@ def _list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Strict()]
-Integer = Annotated[int, BeforeValidator(_integer), Strict()]
-Number = Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
+# Each has a name of its own, which help() of a class shows for it.
+Flag = TypeAliasType("Flag", Annotated[bool, Strict()])
+Text = TypeAliasType("Text", Annotated[str, Strict()])
+Integer = TypeAliasType("Integer", Annotated[int, BeforeValidator(_integer), Strict()])
+Number = TypeAliasType(
+    "Number", Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
+)
 
 # The numbers of a record: measured ones and counted ones.
 Measured = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
-Count = Annotated[Integer, Field(ge=0, le=10**12)]
-Positive = Annotated[Integer, Field(ge=1, le=10**12)]
-Seed = Annotated[Integer, Field(ge=0, le=2**63 - 1)]
-Share = Annotated[Number, Field(ge=0, le=1)]
-OpenShare = Annotated[Number, Field(gt=0, lt=1)]
-Momentum = Annotated[Number, Field(ge=0, lt=1)]
-Rate = Annotated[Number, Field(gt=0, le=100)]
-Epsilon = Annotated[Number, Field(gt=0, le=1)]
-Nonnegative = Annotated[Number, Field(ge=0, le=1e6)]
-Size = Annotated[Integer, Field(ge=1, le=2**20)]
+Count = TypeAliasType("Count", Annotated[Integer, Field(ge=0, le=10**12)])
+Positive = TypeAliasType("Positive", Annotated[Integer, Field(ge=1, le=10**12)])
+Seed = TypeAliasType("Seed", Annotated[Integer, Field(ge=0, le=2**63 - 1)])
+Share = TypeAliasType("Share", Annotated[Number, Field(ge=0, le=1)])
+OpenShare = TypeAliasType("OpenShare", Annotated[Number, Field(gt=0, lt=1)])
+Momentum = TypeAliasType("Momentum", Annotated[Number, Field(ge=0, lt=1)])
+Rate = TypeAliasType("Rate", Annotated[Number, Field(gt=0, le=100)])
+Epsilon = TypeAliasType("Epsilon", Annotated[Number, Field(gt=0, le=1)])
+Nonnegative = TypeAliasType("Nonnegative", Annotated[Number, Field(ge=0, le=1e6)])
+Size = TypeAliasType("Size", Annotated[Integer, Field(ge=1, le=2**20)])
 
 Auto = Literal["auto"]
 Nothing = Literal["none"]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_list)]
+Texts = TypeAliasType("Texts", Annotated[tuple[Text, ...], BeforeValidator(_list)])
 Groups = Annotated[Sequence[Mapping[str, Any]], BeforeValidator(_list)]
 
 

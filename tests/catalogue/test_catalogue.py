@@ -302,7 +302,7 @@ BAD = [
     ({"equation": "x + f(x + x0)"}, "the sub-layer reads x or a norm of it"),
     ({"equation": "x + f(start)"}, "the sub-layer reads x or a norm of it"),
     ({"equation": "x + norm(2 * f(x) + x)"}, "nothing else can stand around f"),
-    ({"equation": "x + f(x"}, "it cannot be read; an equation is arithmetic"),
+    ({"equation": "x + f(x"}, "it cannot be read: '(' was never closed; an equation is arithmetic"),
     ({"equation": "__import__('os')"}, "must contain f(x) exactly once"),
     ({"equation": "x + f(lambda: 1)"}, "'lambda: 1' in 'x + f(lambda: 1)': this is not a term"),
     ({"equation": "x + f(*x)"}, "this is not a term of a sum"),

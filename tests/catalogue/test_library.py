@@ -156,7 +156,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(("equation", "options", "expected"), BLOCKS)
 def test_a_block_computes_its_equation(equation, options, expected):
-    block = Block.from_equation(equation, width=WIDTH, heads=HEADS, **options).double()
+    block = Block(equation, WIDTH, HEADS, **options).double()
     x, parts = draw(2, 7, WIDTH), block.block
     with torch.no_grad():
         y = expected(

@@ -178,7 +178,7 @@ def test_what_lies_in_a_folder_of_plugins_without_an_axis_is_named_and_hinders_n
 def test_every_built_in_file_is_written_as_one_in_a_folder_of_plugins(axis):
     for file in option_files(axis).values():
         text = file.read_text()
-        assert fault_of(axis, text, yaml.safe_load(text) or {}) is None, file
+        assert fault_of(axis, "mine", text, yaml.safe_load(text)) is None, file
 
 
 def test_every_yaml_belongs_to_an_axis():

@@ -1,6 +1,7 @@
 """What cannot be run is answered with one line, and nothing is written."""
 
 import hashlib
+import inspect
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from hydra.conf import HydraConf
 from omegaconf import OmegaConf
 from refusing import _each_choice_composed_once, refused
 
-from transformer_norms import cli
+from transformer_norms import build_model, cli, prepare_tokens, train
 from transformer_norms.commands.hydra_settings import check_hydra_settings
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import flat
@@ -98,6 +99,18 @@ NAMES = [
     ("norm._target_=os.system", "norm._target_=os.system", "keys of norm are"),
     ("placement.equation=x+f(nrm(x))", "placement.equation", "'nrm'", "did you mean 'norm'"),
     ("placement.equation={}", "placement.equation", "attention is missing"),
+    ("placement.equation=x+f(norm(x)", "'x+f(norm(x)': it cannot be read: '(' was never closed; "),
+    ("placement.equation=x+f(norm(x)))", "it cannot be read: unmatched ')'; an equation is"),
+    ("placement.equation=x+dropout(f(x))", "did you mean 'model.dropout'?", "but f are norms"),
+    (
+        "placement.equation=x+tanh(f(norm(x)))",
+        "did you mean 'dyt'?",
+        "all functions but f are norm",
+    ),
+    ("placement.equation=x+f(relu(norm(x)))", "two norms at pre, relu and norm; a site holds one"),
+    ("architecture.embed_scale=1/sqrt(|d|)", "'1/sqrt(|d|)' is no formula: write abs(x) for |x|"),
+    ("architecture.embed_scale=sqrt(d", "'sqrt(d' is no formula: '(' was never closed"),
+    ("architecture.embed_scale=d^2", "'d^2' is no formula: numbers, names, + - * / % **, < <= >"),
     (("placement.equation=(h := 2*x) + f(x)",), "placement.equation", "reads h or a norm of it"),
     (("placement.equation=h + f(h := 2*x)",), "placement.equation", "where it first stands"),
     (("placement.equation=(f := 2*x) + f(f)",), "placement.equation", "by a new name"),
@@ -158,9 +171,10 @@ SHAPES = [
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
     ("placement=[pre,post]", "several are a sweep", "type -m placement=pre,post"),
     ("seed=1,2", "seed=1,2", "-m"),
-    ("data=text data.paths=a,b", "or data.paths=[a,b] for one list"),
-    ("data=jsonl data.val_paths=a,b data.paths=a", "or data.val_paths=[a,b] for one list"),
-    ("architecture.bias=query,key", "type -m before them, or architecture.bias=[query,key] for o"),
+    ("data=text data.paths=a,b", "data.paths=a,b: a list is typed data.paths=[a,b], also in a s"),
+    ("data=jsonl data.val_paths=a,b data.paths=a", "a list is typed data.val_paths=[a,b]"),
+    ("optimizer.betas=0.9,0.95", "a list is typed optimizer.betas=[0.9,0.95]"),
+    ("optimizer.lr=1,2", "several values are a sweep; type -m before them"),
     ("seed=range(3)", "seed=range(3)", "-m"),
     ("norm=glob(*)", "norm=glob(*)", "-m"),
     ("norm='rms", "norm='rms", "quotes"),
@@ -300,8 +314,8 @@ SWEEPS = [
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "prmsnorm has it (in rmsnorm)"),
     ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)", OF_DYT),
     ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key", OF_DYT),
-    ("data=text data.paths=a,b", "data.paths=a,b: one list is data.paths=[a,b]; a sweep has brack"),
-    ("optimizer.betas=0.9,0.95", "one list is optimizer.betas=[0.9,0.95]; a sweep has brackets"),
+    ("data=text data.paths=a,b", "data.paths=a,b: a list is typed data.paths=[a,b], also in a s"),
+    ("optimizer.betas=[0.9,0.95],0.9", "optimizer.betas: 0.9 is not allowed; it should be a list"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
     ("launcher.workers=3", "launcher.workers=3", "launcher=pool and launcher=slurm have that key"),
@@ -370,6 +384,22 @@ def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
 
 def test_a_single_string_is_no_list_of_overrides():
     assert "['norm=rmsnorm']" in refused(compose, "norm=rmsnorm")
+    assert "['norm=rmsnorm']" in refused(compose, {"norm": "layernorm"})
+
+
+@pytest.mark.parametrize(("takes", "more"), [(build_model, [8]), (train, []), (prepare_tokens, [])])
+def test_a_function_that_takes_a_config_refuses_anything_else_in_one_line(takes, more):
+    """As users call it: without the checker of types that tests have around it."""
+    line = "{'norm': 'dyt'}: a config is wanted, as compose(['norm=rmsnorm'])"
+    assert refused(inspect.unwrap(takes), {"norm": "dyt"}, *more) == line
+
+
+def test_a_missing_key_is_answered_with_the_keys_that_are_required(tmp_path):
+    file = tmp_path / "configs" / "init" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("std: {default: 0.02}\notherwise: scaled\n")
+    line = refused(compose, [f"plugins={tmp_path}", "init=mine"])
+    assert line == "init.truncate is missing; wanted are std, truncate"
 
 
 HOSTILE_NAMES = [

@@ -639,8 +639,13 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     assert "placement" not in out.partition("Where norms stand")[0]
     code, out, _ = run(capsys, "model=nano", "model.depth=3", "--against", "placement=post")
     assert code == 0
+    assert out.startswith(
+        "A  model=nano model.depth=3\nB  model=nano model.depth=3 placement=post\n\nEquations\n"
+    )
     assert "A  x + f(norm(x))\n    B  norm(x + f(x))" in out
-    assert "model." not in out
+    assert "model." not in out.partition("Equations")[2]
+    code, out, _ = run(capsys, "model=nano", "--against")
+    assert out.startswith("A  model=nano\nB  the defaults\n\n")
 
 
 def test_the_largest_model_is_explained_without_its_weights(capsys):

@@ -19,7 +19,7 @@ SAME_EVERYWHERE = ("__init__", "__main__", "settings")
 
 # A room may import itself and the rooms above it. Lone files stand behind the name of their room.
 ROOMS = """
-helpers      errors kinds names formula processes progress signals streams text_tables
+helpers      errors kinds names formula processes progress signals streams text_tables validation
 storage
 norms
 model

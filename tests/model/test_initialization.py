@@ -180,6 +180,7 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
         ("10 + 5 * (l % 2 == 1)", 15),
         ("N % 5 + (l != 3)", 2),
         ("-7 % 4", 1),
+        ("(l >= 3) + 10 * (l > 3) + 100 * (N > l)", 101),
     ],
 )
 def test_a_formula_is_the_number_that_it_says(text, value):

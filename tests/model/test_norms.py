@@ -4,9 +4,11 @@ Whatever lies in configs/norm is tested: a new YAML brings its tests by its form
 """
 
 import ast
+import copy
 import inspect
 import itertools
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from transformer_norms import norms
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import to_dict
-from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Epsilon
 from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.norms.stated import check_formula
+from transformer_norms.validation import check, parameters
 
 SPECS = {
     file.stem: to_dict(OmegaConf.load(file))
@@ -138,6 +142,60 @@ def test_a_norm_is_the_formula_of_its_yaml(name):
         norm, x = norm_of(name, shape[-1], **fewer), draw(0, *tokens, *shape) * 7 + 2
         for size in SIZES:
             same(norm(size * x), by_formula(name, norm, size * x), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("build", "line"),
+    [
+        (lambda: norms.RMSNorm(64, eps=-1), "RMSNorm.eps: -1 is not allowed; it should be greater"),
+        (
+            lambda: norms.RMSNorm(64, gain="all"),
+            "RMSNorm.gain: 'all' is not allowed; allowed are l",
+        ),
+        (
+            lambda: norms.PRMSNorm(64, share=3),
+            "PRMSNorm.share: 3 is not allowed; it should be less",
+        ),
+        (
+            lambda: norms.DyT(64, alpha_init="a"),
+            "DyT.alpha_init: 'a' is not allowed; it should be ",
+        ),
+        (
+            lambda: norms.LayerNorm(64, epss=1),
+            "LayerNorm.epss: did you mean 'eps'? there is no key",
+        ),
+    ],
+)
+def test_a_norm_built_in_python_refuses_a_wrong_setting_in_one_line(build, line):
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert str(caught.value).startswith(line)
+
+
+@pytest.mark.parametrize("name", sorted({spec["type"] for spec in SPECS.values()} - {"none"}))
+def test_a_norm_shows_its_settings_and_help_names_the_kinds_of_its_values(name):
+    norm, kind = NORMS[name](64), NORMS[name]
+    stated = {key: f"{key}={one.default!r}" for key, one in parameters(kind).items()}
+    text = ", ".join(["width=64", *(stated[key] for key in stated if key != "width")])
+    assert text in repr(norm)
+    assert repr(copy.deepcopy(norm)) == repr(norm)
+    head = pydoc.plain(pydoc.render_doc(kind)).split(" |  \n")[0]
+    assert "Validator" not in head
+    assert "Strict" not in head
+
+
+def test_a_norm_of_the_users_own_is_checked_as_well():
+    class Mine(norms.RMSNorm):
+        def __init__(self, width: int, *, eps: Epsilon = 0.5) -> None:
+            super().__init__(width, eps=eps)
+
+    try:
+        NORMS("mine_checked")(Mine)
+        assert repr(Mine(8)) == "Mine(width=8, eps=0.5)"
+        with pytest.raises(ConfigError, match=r"^Mine.eps: -1 is not allowed"):
+            Mine(8, eps=-1)
+    finally:
+        del NORMS["mine_checked"]
 
 
 def test_the_none_of_configs_is_its_input_and_no_module():

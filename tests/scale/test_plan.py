@@ -135,6 +135,15 @@ def test_the_sheet_says_what_fit_has_found(capsys):
     assert "trainer.accumulation=2; the config has 8" in sheets[1]
 
 
+def test_the_sheet_of_a_small_model_counts_in_mib(capsys):
+    assert main([*TINY, "--vocab", "64"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (weights,) = [row for row in rows if row[:1] == ["weights"]]
+    (parameters,) = [row for row in rows if row[:1] == ["parameters"]]
+    assert ["MiB", "of", "a", "device,"] in [row[:4] for row in rows]
+    assert weights[1] == f"{4 * int(parameters[1].replace(',', '')) / 2**20:.2f}" != "0.00"
+
+
 def test_a_sweeps_total_is_its_runs_tokens_and_flops(capsys):
     sweep = ("-m", "norm=layernorm,rmsnorm", "seed=0,1,2", "model=nano", "trainer.steps=10")
     plan = planned(capsys, *sweep, "--accelerator", "H100 SXM", "--utilisation", "0.5")

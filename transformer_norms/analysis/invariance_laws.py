@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformer_norms.comparison.sweep_record import Values, label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.plugins import check as check_plugins
+from transformer_norms.config.plugins import check_plugins
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.assembly import norm_of

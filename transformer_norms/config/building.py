@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from transformer_norms.config.tree import Config
+from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
@@ -35,6 +35,7 @@ def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Tran
     """Returns the model of a composed config on the CPU, its weights drawn from `config.seed`, in
     float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config.
     `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
+    check_config(config)
     model = undrawn(config, vocab_size, shard)
     rule_of(config.init).apply(model, config.seed, config.model, cut)
     model.constrain(model)

@@ -337,19 +337,17 @@ def _compose_options(
     groups: tuple[Typed, ...], folder: Path | None, states: object
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the content of the chosen files, and the name chosen on each axis. Hydra, which takes
-    a tenth of a second, composes only the files that extend others; a file that stands alone takes
-    the place of another. `states` are the sizes and dates of all files, so that an edited file is
-    read again."""
-    files = {axis: option_files(axis, folder) for axis in (pair.key for pair in groups)}
-    lone = [pair for pair in groups if _stands_alone(pair.key, files[pair.key][pair.word])]
-    extending = tuple(pair for pair in groups if pair not in lone)
-    content, chosen = _compose_extending(extending, folder, states)
-    replaced = {pair.key: files[pair.key].get(chosen[pair.key]) for pair in lone}
-    for axis, file in replaced.items():
-        if not file or not _stands_alone(axis, file) or content.get(axis, {}) != _content_of(file):
-            return _compose_extending(groups, folder, states)  # another file writes into this one
-    nodes = {pair.key: _content_of(files[pair.key][pair.word]) for pair in lone}
-    return {**content, **nodes}, {**chosen, **{pair.key: pair.word for pair in lone}}
+    a tenth of a second, composes only the files with keys of several groups; another file takes
+    the place of one of its axis. `states` are the sizes and dates of all files, so that an edited
+    file is read again."""
+    across = tuple(pair for pair in groups if pair.key in ACROSS)
+    lone = {pair.key: pair.word for pair in groups if pair not in across}
+    content, chosen = _compose_extending(across, folder, states)
+    read = _option_reader(folder)
+    if any(content.get(axis, {}) != read(axis, chosen[axis]) for axis in lone):
+        return _compose_extending(groups, folder, states)  # another file writes into this one
+    nodes = {axis: read(axis, name) for axis, name in lone.items()}
+    return {**content, **nodes}, {**chosen, **lone}
 
 
 @lru_cache(maxsize=256)
@@ -359,12 +357,6 @@ def _compose_extending(
     config = _compose_with_hydra([as_hydra_reads(str(pair)) for pair in groups], folder)
     chosen = current_names({str(k): str(v) for k, v in config.hydra.runtime.choices.items()})
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
-
-
-def _stands_alone(axis: str, file: Path) -> bool:
-    """Returns whether an option's file is the whole content of its axis, and of no other."""
-    content = _content_of(file)
-    return "defaults" not in content and not (content and axis in ACROSS)
 
 
 def _content_of(file: Path) -> dict[str, Any]:
@@ -409,7 +401,7 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         line = re.split(_HYDRAS_ADVICE, " ".join(str(error).split()))[0]
         if unknown_name := re.match("In .*Could not find '([a-z]+)/([^/']+)'", line):
-            check_option(Typed(*unknown_name.groups(), unknown_name[2]), folder)
+            check_option(Typed(unknown_name[1], unknown_name[2], unknown_name[2]), folder)
         chooses = folder and ("verrid" in str(error) or line.startswith("In '"))
         raise ConfigError(f"{line}; {TO_CHOOSE}" if chooses else line) from None
     finally:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.config.validation import build
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
 from transformer_norms.names import Registry
+from transformer_norms.validation import build
 
 LAUNCHERS = Registry("launcher")
 WITHOUT_A_GPU = 2  # workers

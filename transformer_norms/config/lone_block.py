@@ -26,7 +26,7 @@ Equation = str | Mapping[str, Any]
 class Block(nn.Module):
     """Causal attention and an mlp, joined as an equation says: [batch, time, width] to the same.
 
-        block = Block.from_equation("x + f(norm(x))", width=64, heads=4)
+        block = Block("x + f(norm(x))", width=64, heads=4)
         y = block(x)
 
     Its module tree is that of a block of `build_model`, and so are its weights.
@@ -34,30 +34,6 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        block: nn.Module,
-        position: NoPosition,
-        enter: Callable[..., Any],
-        leave: Callable[..., Any],
-        constrain: Callable[[nn.Module], object],
-    ) -> None:
-        super().__init__()
-        self.block, self.position = block, position
-        self.enter, self.leave, self.constrain = enter, leave, constrain
-
-    def forward(self, x: Stream, x0: Stream | None = None) -> Stream:
-        """Returns the stream after the block. `x0` are the embedded tokens, where the equation
-        names them; a block alone takes x for them.
-
-        Two streams both begin as x, and meet as the equation of the `end` says. Streams of a
-        connection enter and leave as it says.
-        """
-        angles = self.position.angles(0, x.shape[1])
-        streams = self.block(self.enter(x), x if x0 is None else x0, angles, None)
-        return cast(Tensor, self.leave(streams))
-
-    @classmethod
-    def from_equation(
-        cls,
         equation: Equation,
         width: int,
         heads: int,
@@ -71,8 +47,8 @@ class Block(nn.Module):
         where: Sequence[Mapping[str, Any]] | None = None,
         settings: Sequence[str] = (),
         seed: int = 0,
-    ) -> "Block":
-        """Returns block `index` of the model of `depth` blocks that an equation describes.
+    ) -> None:
+        """Builds block `index` of the model of `depth` blocks that an equation describes.
 
         `equation` is one of
             "x + f(norm(x))"                                             for attention and mlp
@@ -90,6 +66,7 @@ class Block(nn.Module):
         initialization. If the placement constrains weights (ngpt), call block.constrain(block)
         after every optimizer step. Raises ConfigError, one line.
         """
+        super().__init__()
         chosen: dict[str, Any] = {
             "norm": None if callable(norm) else norm,
             "mlp": mlp,
@@ -104,7 +81,33 @@ class Block(nn.Module):
         config = compose([*typed, *settings], device="cpu")
         if not 0 <= index < depth:
             raise ConfigError(f"index={index}: depth={depth} has the blocks 0 to {depth - 1}")
-        return _build(cls, config, index, norm if callable(norm) else None)
+        position_of_tokens = _position(config)
+        assembly = Assembly(config, position_of_tokens, norm if callable(norm) else None)
+        self.block, self.position = assembly(index), position_of_tokens
+        # The names of its weights in the model: they are drawn by name.
+        named = nn.ModuleDict({"blocks": nn.ModuleDict({str(index): self.block})})
+        rule_of(config.init).apply(named, config.seed, config.model)
+        self.constrain = CONSTRAINTS[assembly.placement.weight_constraint]
+        self.constrain(self.block)
+        # The final norm is not the block's, unless the equation states how the streams end.
+        final = config.final_norm if assembly.placement.default.end else "none"
+        end = assembly.norm(final, "final")(config.model.width)
+        self.enter, self.leave = assembly.ends(end)
+
+    def forward(self, x: Stream, x0: Stream | None = None) -> Stream:
+        """Returns the stream after the block. `x0` are the embedded tokens, where the equation
+        names them; a block alone takes x for them.
+
+        Two streams both begin as x, and meet as the equation of the `end` says. Streams of a
+        connection enter and leave as it says.
+        """
+        angles = self.position.angles(0, x.shape[1])
+        streams = self.block(self.enter(x), x if x0 is None else x0, angles, None)
+        return cast(Tensor, self.leave(streams))
+
+    @classmethod
+    def from_equation(cls, *arguments: Any, **settings: Any) -> "Block":
+        return cls(*arguments, **settings)
 
 
 def _placement(equation: Equation, **beside: Any) -> dict[str, Any]:
@@ -120,9 +123,9 @@ def _placement(equation: Equation, **beside: Any) -> dict[str, Any]:
     return keys if "equation" in given else {"placement": equation, **keys}
 
 
-def _build(
-    kind: type[Block], config: Config, index: int, norm: Callable[[int], nn.Module] | None
-) -> Block:
+def _position(config: Config) -> NoPosition:
+    """Returns what tells tokens where they are. Raises ConfigError where a block alone cannot be
+    built, since its config has inputs from elsewhere in a model."""
     position = build_position(config)
     if type(position).forward is not NoPosition.forward:
         raise ConfigError(
@@ -140,14 +143,4 @@ def _build(
             f"placement={config.choices['placement']}: each block has an input that is made of "
             "tokens, which a block alone does not see"
         )
-    assembly = Assembly(config, position, norm)
-    inner, placement = assembly(index), assembly.placement
-    # The names of its weights in the model: they are drawn by name.
-    named = nn.ModuleDict({"blocks": nn.ModuleDict({str(index): inner})})
-    rule_of(config.init).apply(named, config.seed, config.model)
-    constrain = CONSTRAINTS[placement.weight_constraint]
-    constrain(inner)
-    # The final norm is not the block's, unless the equation states how the streams end.
-    final = config.final_norm if placement.default.end else "none"
-    enter, leave = assembly.ends(assembly.norm(final, "final")(config.model.width))
-    return kind(inner, position, enter, leave, constrain)
+    return position

@@ -13,11 +13,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from transformer_norms.config.tree import CHOSEN, owner_of
-from transformer_norms.config.validation import parameters
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import OF_BLOCKS, ROLES
@@ -36,6 +34,7 @@ from transformer_norms.names import (
     unknown,
 )
 from transformer_norms.training.settings import GROUPS
+from transformer_norms.validation import parameters
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,16 @@ class Typed:
 def parse(overrides: Iterable[str]) -> list[Typed]:
     """Returns the typed pairs. Raises ConfigError for a text that is no KEY=VALUE, for several
     values, for `+`, `~` and `${...}`, and for a key that is typed twice."""
-    if isinstance(overrides, str):
-        raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as [{overrides!r}]")
+    if isinstance(overrides, (str, Mapping)):
+        such = [overrides if isinstance(overrides, str) else "norm=rmsnorm"]
+        raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as {such}")
     typed: dict[str, Typed] = {}
     overrides = list(overrides)
     check_pairs(overrides)
     for text in overrides:
         override = parse_one(text)
         if override.is_sweep_override():
-            key, _, values = text.partition("=")
-            listed = f", or {key}=[{values}] for one list" if takes_list(key) else ""
-            raise ConfigError(f"{text}: several values are a sweep; type -m before them{listed}")
+            raise ConfigError(f"{text}: several values are a sweep; type -m before them")
         key = override.key_or_group
         value = option_name(key, _plain(override.value()))
         if key in typed and typed[key].value != value:
@@ -79,9 +77,16 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
 
 
 def check_pairs(words: Sequence[str]) -> None:
-    """Raises ConfigError for a key and a value that are typed as two words."""
+    """Raises ConfigError for a key and a value that are typed as two words, and for several values
+    without brackets of a key that takes a list."""
     for text, following in zip_longest(words, words[1:], fillvalue=""):
         _refuse_without_equals(text, following)
+        key, _, values = str(text).partition("=")
+        axis, _, own = key.partition(".")
+        bare = own and "," in values and values[0] not in "[{'\""
+        files = option_files(axis).values() if bare else ()
+        if any(isinstance(to_dict(OmegaConf.load(file)).get(own), list) for file in files):
+            raise ConfigError(f"{text}: a list is typed {key}=[{values}], also in a sweep")
 
 
 def _refuse_without_equals(text: object, following: object) -> None:
@@ -196,8 +201,8 @@ def as_hydra_reads(text: str) -> str:
         return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
     value = re.sub(_HOME, lambda _: str(Path.home()), value)
     text = f"{key}={value}" if value else text
-    has_brackets = key in _WITH_FORMULAS and "(" in value
-    if not (key in _WITH_EQUATIONS or has_brackets) or re.search(r"""['"]|^choice\(""", value):
+    has_signs = key in _WITH_FORMULAS and re.search("[(^|<>=]", value)
+    if not (key in _WITH_EQUATIONS or has_signs) or re.search(r"""['"]|^choice\(""", value):
         return text
     return f"{key}={','.join(map(_quote, _split(value)))}"
 
@@ -325,7 +330,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _no_such_key(pair: Typed, values: Mapping[str, Any], chosen: Mapping[str, Typed]) -> str:
+def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
     """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
     config = OmegaConf.create(values)
     parent, _, last = pair.key.rpartition(".")
@@ -335,8 +340,8 @@ def _no_such_key(pair: Typed, values: Mapping[str, Any], chosen: Mapping[str, Ty
     if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
         near = f"type {axis}={having[0]} too; " if len(having) == 1 and axis not in chosen else ""
         lacks = f"{chosen[axis]} has no key" if axis in chosen else "there is no key"
-        have = "have" if len(having) > 1 else "has"
-        return f"{pair}: {near}{lacks} '{pair.key}'; {axis}={', '.join(having)} {have} it"
+        others = f"{axis}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
+        return f"{pair}: {near}{lacks} '{pair.key}'; {others}"
     node = OmegaConf.select(config, parent) if parent else None
     if isinstance(node, DictConfig):
         shown = f"transformer-norms train --cfg job --package {parent} shows all"
@@ -380,16 +385,6 @@ def _options_with(axis: str, key: str, dotted: str) -> list[str]:
     names = [name for name, file in option_files(axis).items() if key in OmegaConf.load(file)]
     usual = other_codebases().goes_with.get(dotted, "").partition("=")[2]
     return [usual] if usual in names else names[:3]
-
-
-def takes_list(key: str, only: bool = False) -> bool:
-    """Returns whether the value of a key may be a list, or with `only` has to be one."""
-    axis, _, own = key.partition(".")
-    held = [OmegaConf.load(file) for file in option_files(axis).values()]
-    if any(isinstance(content.get(own), ListConfig) for content in held):
-        return True
-    owner = owner_of(CHOSEN.get(axis))
-    return not only and owner is not None and "tuple" in str(parameters(owner).get(own))
 
 
 def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:

@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from traceback import format_exception, walk_tb
 from typing import Any
@@ -15,16 +14,14 @@ from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, PLUGIN, RENAMED, nearest, options, unknown
 from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
-_FOLDERS = (*AXES, "hydra")
-_COMMANDS = {*marked(Mark.COMMAND)}
 # The axes whose files have keys of several groups, and the keys in them that no run has.
 ACROSS = {"preset": [], "recipe": ["recipe"], "launcher": ["launcher", "hydra"]}
-_LIKE_AN_AXIS = 0.7  # the likeness from which on the name of a folder is a misspelled axis
 TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
 
-def check(text: str) -> Path | None:
-    """Returns the folder that `plugins=TEXT` names."""
+def check_plugins(text: str) -> Path | None:
+    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where an option in it has
+    the name of a built-in one, or says what AXIS=NAME would not choose."""
     if text == "none":
         return None
     if not Path(text).is_dir():  # nor is a link in a circle, which cannot be resolved
@@ -32,34 +29,26 @@ def check(text: str) -> Path | None:
     folder = Path(text).resolve()
     if not (folder / "configs").is_dir() and not list(folder.glob("*.py")):
         raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
-    return folder
-
-
-def check_plugins(text: str) -> Path | None:
-    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where an option in it has
-    the name of a built-in one, or says something that AXIS=NAME would not choose."""
-    folder = check(text)
-    for file in sorted((folder / "configs").glob("*/*.yaml")) if folder else ():
+    for file in sorted((folder / "configs").glob("*/*.yaml")):
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
-        if axis not in _FOLDERS:
-            if nearest(axis, AXES, cutoff=_LIKE_AN_AXIS):
-                raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
-            continue
-        data = read_bytes(real_path(file))
-        # Before Hydra reads it: an alias may expand without end.
-        content = parse_yaml(data, f"{where}/{file.name}", values_only=False)
-        if not isinstance(content, dict | None):
-            raise ConfigError(f"{where}/{file.name}: a list is not allowed; it should be keys")
-        if file.stem in (*options(axis), *RENAMED.get(axis, ())):
-            raise ConfigError(f"{where}/{file.name}: {axis}={file.stem} is ours; name it otherwise")
-        if axis in AXES and (fault := fault_of(axis, data.decode(), content or {})):
-            raise ConfigError(f"{where}/{file.name}: {fault}")
+        if axis in (*AXES, "hydra"):
+            # Before Hydra reads it: an alias may expand without end.
+            data, where = read_bytes(real_path(file)), f"{where}/{file.name}"
+            content = parse_yaml(data, where, values_only=False)
+            if fault := fault_of(axis, file.stem, data.decode(), content):
+                raise ConfigError(f"{where}: {fault}")
+        elif nearest(axis, AXES, cutoff=0.7):  # a misspelled axis
+            raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
     return folder
 
 
-def fault_of(axis: str, text: str, content: Mapping[str, Any]) -> str | None:
+def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
     """Returns what in an option's file AXIS=NAME would not choose, and what to write instead."""
-    header = re.match(r"\s*#\s*@package +(\S+)", text)
+    if not isinstance(content, dict | None):
+        return "a list is not allowed; it should be keys"
+    if name in (*options(axis), *RENAMED.get(axis, ())):
+        return f"{axis}={name} is ours; name it otherwise"
+    content, header = content or {}, re.match(r"\s*#\s*@package +(\S+)", text)
     package = header[1] if header else axis
     if axis not in ACROSS:
         listed = [] if package == axis else [f"# @package {package}"]
@@ -68,9 +57,9 @@ def fault_of(axis: str, text: str, content: Mapping[str, Any]) -> str | None:
         return f"{listed[0]}: {keys}" if listed else None
     if content and package != "_global_":
         return f"the first line of a {axis} is '# @package _global_'; {TO_CHOOSE}"
-    known = ["defaults", *(key for key in CHOSEN if key not in _COMMANDS), *ACROSS[axis]]
+    of_run = [key for key in CHOSEN if key not in {*marked(Mark.COMMAND)}]
     for key, value in content.items():
-        if key not in known:
+        if key not in (known := ["defaults", *of_run, *ACROSS[axis]]):
             return unknown("key", key, known)
         if key in AXES and isinstance(value, str):
             return f"'{key}: {value}' chooses nothing; {TO_CHOOSE}"
@@ -79,8 +68,8 @@ def fault_of(axis: str, text: str, content: Mapping[str, Any]) -> str | None:
 
 def unread(folder: Path) -> list[str]:
     """Returns a line about what lies in configs/ and belongs to no axis, if anything does."""
-    inside = [at for at in sorted((folder / "configs").glob("[!.]*")) if at.stem not in _FOLDERS]
-    names = [f"configs/{at.name}" for at in inside if at.suffix in ("", ".yaml", ".yml")]
+    inside = [at for at in sorted((folder / "configs").glob("[!.]*")) if at.suffix in ("", ".yaml")]
+    names = [f"configs/{at.name}" for at in inside if at.stem not in (*AXES, "hydra")]
     return [f"plugins={folder}: nothing reads {', '.join(names)}"] if names else []
 
 

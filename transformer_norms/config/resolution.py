@@ -19,7 +19,6 @@ from transformer_norms.config.checks.contradictions import refuse_contradictions
 from transformer_norms.config.checks.formulas import is_of_weights, name_key
 from transformer_norms.config.checks.registered import USES, check_registered
 from transformer_norms.config.tree import CHOSEN, DEFAULTS, Config, ReadOption, base_of, marked
-from transformer_norms.config.validation import build, check
 from transformer_norms.data.settings import affordable_val_tokens
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
@@ -39,6 +38,7 @@ from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
+from transformer_norms.validation import build, check
 
 Nodes = dict[str, Any]
 
@@ -212,7 +212,9 @@ class _Resolving:
         except ConfigError:
             if key.startswith("placement."):
                 reason = unknown("norm", name, ["norm", *options("norm")])
-                raise ConfigError(f"placement.equation: {reason}") from None
+                raise ConfigError(
+                    f"placement.equation: {reason}; all functions but f are norms"
+                ) from None
             if name in options("norm"):
                 raise  # a norm whose file is wrong
             names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from transformer_norms.config.validation import check, parameters
 from transformer_norms.data.settings import DataSettings
+from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Flag, Mark, Text, Values, marks_of, node, value_at
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.names import Registry
 from transformer_norms.training.settings import ParallelSettings, TrainerSettings
+from transformer_norms.validation import check, parameters
 
 
 def _folder_name(text: str) -> str:
@@ -84,6 +85,12 @@ class Config(ModelConfig):
     continue_from: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
     warnings: Annotated[tuple[str, ...], Mark.ASIDE, Mark.DERIVED, Mark.COMMAND]
     chosen: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
+
+
+def check_config(config: object) -> None:
+    """Raises ConfigError for anything else, such as a dictionary of a config's keys."""
+    if not isinstance(config, Config):
+        raise ConfigError(f"{config!r:.60}: a config is wanted, as compose(['norm=rmsnorm'])")
 
 
 def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:

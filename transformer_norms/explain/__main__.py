@@ -68,11 +68,15 @@ def _output(typed: argparse.Namespace) -> str:
         return listing()
     overrides = with_runs(typed.overrides)
     first = _explain(overrides, typed.vocab)
-    from transformer_norms.explain.text import difference_text, explanation_text
+    from transformer_norms.explain.text import difference_text, explanation_text, wrap
 
     if typed.against is not None:
         second = second_config(overrides, with_runs(typed.against))
-        return difference_text(first, _explain(second, typed.vocab))
+        sides = (("A  ", overrides), ("B  ", second))
+        named = [wrap(" ".join(words) or "the defaults", at, "   ") for at, words in sides]
+        return "\n".join(
+            [*sum(named, []), "", difference_text(first, _explain(second, typed.vocab))]
+        )
     if typed.svg:
         from transformer_norms.explain.painting import block_svg
 

@@ -70,8 +70,9 @@ class Reader:
         try:
             self.tree = ast.parse(self.text, mode="eval").body
             ast.unparse(self.tree)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            self.refuse("it cannot be read; an equation is arithmetic, such as x + f(norm(x))")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            why = f"it cannot be read: {getattr(error, 'msg', error)}"
+            self.refuse(f"{why}; an equation is arithmetic, such as x + f(norm(x))")
 
     # -------------------------------------------------------------------- the four kinds of block
 
@@ -377,7 +378,8 @@ class Reader:
         if len(call.args) != 1 or call.keywords:
             self.refuse("a norm takes one stream, as norm(x)", call)
         if self.is_norm(call.args[0]):
-            self.refuse(f"two norms at {name}; a site holds one norm", call)
+            both = f"{name_of(call)} and {name_of(call.args[0])}"
+            self.refuse(f"two norms at {name}, {both}; a site holds one norm", call)
         return self.site(name, call.func), call.args[0]
 
     def site(self, name: str, node: ast.expr) -> Site:

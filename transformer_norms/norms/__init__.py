@@ -20,19 +20,49 @@ Whoever chooses the norm has its formula compared with its class first (stated.p
 """
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from transformer_norms.names import Registry
+from transformer_norms.validation import check
 
 T = TypeVar("T")
 Place = str  # where a norm stands: embed, attention, mlp, block or final
 Layer = Callable[..., Tensor]  # what stands at a site: a module, or `nothing`
 
-NORMS = Registry("norm")
+
+class Norms(Registry):
+    """The norms by name. A class checks its settings when it is built, and its repr shows them."""
+
+    def __call__(self, name: str, **facts: Any) -> Callable[[Any], Any]:
+        register = super().__call__(name, **facts)
+        return lambda norm: register(_checked(norm) if inspect.isclass(norm) else norm)
+
+
+def _checked(norm: Any) -> Any:
+    build, takes = norm.__init__, inspect.signature(norm)
+
+    @wraps(build)
+    def build_checked(self: Any, *arguments: Any, **settings: Any) -> None:
+        own = {key: value for key, value in settings.items() if key not in _SUPPLIED}
+        by_position = list(takes.parameters)[: len(arguments)]
+        check(norm.__name__, own, norm, supplied=(*_SUPPLIED, *by_position))
+        build(self, *arguments, **settings)
+        bound = takes.bind(*arguments, **settings)
+        bound.apply_defaults()
+        self.settings = ", ".join(f"{key}={value!r}" for key, value in bound.arguments.items())
+
+    norm.__init__, norm.extra_repr = build_checked, lambda self: self.settings
+    return norm
+
+
+_SUPPLIED = ("width", "place")  # by the builder of a model
+NORMS = Norms("norm")
 # Keys of a norm's YAML that are no arguments of its class. `formula` is compared with the class.
 NOT_ARGUMENTS = ("type", "formula", "source", "unverified", "brings")
 

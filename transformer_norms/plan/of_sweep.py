@@ -9,7 +9,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.of_run import Hardware, RunPlan, plan_run
-from transformer_norms.progress import Live, track
+from transformer_norms.progress import Live
 from transformer_norms.sweep.question import Question, Request, read_request
 
 
@@ -66,7 +66,8 @@ def plan_sweep_of(arguments: Sequence[str], hardware: Hardware, vocab: int | Non
     alone = Hardware(1, hardware.accelerator, hardware.utilisation, hardware.network)
     runs = {}
     with Live() as live:
-        for variant in track(live, "variants {:.0f}/{:.0f}", question.variants):
+        for number, variant in enumerate(question.variants, 1):
+            live("planning variant {:.0f} of {:.0f}", number, len(question.variants))
             values = {**question.fixed, **variant, **point}
             typed = [as_typed(key, value) for key, value in values.items()]
             try:

@@ -54,15 +54,17 @@ def _size_lines(plan: RunPlan) -> list[str]:
 
 def _memory_lines(plan: RunPlan) -> list[str]:
     memory = plan.memory
-    heading = ["GiB of a device, at its fullest", *memory.phases]
+    counted = max(parts.total() for parts in memory.phases.values())
+    name, unit = ("GiB", GIB) if counted >= GIB else ("MiB", GIB >> 10)
+    heading = [f"{name} of a device, at its fullest", *memory.phases]
     rows = [
-        [part, *(_gib(parts[part]) for parts in memory.phases.values())]
+        [part, *(_sized(parts[part], unit) for parts in memory.phases.values())]
         for part in PARTS
         if any(parts[part] for parts in memory.phases.values())
     ]
-    rows.append(["rest (assumed)", *(_gib(memory.rest) for _ in memory.phases)])
+    rows.append(["rest (assumed)", *(_sized(memory.rest, unit) for _ in memory.phases)])
     totals = [memory.rest + parts.total() for parts in memory.phases.values()]
-    rows.append(["in all", *(_gib(total) for total in totals)])
+    rows.append(["in all", *(_sized(total, unit) for total in totals)])
     return text_table([heading, *rows]).splitlines()
 
 
@@ -88,7 +90,7 @@ def _memory_notes(plan: RunPlan) -> list[str]:
     if capacity:
         fits = "fits into" if plan.memory.fits(capacity) else "does NOT fit into"
         notes.append(
-            f"{_gib(peak)} GiB {fits} {_gib((1 - FREE) * capacity)}: {1 - FREE:.0%} of the "
+            f"{_sized(peak)} GiB {fits} {_sized((1 - FREE) * capacity)}: {1 - FREE:.0%} of the "
             f"{capacity / 1e9:g} GB of the data sheet, since an allocator cannot use all"
         )
     asked = plan.layout.micro_batches // plan.layout.pieces
@@ -172,8 +174,8 @@ def _sweep_notes(plan: SweepPlan) -> list[str]:
     return notes
 
 
-def _gib(size: float) -> str:
-    return f"{size / GIB:,.2f}"
+def _sized(size: float, unit: int = GIB) -> str:
+    return f"{size / unit:,.2f}"
 
 
 def _seconds(seconds: float) -> str:

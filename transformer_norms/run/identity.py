@@ -152,7 +152,7 @@ def code(config: Config) -> dict[str, str]:
         if (name := file.relative_to(package).as_posix()) not in unused
     }
     files |= {name: package / name for name in _HELPERS}
-    folder = plugins.check(config.plugins)
+    folder = plugins.check_plugins(config.plugins)
     sources = {**files, **plugins.sources(folder)}
     return {name: digest[:16] for name, digest in hash_loaded(sources).items()}
 

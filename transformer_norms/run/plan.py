@@ -9,7 +9,7 @@ from transformer_norms import processes
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.saved import is_old
-from transformer_norms.config.tree import Config
+from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
@@ -37,6 +37,7 @@ def prepare_tokens(
     decodes, and `.vocab_size` is the number of its ids. `corpus` is by default the config's.
     `beside` are the bytes that will be written into other folders, and have to fit, too.
     """
+    check_config(config)
     corpus = CORPORA.maker(config.data)() if corpus is None else corpus
     choice, data = TOKENIZERS.maker(config.tokenizer)(), config.data
     fractions = data.val_fraction, data.test_fraction

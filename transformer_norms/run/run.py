@@ -15,7 +15,7 @@ import torch
 from transformer_norms import processes
 from transformer_norms.config.building import build_batches, build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.config.tree import Config
+from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import (
@@ -72,6 +72,7 @@ def train(
     has finished. Raises ConfigError or InputError before anything is written, and Busy if another
     process holds the run.
     """
+    check_config(config)
     # Before the thread below starts: both import torch._dynamo, and two imports at once fail.
     with machine.deterministic(config.trainer.device):
         return _train(config, follow, weights_only, finish)

@@ -12,16 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import Values, baseline_of, names_of
-from transformer_norms.config.overrides import (
-    HORIZONS,
-    as_typed,
-    check_pairs,
-    parse,
-    parse_one,
-    takes_list,
-)
-from transformer_norms.config.plugins import check as check_plugins
-from transformer_norms.config.validation import check
+from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
+from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
@@ -43,6 +35,7 @@ from transformer_norms.sweep.seeds import (
     seed_order,
     typed_seeds,
 )
+from transformer_norms.validation import check
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "tracking.model",
@@ -213,11 +206,7 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"{text}: names no value")
     if len(values) > MOST_RUNS:
         raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
-    read = [parse([f"{key}={value}"])[0].value for value in values]
-    if not all(isinstance(value, list) for value in read) and takes_list(key, only=True):
-        one_list = f"{key}=[{','.join(values)}]"
-        raise ConfigError(f"{text}: one list is {one_list}; a sweep has brackets around each list")
-    return key, read
+    return key, [parse([f"{key}={value}"])[0].value for value in values]
 
 
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.config.validation import check
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 from transformer_norms.sweep.grid import distinct
+from transformer_norms.validation import check
 
 MOST_SEEDS = 1000
 _LISTED = 10  # a longer row of seeds is a range

@@ -7,7 +7,6 @@ from typing import Any
 
 from transformer_norms.config.checks.formulas import is_of_weights
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config
-from transformer_norms.config.validation import parameters
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import value_at
 from transformer_norms.model.connections import CONNECTIONS
@@ -21,6 +20,7 @@ from transformer_norms.model.position import (
 )
 from transformer_norms.model.settings import MADE_BY, block_sizes, block_values, formula_values
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
+from transformer_norms.validation import parameters
 
 BOUNDED = ("dyt", "derf")  # norms that bound each feature and divide by nothing
 

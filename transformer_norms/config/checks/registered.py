@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
-from transformer_norms.config.validation import check, parameters
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Values
@@ -22,6 +21,7 @@ from transformer_norms.norms import NORMS
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
+from transformer_norms.validation import check, parameters
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 from transformer_norms.kinds import Flag, Number, Text
 from transformer_norms.norms import Place
 
 Gain = Literal["learned", "scalar", "offset", "none"]
-Start = Annotated[Number, Field(ge=-100, le=100)]  # where a learned number starts
+Start = TypeAliasType(
+    "Start", Annotated[Number, Field(ge=-100, le=100)]
+)  # where a learned number starts
 STARTS = ("attention", "mlp", "final")
 
 
@@ -23,7 +26,7 @@ def _each(starts: Mapping[str, float]) -> Mapping[str, float]:
 
 # One start for all norms of a model, or one each for those of attention, of mlps and before the
 # head. A norm on the embedded tokens starts as attention's, one around a block as those of mlps.
-Starts = Start | Annotated[Mapping[Text, Start], AfterValidator(_each)]
+Starts = TypeAliasType("Starts", Start | Annotated[Mapping[Text, Start], AfterValidator(_each)])
 
 
 STANDS_FOR = {"embed": "attention", "block": "mlp"}

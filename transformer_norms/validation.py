@@ -53,7 +53,7 @@ def check(
             word = spelled.get(_joined(node, name))
             wordy = "string_type" in types and "value_error" not in types
             if not wordy or word is None or values[name] == word:
-                raise ConfigError(_line(node, values, errors, list(schema.model_fields))) from None
+                raise ConfigError(_line(node, values, errors, schema.model_fields)) from None
             values[name] = word
         else:
             given = checked.model_fields_set
@@ -89,7 +89,7 @@ def _schema(owners: tuple[Owner, ...], supplied: frozenset[str], auto: bool) -> 
     return create_model("Checked", __config__=config, **keys)
 
 
-def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[str]) -> str:
+def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: Mapping[str, Any]) -> str:
     """Returns the line of the first error. Where a value may be of several kinds, it says what
     each of them wants."""
     first, name = errors[0], str(errors[0]["loc"][0])
@@ -97,7 +97,8 @@ def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: list[s
     if first["type"] == "extra_forbidden":
         return f"{key}: {unknown('key', name, known)}"
     if first["type"] == "missing":
-        return f"{key} is missing; wanted are {', '.join(known)}"
+        required = ", ".join(name for name, field in known.items() if field.is_required())
+        return f"{key} is missing; wanted are {required}"
     errors = [error for error in errors if _key(node, values, error) == key]
     near = ""
     wanted = [_wanted(error) for error in errors if error["type"] != "literal_error"]
