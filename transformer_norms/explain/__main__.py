@@ -10,6 +10,7 @@ from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
+from transformer_norms.text_tables import printable
 
 _EPILOG = """
 Examples:
@@ -68,15 +69,13 @@ def _output(typed: argparse.Namespace) -> str:
         return listing()
     overrides = with_runs(typed.overrides)
     first = _explain(overrides, typed.vocab)
-    from transformer_norms.explain.text import difference_text, explanation_text, wrap
+    from transformer_norms.explain.text import difference_text, explanation_text
 
     if typed.against is not None:
         second = second_config(overrides, with_runs(typed.against))
-        sides = (("A  ", overrides), ("B  ", second))
-        named = [wrap(" ".join(words) or "the defaults", at, "   ") for at, words in sides]
-        return "\n".join(
-            [*sum(named, []), "", difference_text(first, _explain(second, typed.vocab))]
-        )
+        a, b = (printable(" ".join(words)) or "the defaults" for words in (overrides, second))
+        difference = difference_text(first, _explain(second, typed.vocab))
+        return f"A  {a}\nB  {b}\n\n{difference}"
     if typed.svg:
         from transformer_norms.explain.painting import block_svg
 

@@ -11,7 +11,6 @@ from transformer_norms.plan.rehearsal import PARTS
 from transformer_norms.plan.speed import DAY, MACHINE
 from transformer_norms.text_tables import COLUMNS, text_table
 
-HEADINGS = {"backward": "backward", "sum": "sum", "update": "update"}
 Row = Sequence[str]
 
 
