@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.initialization import EINSUM, Linear, ZeroLinear
+from transformer_norms.model.initialization import Einsum, Linear, ZeroLinear
 from transformer_norms.model.sites import EARLIER, NORMED
 from transformer_norms.norms import Layer, nothing
 
@@ -147,10 +147,8 @@ class LowRank(nn.Module):
 
     def __init__(self, width: int, rank: int, scale: float, norm: Layer | None) -> None:
         super().__init__()
-        self.left = Linear(width, rank, bias=False)
-        self.right = (ZeroLinear if norm is None else Linear)(rank, width, bias=False)
-        if norm is not None:
-            self.left.std = self.right.std = EINSUM
+        self.left = (Linear if norm is None else Einsum)(width, rank, bias=False)
+        self.right = (ZeroLinear if norm is None else Einsum)(rank, width, bias=False)
         self.norm, self.scale = nothing if norm is None else norm, scale
 
     def forward(self, x: Float[Tensor, "*batch width"], *_: Any) -> Float[Tensor, "*batch width"]:

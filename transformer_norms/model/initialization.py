@@ -47,10 +47,14 @@ class FromLatent(Linear):
     of its deviation and of its learning rate."""
 
 
+class Einsum(Linear):
+    """A Linear drawn with flax's default deviation, as in google-deepmind/gemma."""
+
+    std = 0.01
+
+
 class ZeroLinear(Linear):
     """A Linear whose weight starts at 0, whatever the rule."""
-
-    std = 0.0
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -63,16 +67,6 @@ class Embedding(nn.Embedding):
     std: float | None = None
 
     def reset_parameters(self) -> None: ...
-
-
-EINSUM = 0.01  # flax's default deviation, with which Gemma's code draws its einsums and tables
-
-
-def einsum(inputs: int, outputs: int, std: float = EINSUM) -> Linear:
-    """Returns a matrix that is drawn as in google-deepmind/gemma, whatever the rule."""
-    matrix = Linear(inputs, outputs, bias=False)
-    matrix.std = std
-    return matrix
 
 
 def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
@@ -121,8 +115,7 @@ class InitRule:
                 weight.copy_(cut(z * self.deviation(name, module, sizes), weight))
 
     def formula(self, name: str, module: nn.Module) -> Formula:
-        """Returns the formula of a module's deviation: its own, or that of its role, which is the
-        last part of its name."""
+        """Returns the formula of a module's own deviation, or of its role's, by its last name."""
         if (own := getattr(module, "std", None)) is not None:
             return Formula(own)
         return self.std.get(name.rpartition(".")[2], self.std["default"])

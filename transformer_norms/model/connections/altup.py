@@ -8,14 +8,13 @@ from torch import Tensor, nn
 
 from transformer_norms.model.connections import CONNECTIONS, Stream, StreamCount, Streams
 from transformer_norms.model.connections.hyper_connections import Copies, Sum
-from transformer_norms.model.initialization import einsum
+from transformer_norms.model.initialization import Einsum
 from transformer_norms.norms import Layer
 from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.parts.division import exact
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 FLOOR = 1e-5  # below which Gemma 3n takes no mean square to divide by
-PREDICTION = 1e-4  # the deviation of Gemma 3n's prediction coefficients
 
 
 @CONNECTIONS("altup")
@@ -69,7 +68,7 @@ class Projections(nn.Module):
 
     def __init__(self, width: int, streams: int) -> None:
         super().__init__()
-        linears = (einsum(width, width) for _ in range(streams - 1))
+        linears = (Einsum(width, width, bias=False) for _ in range(streams - 1))
         self.projections = nn.ModuleList(linears)
 
     def forward(self, x0: Stream, *_: Any) -> Streams:
@@ -84,7 +83,7 @@ class MeanOfProjections(nn.Module):
 
     def __init__(self, width: int, streams: int, final: Layer) -> None:
         super().__init__()
-        linears = (einsum(width, width) for _ in range(streams - 1))
+        linears = (Einsum(width, width, bias=False) for _ in range(streams - 1))
         self.projections, self.norm = nn.ModuleList(linears), final
 
     def forward(self, streams: Streams) -> Stream:
@@ -110,9 +109,10 @@ class RoutedAltUp(AltUp):
         nn.Module.__init__(self)
         self.active, self.streams, self.width = 0, streams, width
         self.norm = RMSNorm(width)
-        self.router = einsum(width, streams)
-        self.predict_change = einsum(streams, streams**2, PREDICTION)
-        self.correct_change = einsum(streams, streams)
+        self.router = Einsum(width, streams, bias=False)
+        self.predict_change = Einsum(streams, streams**2, bias=False)
+        self.predict_change.std = 1e-4
+        self.correct_change = Einsum(streams, streams, bias=False)
 
     def read(self, streams: Streams) -> Stream:
         """P_1"""

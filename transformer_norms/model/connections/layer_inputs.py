@@ -32,7 +32,7 @@ from transformer_norms.model.connections.altup import (
     Projections,
     RoutedAltUp,
 )
-from transformer_norms.model.initialization import EINSUM, Embedding, einsum
+from transformer_norms.model.initialization import Einsum, Embedding
 from transformer_norms.norms import Layer
 
 Tokens = Int[Tensor, "batch time"]
@@ -48,8 +48,8 @@ class WithInputs(nn.Module):
     def __init__(self, width: int, count: int, vocab_size: int, norm: Norm, inputs: int) -> None:
         super().__init__()
         self.input_embedding = Embedding(vocab_size, count * inputs)
-        self.input_embedding.std = EINSUM
-        self.input_projection = einsum(width, count * inputs)
+        self.input_embedding.std = Einsum.std
+        self.input_projection = Einsum(width, count * inputs, bias=False)
         self.norm, self.width, self.inputs = norm(inputs), width, inputs
 
     def forward(self, x0: Stream, tokens: Tokens) -> Followed:
@@ -80,7 +80,8 @@ class GatedInput(nn.Module):
         self, width: int, inputs: int, activation: Callable[[Tensor], Tensor], norm: Norm
     ) -> None:
         super().__init__()
-        self.gate, self.output = einsum(width, inputs), einsum(inputs, width)
+        self.gate = Einsum(width, inputs, bias=False)
+        self.output = Einsum(inputs, width, bias=False)
         self.activation, self.norm = activation, norm(width)
 
     def forward(self, x: Stream, e: Input) -> Stream:
