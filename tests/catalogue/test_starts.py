@@ -3,16 +3,20 @@ torch's own initializers, and the stream's rms as their code makes it enter the 
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
+from combinations import combined
 from torch import nn
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose
+from transformer_norms.config.compose import compose, options
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
+from transformer_norms.model import initialization
+from transformer_norms.training.probes import high_losses
 
 WIDTH, VOCABULARY, CONTEXT, INNER = 128, 1024, 64, 512
 SIZES = [f"model.width={WIDTH}", "model.heads=4", f"model.context={CONTEXT}", "mlp=gelu"]
@@ -128,9 +132,10 @@ def nanochat(depth: int) -> dict[str, Draw]:
 
 
 def t5(depth: int) -> dict[str, Draw]:
+    """Mesh TensorFlow's and flaxformer's, of which the head is a dense layer by its fan-in"""
     inner = normal(INNER**-0.5)
     rest = {"query": normal((WIDTH * 32) ** -0.5), "down": inner}
-    return everywhere(normal(ROWS), **dict.fromkeys(("embedding", "head"), normal(1.0)), **rest)
+    return everywhere(normal(ROWS), embedding=normal(1.0), **rest)
 
 
 def simplegpt(depth: int) -> dict[str, Draw]:
@@ -178,7 +183,7 @@ AUTHORS: dict[str, tuple[list[str], Callable[[int], dict[str, Draw]]]] = {
 
 
 @torch.no_grad()
-def test_t5_starts_as_transformers_draws_it():
+def test_t5_starts_as_transformers_draws_it_but_for_the_head():
     transformers = pytest.importorskip("transformers")
     sizes = {"d_model": WIDTH, "d_kv": 16, "num_heads": 4, "d_ff": INNER, "num_layers": 1}
     sizes |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
@@ -200,7 +205,20 @@ def test_t5_starts_as_transformers_draws_it():
         weight, their_weight = (
             model.get_submodule(name).weight for model, name in ((ours, here), (theirs, there))
         )
-        assert weight.std().item() == pytest.approx(their_weight.std().item(), rel=0.05), here
+        times = ROWS if here == "head" else 1.0  # T5's authors have the fan-in's deviation there
+        assert weight.std().item() == pytest.approx(times * their_weight.std().item(), rel=0.05), (
+            here
+        )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("typed", ["init=t5", "preset=t5_norms init=t5", "preset=bloom init=t5"])
+def test_the_tied_logits_of_t5_are_divided_by_the_root_of_the_width(typed):
+    """flaxformer's t5_architecture.py, and Mesh TensorFlow's hidden_to_logits"""
+    model = build_model(compose([*SIZES[:3], "model.depth=1", *typed.split()]), VOCABULARY)
+    states = model.states(torch.arange(CONTEXT)[None])
+    expected = states @ model.embedding.weight.mT / math.sqrt(WIDTH)
+    torch.testing.assert_close(model.logits(states), expected)
 
 
 @pytest.mark.parametrize("name", AUTHORS)
@@ -322,6 +340,115 @@ def test_the_stream_enters_the_first_block_with_the_rms_of_the_authors_code(name
     model.eval()(torch.arange(VOCABULARY).reshape(-1, CONTEXT))
     stream = entered[0][0] if isinstance(entered[0], tuple) else entered[0]
     assert stream.square().mean().sqrt().item() == pytest.approx(expected, rel=0.02)
+
+
+# Where authors share the table with the head, a token's own logit starts near sqrt(width).
+SHARED = {
+    "init": {
+        "admin": "LiyuanLucasLiu/Transformer-Clinic 70f72b7, nmt-experiments/iwslt14_de-en.md:24",
+        "b2t": "takase/b2t_connection c8e2ad4, README.md:46",
+        "deepnorm": "microsoft/torchscale 4d1e0e8, examples/fairseq/README.md:185",
+        "depth_scaled": "allenai/OLMo 394bb22, configs/official/OLMo-1B.yaml:14",
+        "fairseq": "facebookresearch/fairseq 3d262bb, examples/language_model/README.md:82",
+        "megatron": "BryceZhuo/HybridNorm f0dd605, dense_model/.../1.2B-dense-HybriedNorm.yaml:16",
+        "small": "tnq177/transformers_without_tears c2dfaaa, model.py:87",
+        "subln": "microsoft/torchscale 4d1e0e8, examples/fairseq/README.md:185",
+        "t5": "tensorflow/mesh da90793, transformer.py:923",
+        "transformer2017": "tensorflow/tensor2tensor bafdc1b, models/transformer.py:1793",
+        "width_scaled": "EleutherAI/gpt-neox ea7aefd, configs/neox_arguments.md:549",
+    },
+    "placement": {"residual_dual": "microsoft/ResiDual 8682f75, hydra_config/iwslt.yaml"},
+}
+TOKENS, BASE = 2000, ["model.depth=2", "model.heads=4", "model.context=16", "model.mlp_width=64"]
+
+
+def too_high(config) -> float | None:
+    """the loss at the start where it is too high, of a model that no author starts so high"""
+    model = build_model(config, TOKENS)
+    tokens = torch.randint(TOKENS, (17,), generator=torch.Generator().manual_seed(0))
+    loss = nn.functional.cross_entropy(model(tokens[None, :-1])[0], tokens[1:]).item()
+    limit = math.log(TOKENS) + 3
+    if config.architecture.tied and any(config.choices[axis] in of for axis, of in SHARED.items()):
+        limit += 2 * math.sqrt(config.model.width)
+    if config.choices.placement == "none":  # nothing bounds the stream there, and a line says so
+        assert "final_norm: the stream reaches the head without a norm" in config.warnings
+        return None
+    return None if loss < limit else loss
+
+
+INITS, PLACEMENTS = options("init"), options("placement")
+PRESETS = [name for name in options("preset") if name != "none"]
+FEW = list(zip(PLACEMENTS[::2], INITS, strict=False))
+ALL = [(placement, init) for placement in PLACEMENTS for init in INITS]
+WIDE = ["mixln", "nanochat", "simplegpt", "spectral", "t5"]  # tables of a deviation near 1
+FEW_PRESETS = list(zip(["bloom", "cohere", "gpt1", "opt", "t5_1_1"], WIDE, strict=True))
+ALL_PRESETS = [(preset, init) for preset in PRESETS for init in INITS]
+NIGHTLY = {"marks": pytest.mark.nightly}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("width", "placed", "presets"),
+    [
+        (512, FEW, FEW_PRESETS),
+        (64, FEW[::9], []),
+        pytest.param(512, ALL, ALL_PRESETS, **NIGHTLY),
+        pytest.param(64, ALL, ALL_PRESETS, **NIGHTLY),
+    ],
+)
+def test_no_model_starts_far_above_the_loss_of_chance_unless_its_authors_model_does(
+    width, placed, presets, monkeypatch
+):
+    monkeypatch.setattr(initialization, "draw", cache(initialization.draw))
+    typed = [*BASE, f"model.width={width}"]
+    high = {}
+    for placement, init in placed:
+        config = combined(*typed, placement=placement, init=init)
+        high[placement, init] = too_high(config)
+    for preset, init in presets:
+        high[preset, init] = too_high(compose([*typed, f"preset={preset}", f"init={init}"]))
+    assert {names: loss for names, loss in high.items() if loss is not None} == {}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("typed", "high"),
+    [
+        ("placement=deepnorm", True),
+        ("placement=deepnorm architecture.tied=false", False),
+        ("placement=deepnorm init=mup", False),
+        ("init=mixln architecture.tied=true", True),
+        ("init=spectral architecture.tied=false init.std.head=5", True),
+    ],
+)
+def test_a_line_says_that_a_loss_starts_high(typed, high):
+    model = build_model(compose([*BASE, "model.width=512", *typed.split()]), TOKENS)
+    tokens = torch.randint(TOKENS, (2, 17), generator=torch.Generator().manual_seed(0))
+    lines = high_losses(model, tokens)
+    assert len(lines) == high
+    assert all("far above ln V = 7.6; init=mup starts lower" in x for x in lines)
+
+
+@pytest.mark.parametrize(
+    ("typed", "tied"),
+    [
+        ("preset=bloom init=mixln", False),
+        ("preset=bloom placement=mixln", False),
+        ("preset=cohere init=spectral", False),
+        ("preset=bloom placement=mixln architecture.tied=true", True),
+        ("preset=bloom placement=out", True),
+        ("preset=gpt2 norm=dyt", True),
+    ],
+)
+def test_a_table_that_is_too_wide_for_a_head_unties_a_preset(typed, tied, tmp_path):
+    """It does so for an init that brings a separate head, and not for a placement or a norm."""
+    config = compose([*BASE, *typed.split()])
+    assert config.architecture.tied is tied
+    notes = [line for line in config.warnings if "brings a separate head, which overrides" in line]
+    assert len(notes) == (not tied)
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(config))
+    assert compose([f"config={file}"]).architecture.tied is tied
 
 
 @torch.no_grad()

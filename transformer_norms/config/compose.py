@@ -149,8 +149,26 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
     values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
     choices = Choices(values, axes, _option_reader(folder))
+    if values["architecture"]["tied"] is True and "architecture.tied" not in {p.key for p in typed}:
+        choices = _untie(choices)
     recipe = copy.deepcopy(content.get("recipe") or {})
     return _put_typed(_put_recipe(choices, recipe, {pair.key: pair for pair in groups}), typed)
+
+
+def _untie(choices: Choices) -> Choices:
+    """Returns the choices without a preset's tied head where the init brings a separate one."""
+    values, name, init = choices.values, choices.axes["init"], choices.values["init"]
+    if name == "auto":
+        name = init.get("otherwise")
+        for brings in (values[axis].get("brings") for axis in ("norm", "placement")):
+            name = brings.get("init", name) if isinstance(brings, dict) else name
+        init = choices.option("init", name) if name in options("init") else {}
+    brings = init.get("brings")
+    if not isinstance(brings, dict) or brings.get("tied") is not False:
+        return choices
+    note = f"init={name} brings a separate head, which overrides the tied head of the preset"
+    values = {**values, "architecture": {**values["architecture"], "tied": "auto"}}
+    return replace(choices, values=values, notes=(*choices.notes, note))
 
 
 def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Mapping[str, Typed]) -> Choices:

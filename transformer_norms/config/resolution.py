@@ -2,9 +2,9 @@
 itself.
 
 Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
-placement, placement over norm, norm over init, init over none. Sizes become numbers in
-model/settings.py. A formula becomes a number when its block is built, threads and replicas when the
-run starts.
+placement, placement over norm, norm over init, init over none. A separate head of the init wins
+over the preset's tied head (compose.py). Sizes become numbers in model/settings.py. A formula
+becomes a number when its block is built, threads and replicas when the run starts.
 """
 
 import inspect
@@ -47,6 +47,7 @@ NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
+TIED_SCALE = "tied_logit_scale"  # what an init brings: the logit_scale of a tied head alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
@@ -242,8 +243,8 @@ class _Resolving:
         check("init", init, InitRule, InitFile)
         brings, std = init.get("brings", {}), init["std"]
         for key in brings:
-            if key not in DEFAULTS:
-                raise ConfigError(f"init.brings: {unknown('choice', key, DEFAULTS)}")
+            if key not in (known := [*DEFAULTS, TIED_SCALE]):
+                raise ConfigError(f"init.brings: {unknown('choice', key, known)}")
         self.brings = {**brings, **self.brings}
         if "default" in std:
             std = {role: substitute("default", std["default"], of) for role, of in std.items()}
@@ -288,7 +289,8 @@ class _Resolving:
             brought["embed_scale"] = "sqrt(d)"
         for key in DEFAULTS:
             if architecture[key] == "auto":
-                architecture[key] = brought[key]
+                own = TIED_SCALE if key == "logit_scale" and architecture["tied"] else key
+                architecture[key] = brought.get(own, brought[key])
         if self._is_one(architecture["logit_scale"]):  # as mup's is at its base width
             architecture["logit_scale"] = "none"
         scale = str(architecture["attention_scale"]).replace(" ", "")

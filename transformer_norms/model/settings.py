@@ -328,10 +328,10 @@ class InitFile:
     """The keys of an init besides its rule. `stream` is the rms of the embedded tokens that enter
     the first block, before positions are added; it is reached by the embedding table or by the
     scale of the embedded tokens (`stream_by`). `brings` are choices that hold unless the user, a
-    preset, the placement or the norm made them. `unverified` says what could not be read in the
-    authors' code or paper. `lr_factor` is what optimizer.lr_factor comes to where it is auto, for
-    the groups of parameters that it names. `otherwise` is the rule that auto comes to where nothing
-    brings one."""
+    preset, the placement or the norm made them; `tied_logit_scale` is the logit_scale of a tied
+    head. `unverified` says what could not be read in the authors' code or paper. `lr_factor` is
+    what optimizer.lr_factor comes to where it is auto, for the groups of parameters that it names.
+    `otherwise` is the rule that auto comes to where nothing brings one."""
 
     otherwise: Annotated[Text, Mark.ASIDE] = ""
     stream: Stream = "none"

@@ -49,7 +49,7 @@ from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
-from transformer_norms.training.probes import measure_start
+from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.restoring import Wanted
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
@@ -196,9 +196,11 @@ class Run:
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
             self.division = divide(keys, model, optimizer, self.ranks, threads)
-        # Variants of one seed share the first batch. A run that continues another begins trained.
-        first = None if before or self.plan.origin else build_batches(config, tokens)(0)[:, :-1]
-        self.start = None if first is None else measure_start(model, first)
+        self.start = None
+        if before is None and self.plan.origin is None:  # else it begins trained
+            first = build_batches(config, tokens)(0)  # which variants of one seed share
+            self.start = measure_start(model, first[:, :-1])
+            self.warnings += high_losses(model, first)
         return model
 
     def _build_model(self, tokens: Tokens) -> Transformer:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_norms.model.block import (
@@ -299,6 +300,18 @@ def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
     ]
     numbers = stream, torch.stack(branches).mean(), logits.std(-1, correction=0).mean()
     return Start(*(round_digits(number.item()) for number in numbers))
+
+
+@torch.no_grad()
+def high_losses(model: Transformer, tokens: Tensor) -> list[str]:
+    """Returns the warning of an untrained model whose loss on `tokens` is above ln V + 3."""
+    tokens = tokens[:1, : START_POSITIONS + 1].to(model.embedding.weight.device)
+    training = model.training
+    logits = model.eval()(tokens[:, :-1])[0].double()
+    model.train(training)
+    loss, uniform = F.cross_entropy(logits, tokens[0, 1:]).item(), math.log(model.vocab_size)
+    line = f"the loss starts at {loss:.3g}, far above ln V = {uniform:.3g}; init=mup starts lower"
+    return [line] if loss > uniform + 3 else []
 
 
 @torch.no_grad()

@@ -189,6 +189,8 @@ def _unlike_the_paper(
         **{key: value_at(config, key) for key in AUTO_ARCHITECTURE},
     }
     names = {key.rpartition(".")[2]: key for key in made}
+    if config.architecture.tied:
+        names["tied_logit_scale"] = "architecture.logit_scale"
     brought = {"norm": config.norm.get("brings", {}), "placement": placement.brings}
     init = config.init.get("brings", {})  # which give way to those of norm and placement
     wins = {**brought["norm"], **brought["placement"]}
