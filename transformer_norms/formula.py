@@ -134,6 +134,14 @@ def numbers_of_blocks(
     return [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
 
 
+def check_numbers(numbers: list[float], allows: Callable[..., bool], wanted: str) -> list[float]:
+    """Returns the numbers of blocks. ValueError for the first that is not allowed."""
+    for i, number in enumerate(numbers):
+        if not allows(number):
+            raise ValueError(f"in block i={i} it is {number:g}; {wanted}")
+    return numbers
+
+
 _NEEDS_NO_BRACKETS = re.compile(r"[\w.]+(\(\w+\))?")  # 0.02, d, sqrt(d)
 
 

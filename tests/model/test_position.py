@@ -1,6 +1,10 @@
 """Which dimensions turn together, by which base in which block, which matrices have a bias, and
 which blocks have no W_v."""
 
+import math
+import re
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,6 +17,7 @@ from transformer_norms.model.position import (
     rotary_fractions,
     shared_blocks,
 )
+from transformer_norms.run.identity import run_hash
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
 SMALL += ["init=megatron"]
@@ -45,7 +50,12 @@ def halves(x):
 def test_pairs_turn_by_the_base_of_their_block_and_the_rest_of_a_head_stands(interleaved, r):
     bases = [100.0, 0.0, 7.0, 100.0]
     position = POSITIONS["rope"](
-        head_dim=6, bases=bases, fractions=[r / 6] * 4, interleaved=interleaved, proportional=False
+        head_dim=6,
+        bases=bases,
+        fractions=[r / 6] * 4,
+        interleaved=interleaved,
+        proportional=False,
+        scaling="none",
     ).double()
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     pairs = neighbours if interleaved else halves
@@ -71,6 +81,7 @@ def test_proportional_turns_the_first_pairs_of_the_whole_head(interleaved):
         fractions=[1 / 3, 1.0, 0.7],
         interleaved=interleaved,
         proportional=True,
+        scaling="none",
     ).double()
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     pairs = neighbours if interleaved else halves
@@ -85,12 +96,124 @@ def test_a_share_of_a_head_is_a_number_a_formula_or_a_list_and_blocks_may_differ
     assert rotary_fractions(0.5, 2) == rotary_fractions("1/N", 2) == [0.5, 0.5]
     assert rotary_fractions([1, "0.25*l"], 2) == [1, 0.5]
     position = POSITIONS["rope"](
-        head_dim=6, bases=[7.0] * 2, fractions=[2 / 3, 1], interleaved=False, proportional=False
+        head_dim=6,
+        bases=[7.0] * 2,
+        fractions=[2 / 3, 1],
+        interleaved=False,
+        proportional=False,
+        scaling="none",
     ).double()
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     for i, r in enumerate((4, 6)):
         found = torch.cat((*turned(x[..., :r], 7.0, halves), x[..., r:]), -1)
         torch.testing.assert_close(position.rotation(i)(x, angles), found, rtol=0, atol=1e-14)
+
+
+def blended(kept, frequency, factor):
+    return frequency * (kept + (1 - kept) / factor)
+
+
+def kept_by_llama3(j, frequency, dims, base, low=1, high=4, context=40):
+    """All of a pair that turns `high` times in the original context, nothing of one with `low`."""
+    turns = context * frequency / (2 * math.pi)
+    return min(max((turns - low) / (high - low), 0), 1)
+
+
+def kept_by_yarn(j, frequency, dims, base, fast=3, slow=0.5, context=40, truncate=True):
+    """All up to the pair that turns `fast` times in the original context, whose index is a real
+    number, nothing from the pair with `slow` turns on."""
+    first, last = (
+        dims / 2 * math.log(context / (2 * math.pi * turns), base) for turns in (fast, slow)
+    )
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    return min(max((last - j) / (last - first), 0), 1)
+
+
+LLAMA3 = "{type: llama3, factor: FACTOR, original_context: 40, low_freq_factor: 1, "
+LLAMA3 += "high_freq_factor: 4}"
+YARN = "{type: yarn, factor: FACTOR, original_context: 40, beta_fast: 3, beta_slow: 0.5, "
+YARN += "truncate: TRUNCATE, attention_factor: 0.1*log(factor) + 1}"
+SCALED = {
+    "{type: linear, factor: FACTOR}": lambda *pair: 0.0,
+    LLAMA3: kept_by_llama3,
+    YARN.replace("TRUNCATE", "true"): kept_by_yarn,
+    YARN.replace("TRUNCATE", "false"): partial(kept_by_yarn, truncate=False),
+}
+
+
+@pytest.mark.parametrize("scaling", SCALED)
+@pytest.mark.parametrize("more", ["", "architecture.rope_fraction=0.5", "preset=deepseek_v3"])
+def test_a_scaling_turns_each_pair_by_its_formula_in_the_blocks_whose_factor_is_not_1(
+    scaling, more
+):
+    factors = "1 + 7*(l == 2) + 2*(l == 3)"  # 1, 8, 3
+    typed = f"position.scaling={scaling.replace('FACTOR', factors)}"
+    sizes = ["model=nano", "model.depth=3", "model.head_dim=24"]
+    position = build_model(compose([*sizes, *more.split(), typed]), 31).position
+    turned = 24 if not more else 12 if "fraction" in more else 8
+    base = 1e4
+    assert [turn[-1] for turn in position.turns] == [1, 8, 3]
+    for row, (_, count, _, factor), attention in zip(
+        position.frequencies, position.distinct, position.attention_factors, strict=True
+    ):
+        assert count == turned // 2
+        assert attention == (0.1 * math.log(factor) + 1 if "yarn" in scaling else 1)
+        for j in range(count):
+            frequency = base ** (-2 * j / turned)
+            kept = SCALED[scaling](j, frequency, turned, base)
+            assert row[j].item() == pytest.approx(blended(kept, frequency, factor), rel=1e-5)
+
+
+def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_turn_is_not():
+    scaling = {"type": "yarn", "factor": [2, 1], "original_context": 9, "beta_fast": 32}
+    scaling |= {"beta_slow": 1, "truncate": True, "attention_factor": 1.5}
+    sizes = {"head_dim": 6, "bases": [7.0] * 2, "fractions": [2 / 3] * 2}
+    rope = partial(POSITIONS["rope"], **sizes, interleaved=False, proportional=False)
+    scaled, plain = rope(scaling=scaling).double(), rope(scaling="none").double()
+    x = torch.randn(2, 5, 3, 6).double()
+    first, second = (scaled.rotation(i)(x, scaled.angles(0, 5)) for i in range(2))
+    length = first[..., :4].square().sum(-1)
+    torch.testing.assert_close(length, 1.5**2 * x[..., :4].square().sum(-1))
+    assert torch.equal(first[..., 4:], x[..., 4:])
+    assert torch.equal(second, plain.rotation(1)(x, plain.angles(0, 5)))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("position.scaling=yarn", "position.scaling: 'yarn' is not allowed; allowed are none"),
+        ("position.scaling={type: ntk, factor: 2}", "position.scaling.type: there is no scaling"),
+        ("position.scaling={type: linear}", "position.scaling.factor is missing"),
+        ("position=rope_linear position.scaling.factor=0.5", "a factor is from 1 to 1e4"),
+        ("position=rope_linear position.scaling.factor=[1,2,3]", "3 factors for 2 blocks"),
+        ("position=rope_linear position.scaling.beta_fast=2", "no key 'position.scaling.beta_fast"),
+        ("position=rope_llama3 position.scaling.low_freq_factor=9", "below high_freq_factor"),
+        ("position=rope_yarn position.scaling.beta_slow=0", "position.scaling.beta_slow: 0 is not"),
+        ("position=rope_yarn position.scaling.original_context=1.5", "original_context: 1.5 is"),
+        ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
+        ("position=yarn", "did you mean 'rope_yarn'"),
+        ("architecture.kv_from_block=0 position.scaling={type: linear, factor: 'l'}",
+         "block i=1 uses the keys and values of block 0, and has architecture.rope_base, "
+         "rope_fraction or position.scaling of its own"),
+    ],
+)  # fmt: skip
+def test_a_scaling_that_cannot_be_is_refused_in_a_line_that_names_its_key(typed, said):
+    with pytest.raises(ConfigError) as caught:
+        compose(["model=nano", *re.split(r" (?=position)", typed)])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_run_keeps_its_scaling_and_takes_another_factor(tmp_path):
+    config = compose([*SMALL, "position=rope_yarn"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    saved = f"config={tmp_path}/config.yaml"
+    again, changed = compose([saved]), compose([saved, "position.scaling.factor=8"])
+    assert again.position == config.position
+    assert changed.position.scaling.factor == 8
+    assert run_hash(again, {}) == run_hash(config, {}) != run_hash(changed, {})
 
 
 def test_a_base_is_a_number_a_formula_or_a_list():

@@ -77,6 +77,7 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("optimizer", ("adamw", "muon"), "decay_embeddings", True),
     ("optimizer", ("adamw", "muon"), "lr_factor", dict.fromkeys(GROUPS, 1)),
     ("norm", ("dyt",), "bias", True),
+    ("position", ("rope",), "scaling", "none"),
     ("data", (), "test_fraction", 0),
     ("data", ("text", "jsonl", "parquet"), "val_paths", []),
     ("data", ("text",), "separator", "none"),

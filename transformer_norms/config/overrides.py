@@ -174,6 +174,7 @@ _WITH_FORMULAS = (
     *(f"init.std.{role}" for role in ("default", *ROLES)),
     *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
     *(f"model.{key}" for key in OF_BLOCKS),
+    *(f"position.scaling{key}" for key in ("", ".factor", ".attention_factor")),
     "architecture.rope_base",
     "architecture.rope_fraction",
     "architecture.values_from_keys",
@@ -215,7 +216,7 @@ def _quote(text: str) -> str:
     if text.startswith("{") and text.endswith("}"):
         pairs = [part.partition(":") for part in inside if part]
         return "{" + ",".join(f"{key.strip()}:{_quote(value)}" for key, _, value in pairs) + "}"
-    if not text or _NUMBER.fullmatch(text):
+    if not text or _NO_TEXT.fullmatch(text):
         return text
     return QuotedString(text, Quote.single).with_quotes()
 
@@ -234,7 +235,7 @@ def _split(text: str) -> list[str]:
 
 _OPTION = re.compile(r"[\w./-]+")
 _HOME = re.compile(r"""(?<![^,['"])~(?=/|$)""")
-_NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
+_NO_TEXT = re.compile(r"-?[0-9.]+(e-?[0-9]+)?|true|false")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
 

@@ -68,7 +68,9 @@ def resolve(
     nodes = dict(chosen)
     for name in (name for name in USES if name in nodes):
         nodes[name] = check_registered(name, name, nodes[name], spelled)
-    nodes["placement"] = _check_connection(nodes["placement"], spelled)
+    nodes["placement"] = _check_group("placement", "connection", nodes, spelled)
+    if nodes["position"]["type"] == "rope":
+        nodes["position"] = _check_group("position", "scaling", nodes, spelled)
     changed = _check_formula("norm", nodes["norm"], typed)
     if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
@@ -353,14 +355,12 @@ class _Resolving:
         return any(contents[name]["type"] == "l2norm" for name in names)
 
 
-def _check_connection(placement: Nodes, spelled: Mapping[str, str]) -> Nodes:
-    """Returns the placement's node with the settings of its connection as their class takes
-    them."""
-    given = placement.get("connection")
-    if not given:
-        return placement
-    checked = check_registered("placement.connection", "connection", given, spelled)
-    return {**placement, "connection": checked}
+def _check_group(name: str, key: str, nodes: Nodes, spelled: Mapping[str, str]) -> Nodes:
+    """Returns a node with the settings of its group `key`, if any, as their class takes them."""
+    node: Nodes = nodes[name]
+    if not (given := node.get(key)) or given == "none":
+        return node
+    return {**node, key: check_registered(f"{name}.{key}", key, given, spelled)}
 
 
 def _read_placement(node: Nodes) -> Placement:

@@ -16,7 +16,7 @@ from torch import nn
 from transformer_norms.config.building import build_model, undrawn
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE
-from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
@@ -468,7 +468,8 @@ def other_choices(config: Config) -> Section:
     """The choices that no other section shows: sizes, positions, mlp, biases."""
     rotary, facts = config.position.type == "rope", []
     for node in ("model", "attention", "mlp", "position", "architecture"):
-        for key, value in plain(getattr(config, node)).items():
+        values = plain(getattr(config, node))
+        for key, value in (flat(values) if node == "position" else values).items():
             name = f"{node}.{key}"
             if name not in (*SIZES, *AUTO_ARCHITECTURE) and (rotary or "rope_" not in key):
                 facts.append(Fact(name, (_text(value),)))

@@ -7,22 +7,25 @@ logits. `start` is the position of the
 first token, above 0 only when generating from a cache.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import numbers_of_blocks
+from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
+from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.initialization import Embedding
 from transformer_norms.model.kernels import PositionBias
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
 
-POSITIONS = Registry("position")
+POSITIONS, SCALINGS = Registry("position"), Registry("scaling")
 Stream = Float[Tensor, "batch time width"]
 
 
@@ -109,6 +112,55 @@ class Pairs(NamedTuple):
 
 HALVES, NEIGHBOURS = Pairs(halves, swap_halves), Pairs(neighbours, swap_neighbours)
 
+Factor = Number | Text | tuple[Number | Text, ...]
+Turns = Annotated[Number, Field(gt=0, le=1e6)]
+Powers = Float[Tensor, " pairs"]  # base^(2j/dims), the inverse of the frequencies
+Scaled = tuple[Float[Tensor, " pairs"], float]  # frequencies, and the factor of cos and sin
+
+
+# In float32, the order of operations is that of the models released with a scaling.
+@SCALINGS("linear")
+def interpolate(powers: Powers, *, factor: Factor, **plain: Any) -> Scaled:
+    """frequency / factor      position interpolation, Chen et al. 2023, arXiv:2306.15595"""
+    return 1.0 / powers / factor, 1.0
+
+
+@SCALINGS("llama3")
+def interpolate_slow_pairs(
+    powers: Powers, *, factor: Factor, original_context: Size, low_freq_factor: Turns,
+    high_freq_factor: Turns, **plain: Any,
+) -> Scaled:  # fmt: skip
+    """frequency / factor for a pair with less than `low_freq_factor` turns in the original context,
+    the frequency above `high_freq_factor` turns, between them a mean, linear in the turns
+    Llama 3.1, Grattafiori et al. 2024, arXiv:2407.21783; code meta-llama/llama-models, model.py"""
+    if low_freq_factor >= high_freq_factor:
+        raise ValueError("low_freq_factor should be below high_freq_factor")
+    frequencies = 1.0 / powers
+    turns = original_context / (2 * math.pi / frequencies)
+    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return (1 - kept) * frequencies / factor + kept * frequencies, 1.0
+
+
+@SCALINGS("yarn")
+def interpolate_by_parts(
+    powers: Powers, base: float, dims: int, *, factor: Factor, original_context: Size,
+    beta_fast: Turns, beta_slow: Turns, truncate: Flag, attention_factor: Number | Text,
+) -> Scaled:  # fmt: skip
+    """frequency / factor from the pair with `beta_slow` turns in the original context on, the
+    frequency up to the pair with `beta_fast` turns, between them a mean, linear in the index, which
+    `truncate` rounds outwards; cos and sin times `attention_factor`, a formula of `factor`
+    YaRN, Peng et al. 2023, arXiv:2309.00071"""
+    low, high = (
+        dims * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
+        for turns in (beta_fast, beta_slow)
+    )
+    low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
+    low, high = max(low, 0), min(high, dims - 1)
+    pairs = torch.arange(len(powers), dtype=powers.dtype)
+    kept = 1 - ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
+    attention = float(Formula(attention_factor)({"factor": factor}))
+    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, attention
+
 
 @POSITIONS("rope")
 class Rotary(NoPosition):
@@ -119,7 +171,8 @@ class Rotary(NoPosition):
     the dimensions of a head or the part of them that is to turn, rounded down to an even number, at
     least 2. `proportional`: r is the whole `head_dim`, and the share is that of its pairs, the
     first ones, that turn (Gemma 4). `bases` and `fractions` have one number a block, and so has
-    `head_dim` where blocks differ; at the base 0 nothing turns. Frequencies are computed in float32
+    `head_dim` where blocks differ; at the base 0 nothing turns. `scaling` changes the frequencies,
+    for a longer context, in the blocks whose `factor` is not 1. Frequencies are computed in float32
     and angles in float32 at least.
     """
 
@@ -131,6 +184,7 @@ class Rotary(NoPosition):
         fractions: Sequence[float],
         interleaved: bool,
         proportional: bool,
+        scaling: Nothing | Mapping[str, Any],
         **sizes: Any,
     ) -> None:
         super().__init__()
@@ -139,22 +193,31 @@ class Rotary(NoPosition):
         each = [*zip(dims, fractions, strict=True)]
         counts = [max(1, int(whole * fraction) // 2) for whole, fraction in each]
         spans = [whole // 2 for whole in dims] if proportional else counts
-        self.turns = [*zip(bases, counts, spans, strict=True)]
+        factors = scaling_factors(scaling, len(bases))
+        self.turns = [*zip(bases, counts, spans, factors, strict=True)]
         self.distinct = list(dict.fromkeys(turn for turn in self.turns if turn[0]))
+        self.attention_factors: list[float] = []
         table = torch.zeros(len(self.distinct), max(dims) // 2, dtype=torch.float32)
-        for row, (base, count, span) in zip(table, self.distinct, strict=True):
-            exponents = torch.arange(0, 2 * count, 2, dtype=torch.float32) / (2 * span)
-            row[:count] = 1.0 / base**exponents
+        for row, (base, count, span, factor) in zip(table, self.distinct, strict=True):
+            powers = base ** (torch.arange(0, 2 * count, 2, dtype=torch.float32) / (2 * span))
+            row[:count], attention = 1.0 / powers, 1.0
+            if factor != 1:
+                scale = partial(SCALINGS.maker(scaling), base=base, dims=2 * span)  # type: ignore[arg-type]
+                row[:count], attention = scale(powers, factor=factor)
+            self.attention_factors.append(attention)
         self.register_buffer("frequencies", table, persistent=False)
         self.frequencies: Tensor
 
     def angles(self, start: int, time: int) -> tuple[Float[Tensor, "two 1 time 1 turned"], ...]:
-        """Returns for each distinct turn cos and sin, the sine negative for the first of a pair:
-        (x, y) -> (xc - ys, yc + xs)"""
+        """Returns for each distinct turn cos and sin, times the factor of its scaling, the sine
+        negative for the first of a pair: (x, y) -> (xc - ys, yc + xs)"""
         times = torch.arange(start, start + time, device=self.frequencies.device)
         times = times.to(self.frequencies.dtype)
-        rows = zip(self.frequencies, self.distinct, strict=True)
-        return tuple(self._angles(torch.outer(times, row[:span])) for row, (_, _, span) in rows)
+        rows = zip(self.frequencies, self.distinct, self.attention_factors, strict=True)
+        return tuple(
+            self._angles(torch.outer(times, row[:span])) * attention
+            for row, (_, _, span, _), attention in rows
+        )
 
     def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
         cos, sin, join = angle.cos(), angle.sin(), self.pairs.join
@@ -218,37 +281,32 @@ class ALiBi(NoPosition):
 def rotary_bases(spec: Any, depth: int) -> list[float]:
     """Returns `rope_base` as one number for each block. ValueError where one is neither 0 nor
     between 1 and 1e9."""
+    wanted = "a base is above 1 and at most 1e9, or 0 where nothing is to turn"
     bases = numbers_of_blocks(spec, depth, "bases")
-    for i, base in enumerate(bases):
-        if base != 0 and not 1 < base <= 1e9:
-            raise ValueError(
-                f"in block i={i} it is {base:g}; a base is above 1 and at most 1e9, or 0 where "
-                "nothing is to turn"
-            )
-    return bases
+    return check_numbers(bases, lambda base: base == 0 or 1 < base <= 1e9, wanted)
 
 
 def rotary_fractions(spec: Any, depth: int) -> list[float]:
     """Returns `rope_fraction` as one number for each block. ValueError where one is not above 0 and
     at most 1."""
+    wanted = "a share of a head is above 0 and at most 1"
     fractions = numbers_of_blocks(spec, depth, "shares")
-    for i, fraction in enumerate(fractions):
-        if not 0 < fraction <= 1:
-            raise ValueError(
-                f"in block i={i} it is {fraction:g}; a share of a head is above 0 and at most 1"
-            )
-    return fractions
+    return check_numbers(fractions, lambda fraction: 0 < fraction <= 1, wanted)
+
+
+def scaling_factors(scaling: Any, depth: int) -> list[float]:
+    """Returns the factor of `position.scaling` as one number for each block, 1 where nothing is
+    scaled. ValueError where one is not from 1 to 1e4."""
+    spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
+    factors = numbers_of_blocks(spec, depth, "factors")
+    return check_numbers(factors, lambda factor: 1 <= factor <= 1e4, "a factor is from 1 to 1e4")
 
 
 def shared_blocks(spec: Any, depth: int) -> list[bool]:
     """Returns `values_from_keys` for each block. ValueError where one is neither 0 nor 1."""
+    wanted = "it is 1 where values are what W_k computes, else 0"
     marks = numbers_of_blocks(0 if spec == "none" else spec, depth, "marks")
-    for i, mark in enumerate(marks):
-        if mark not in (0, 1):
-            raise ValueError(
-                f"in block i={i} it is {mark:g}; it is 1 where values are what W_k computes, else 0"
-            )
-    return [bool(mark) for mark in marks]
+    return [bool(mark) for mark in check_numbers(marks, lambda mark: mark in (0, 1), wanted)]
 
 
 def kv_sources(spec: Any, depth: int) -> list[int]:
@@ -270,13 +328,9 @@ def kv_sources(spec: Any, depth: int) -> list[int]:
 def token_counts(spec: Any, depth: int, context: int, what: str, zero: str) -> list[int]:
     """Returns one number of tokens for each block, from a formula of i, l, N and L, or a list of
     them. ValueError where one is no whole number."""
+    wanted = f"a {what} is a whole number of tokens from 1 on, or 0 for {zero}"
     counts = numbers_of_blocks(0 if spec == "none" else spec, depth, f"{what}s", {"L": context})
-    for i, count in enumerate(counts):
-        if not (0 <= count <= 2**24 and count == int(count)):
-            raise ValueError(
-                f"in block i={i} it is {count:g}; a {what} is a whole number of tokens from 1 on, "
-                f"or 0 for {zero}"
-            )
+    check_numbers(counts, lambda count: 0 <= count <= 2**24 and count == int(count), wanted)
     return [int(count) for count in counts]
 
 

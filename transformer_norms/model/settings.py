@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.formula import Formula, numbers_of_blocks
+from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
 from transformer_norms.kinds import (
     Flag,
     Mark,
@@ -249,9 +249,7 @@ def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]
     names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
     try:
         numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", names)
-        for i, number in enumerate(numbers):
-            if not 1e-9 < number <= most:
-                raise ValueError(f"in block i={i} it is {number:g}; it is above 0, up to {most}")
+        check_numbers(numbers, lambda size: 1e-9 < size <= most, f"it is above 0, up to {most}")
     except ValueError as error:
         raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
     if key == "kv_heads":  # a number that is whole, and divides nothing, is refused

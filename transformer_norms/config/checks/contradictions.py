@@ -16,6 +16,7 @@ from transformer_norms.model.position import (
     kv_sources,
     rotary_bases,
     rotary_fractions,
+    scaling_factors,
     shared_blocks,
     sliding_windows,
 )
@@ -173,8 +174,9 @@ def _check_kv_from_block(config: Config) -> None:
     """Raises ConfigError if a block is to use keys and values that do not fit its queries, or that
     its own keys would change."""
     how, depth, rope = config.architecture, config.model.depth, config.position.type == "rope"
-    fractions = rotary_fractions(how.rope_fraction, depth)
-    turns = list(zip(rotary_bases(how.rope_base, depth), fractions, strict=True))
+    bases, shares = rotary_bases(how.rope_base, depth), rotary_fractions(how.rope_fraction, depth)
+    factors = scaling_factors(config.position.get("scaling"), depth)
+    turns = [*zip(bases, shares, factors, strict=True)]
     for i, source in enumerate(kv_sources(how.kv_from_block, depth)):
         sizes, there = (block_sizes(config.model, at) for at in (i, source))
         inner, inner_there = (head_sizes(how, each) for each in (sizes, there))
@@ -184,7 +186,10 @@ def _check_kv_from_block(config: Config) -> None:
             ("model.kv_heads", sizes.kv_heads != there.kv_heads),
             ("architecture.value_dim", inner.value_dim != inner_there.value_dim),
             ("architecture.rope_dim", inner.rope_dim != inner_there.rope_dim),
-            ("architecture.rope_base or rope_fraction", rope and turns[i] != turns[source]),
+            (
+                "architecture.rope_base, rope_fraction or position.scaling",
+                rope and turns[i] != turns[source],
+            ),
             ("architecture.value_embedding", source != i and table),
         ):
             if differs:

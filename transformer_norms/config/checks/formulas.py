@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
@@ -14,9 +16,11 @@ from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import (
+    SCALINGS,
     kv_sources,
     rotary_bases,
     rotary_fractions,
+    scaling_factors,
     shared_blocks,
     sliding_windows,
     temperature_floors,
@@ -67,6 +71,10 @@ def check_formulas(config: Config) -> None:
         rotary_bases(architecture.rope_base, depth)
     with name_key("architecture.rope_fraction", architecture.rope_fraction):
         rotary_fractions(architecture.rope_fraction, depth)
+    scaling = config.position.get("scaling", "none")
+    with name_key("position.scaling", scaling):
+        for factor in {*scaling_factors(scaling, depth)} - {1}:
+            SCALINGS.maker(scaling)(torch.ones(1), base=1e4, dims=2, factor=factor)
     with name_key("architecture.values_from_keys", architecture.values_from_keys):
         shared_blocks(architecture.values_from_keys, depth)
     with name_key("architecture.activation_sparsity", architecture.activation_sparsity):

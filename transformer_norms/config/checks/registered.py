@@ -15,7 +15,7 @@ from transformer_norms.kinds import Values
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.position import POSITIONS
+from transformer_norms.model.position import POSITIONS, SCALINGS
 from transformer_norms.names import Registry, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.training.loss import LOSSES
@@ -44,6 +44,7 @@ USES = {
         ("width", "context", "head_dim", "bases", "fractions", "interleaved", "proportional"),
         {"forward": "x start", "angles": "start time", "rotation": "i", "bias": "i heads"},
     ),
+    "scaling": Use(SCALINGS, ("powers", "base", "dims")),
     "attention": Use(
         ATTENTIONS,
         ("width", "heads", "head_dim", "context", "dropout", "scale", "cap"),
